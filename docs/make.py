@@ -41,7 +41,7 @@ from suite.analysis.speed_columns import CONFIRMED, session_facts_path
 from suite.analysis.tables import Row, read_frame, read_table, table_path
 from suite.claims import columns as claims_record
 from suite.claims.claim import WORDS, ClaimFile, load_claims
-from suite.claims.columns import CLAIMS, VERDICT_TABLES
+from suite.claims.columns import CLAIMS, VERDICT_TABLES, statements
 from suite.costs import document as cost_document
 from suite.costs.columns import BREAK_EVEN_CHECKS
 from suite.costs.document import COST_TABLES
@@ -597,7 +597,7 @@ def methods(root: Path) -> str:
     titles = {claim.paper.arxiv: claim.paper.title for claim in load_claims(ROOT / "results")}
     places: dict[str, str] = {}
     words: dict[str, Counter[str]] = {}
-    for row in read_table(table_path(root, CLAIMS), CLAIMS):
+    for row in statements(read_table(table_path(root, CLAIMS), CLAIMS)):
         places.setdefault(row["arxiv"], row["paper"])
         words.setdefault(row["arxiv"], Counter())[row["verdict"]] += 1
     parts: list[str] = []

@@ -69,22 +69,22 @@ def _chosen(claims: Sequence[Claim], pattern: str) -> list[Claim]:
 
 
 def _write(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
-    from suite.claims.record import judge_all, write_record
+    from suite.claims.record import claim_row, judge_all, write_record
 
     judged = judge_all(root, claims, _progress)
     paths = [str(path) for path in write_record(root, judged)]
-    counts = _counts([one.word for one in judged])
+    rows = [claim_row(one) for one in judged]
     if args.json:
-        print_json({"claims": len(judged), "verdicts": counts, "tables": paths})
+        print_json({"claims": len(judged), "verdicts": _counts(rows), "tables": paths})
     else:
-        print("\n".join([_sentence(counts), *paths]))
+        print("\n".join([_sentence(rows), *paths]))
     return 0
 
 
 def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
     from suite.analysis.published import source
     from suite.claims.columns import CLAIMS
-    from suite.claims.record import History, differences, judge_all, recorded
+    from suite.claims.record import History, claim_row, differences, judge_all, recorded
 
     record = source(root, CLAIMS.suffix)  # what is on record was judged by data of the same side
     judged = judge_all(record.root, claims, _progress)
@@ -92,9 +92,9 @@ def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
     history = History(root)
     wrong = differences(judged, rows, whole=args.which == "*")
     late, beyond = (history.late(claims), history.beyond(claims)) if history.known else ([], [])
-    counts = _counts([one.word for one in judged])
+    counted = [claim_row(one) for one in judged]
     if args.json:
-        found = {"verdicts": counts, "differ": wrong, "not_before": late}
+        found = {"verdicts": _counts(counted), "differ": wrong, "not_before": late}
         print_json({**found, "history": history.known, "beyond_history": beyond})
     else:
         for line in [*wrong, *late]:
@@ -103,7 +103,7 @@ def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
             print("claims before runs: not checked, since the results do not lie in a git checkout")
         if beyond:
             print(f"claims before runs: not checked for commits that this clone lacks: {', '.join(beyond)}")
-        print(_sentence(counts) + ("" if wrong or late else f"; all as on record, {record.words}"))
+        print(_sentence(counted) + ("" if wrong or late else f"; all as on record, {record.words}"))
     return DIFFERS if wrong or late else 0
 
 
@@ -125,7 +125,7 @@ def _show(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
     else:
         lines = [_line(row, [one for one in parts if one["claim"] == row["claim"]]) for row in rows]
         print(table(lines, ("claim", "who says it", "kind", "verdict", "effect", "n")))
-        print(f"{_sentence(_counts([row['verdict'] for row in rows]))}; {origin}")
+        print(f"{_sentence(rows)}; {origin}")
     return 0
 
 
@@ -180,11 +180,16 @@ def _progress(claim: Claim) -> None:
         print(f"\rclaims: {claim.id:<60}", end="", file=sys.stderr, flush=True)
 
 
-def _counts(words: Sequence[str]) -> dict[str, int]:
+def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """How many statements have which verdict, each counted once."""
     from suite.claims.claim import WORDS
+    from suite.claims.columns import statements
 
+    words = [row["verdict"] for row in statements(rows)]
     return {word: words.count(word) for word in WORDS if word in words}
 
 
-def _sentence(counts: dict[str, int]) -> str:
-    return f"{sum(counts.values())} claims: " + ", ".join(f"{n} {word}" for word, n in counts.items())
+def _sentence(rows: Sequence[dict[str, Any]]) -> str:
+    counts = _counts(rows)
+    told = ", ".join(f"{n} {word}" for word, n in counts.items())
+    return f"{len(rows)} claims, {sum(counts.values())} statements: {told}"

@@ -13,7 +13,7 @@ from report.rendering import ALONE, Links, ReportError, write_page
 from suite.analysis.document import rows_of
 from suite.analysis.published import origin_words
 from suite.claims.claim import WORDS
-from suite.claims.columns import CLAIMS, GROUPS, PARTS, deciding, effect, group_of
+from suite.claims.columns import CLAIMS, GROUPS, PARTS, deciding, effect, group_of, statements
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def build_claims_page(
 
 
 def tally(claims: Sequence[Row]) -> str:
-    """How many claims ended how, those that trainings or timings decided apart from arithmetic: the one count of all pages.
+    """How many statements ended how, those that trainings or timings decided apart from arithmetic: the one count of all pages.
 
     `measured: 39, 12 reproduced, ...; arithmetic: 76, 68 reproduced, ...; neither: 21, 15 not run, ...`
     """
@@ -101,19 +101,21 @@ def tally(claims: Sequence[Row]) -> str:
         words = [row["verdict"] for row in rows]
         return ", ".join(f"{words.count(word)} {word}" for word in WORDS if word in words)
 
-    groups = [(name, [row for row in claims if group_of(row) == name]) for name in GROUPS]
+    once = statements(claims)
+    groups = [(name, [row for row in once if group_of(row) == name]) for name in GROUPS]
     return "; ".join(f"{name}: {len(rows)}, {counted(rows)}" for name, rows in groups if rows)
 
 
 def findings(verdicts: Verdicts) -> list[str]:
     """What a reader should know first: the count, and what the authors say themselves that was contradicted."""
     own = [row for row in verdicts.claims if row["own"]]
+    once = statements(verdicts.claims)
     found = [
-        f"Authors make {len(own)} of {len(verdicts.claims)} claims themselves.",
-        f"All claims: {tally(verdicts.claims)}.",
+        f"{len(verdicts.claims)} claims judge {len(once)} statements; authors make {len(statements(own))} of them themselves.",
+        f"All statements: {tally(verdicts.claims)}.",
         f"The authors' own: {tally(own)}.",
     ]
-    wrong = [row for row in own if row["verdict"] == "contradicted"]
+    wrong = [row for row in statements(own) if row["verdict"] == "contradicted"]
     return found + [f"Contradicted{_scale(row)}, {row['paper']}: {row['statement']}" for row in wrong]
 
 

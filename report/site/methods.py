@@ -32,6 +32,7 @@ from report.study.equal_time import net_words
 from report.study.marks import by_arm
 from suite.analysis.tables import TableError
 from suite.claims.claim import WORDS
+from suite.claims.columns import statements
 from suite.runs.files import disk_cached
 
 FOLDER: Final = "methods"
@@ -529,7 +530,7 @@ def _method_line(name: str, entry: Entry, found: Sequence[Trained], verdicts: Ve
     ratios = [one.row["bytes_ratio"] for one in compared if number(one.row["bytes_ratio"]) is not None]
     bits = of_code(name)["bits"].get(str(WORKERS), {}) if found else {}
     told = "; ".join(f"{kind} {_bits(cost)}" if len(bits) > 1 else _bits(cost) for kind, cost in bits.items())
-    words = Counter(row["verdict"] for row in _claims_of(entry, verdicts))
+    words = Counter(row["verdict"] for row in statements(_claims_of(entry, verdicts)))
     claims = ", ".join(f"{words[word]} {word}" for word in WORDS if words[word])
     cells = {
         "method": Cell(name, name, page=f"{FOLDER}/{name}.html" if found else ""),

@@ -15,6 +15,7 @@ from report.site.leaderboard import Standing
 from report.study.data import StudyData
 from report.study.sessions import missing
 from suite.claims.claim import WORDS
+from suite.claims.columns import statements
 
 STUDIES: Final = (
     Column("study", "study"),
@@ -144,10 +145,11 @@ def equal_time(
 
 
 def claims_bars(verdicts: Verdicts) -> list[dict[str, Any]]:
-    """How many claims of each kind have which verdict: a bar each, as pieces with offset and width in percent."""
+    """How many statements of each kind have which verdict: a bar each, as pieces with offset and width in percent."""
     found: list[dict[str, Any]] = []
-    for kind in dict.fromkeys(row["kind"] for row in verdicts.claims):
-        words = Counter(row["verdict"] for row in verdicts.claims if row["kind"] == kind)
+    once = statements(verdicts.claims)
+    for kind in dict.fromkeys(row["kind"] for row in once):
+        words = Counter(row["verdict"] for row in once if row["kind"] == kind)
         found.append({"kind": kind.replace("-", " "), "n": sum(words.values()), "words": words})
     most = max((bar["n"] for bar in found), default=1)
     for bar in found:

@@ -291,7 +291,7 @@ def _net_row(
         "n": len(one.losses),
         "sessions": len(sessions),
         "rounds": sum(map(len, sessions)),
-        **_ends("time", "time_", _spread(time)),
+        **_ends("time", "time_", _spread(time) if time else None),
         **_ends("gain", "gain_", net.gain if net else None),
         **_ends("net", "net_", net.speedup if net else None),
         "p": net.p if net else None,
@@ -301,10 +301,8 @@ def _net_row(
     return row, net
 
 
-def _spread(time: Uncertain | None) -> Interval | None:
+def _spread(time: Uncertain) -> Interval:
     """A ratio of seconds with its interval."""
-    if time is None:
-        return None
     half = float(stats.t.ppf(0.5 + LEVEL / 2, time.df)) * math.sqrt(time.variance)
     return Interval(
         math.exp(time.value), math.exp(time.value - half), math.exp(time.value + half), 0, "t of logarithms"

@@ -61,12 +61,18 @@ AFTER: Final = "after"
 """In place of the words in which a claim was stated before its runs: they had been looked at."""
 DURING: Final = "during"
 """The same: its runs had begun, and none of their tables was published."""
+BASELINE: Final = "baseline"
+"""The same: it came before, but for the baseline, which was put right after its runs had been looked at."""
 WORTH_OF: Final = "worth"
 """Quantity of a training: the share of the reference's steps that it is worth, from the table `worth`."""
 NET_OF: Final = "net"
-"""Quantity of a speed: the net speedup at equal time, from the table `net`."""
-COMMENTARY: Final = ("note", "awaits")
+"""Quantity of a speed: the net speedup at equal time, from the table `net`; against one worker alone, over that of it."""
+STEPS_OF: Final = "steps"
+"""Quantity of a speed: steps a second over those of the fastest uncompressed DDP, whatever a step is worth, from `net`."""
+COMMENTARY: Final = ("note", "awaits", "because", "of")
 """Keys that decide nothing: they may change after a run."""
+TAKES_BACK: Final = frozenset({"undecided", "cannot tell", "not comparable"})
+"""What a verdict may count as by what was learnt after its runs, since it takes it back and gives no other."""
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9.]+)*\Z")
 
 
@@ -100,7 +106,7 @@ class Part(Entry):
 
     quantity: str = Field(
         description="What the number is. Of a check: the name under which it answers; of a training: the metric, nll or "
-        "worth; of a speed: net."
+        "worth; of a speed: net, or steps (a second, over those of the fastest uncompressed DDP)."
     )
     side: Side = Field(
         alias="is",
@@ -134,8 +140,9 @@ class Part(Entry):
     )
     against: str = Field(
         default="",
-        description="Arm that is subtracted; none where the quantity is worth.",
-        json_schema_extra=_of("training"),
+        description="Arm that is subtracted; of a net speedup one worker alone, where it is over that of it instead of plain "
+        "training.",
+        json_schema_extra=_of("training", "speed"),
     )
     workload: str = Field(
         default="", description="Where the study has several.", json_schema_extra=_of("training")
@@ -162,7 +169,10 @@ class Part(Entry):
         place = ", ".join(filter(None, [self.workload, self.sharding, size]))
         tail = f" ({place})" if place else ""
         if self.link:
-            return f"{self.arm} at {self.link}: net speedup{tail}"
+            number = "steps a second" if self.quantity == STEPS_OF else "net speedup"
+            return (
+                f"{self.arm} at {self.link}: {number}{f' over {self.against}' if self.against else ''}{tail}"
+            )
         if self.quantity == WORTH_OF:
             return f"{self.arm}: share of the reference's steps that it is worth{tail}"
         return f"{self.arm} less {self.against}: {self.quantity}{tail}"
@@ -237,13 +247,21 @@ class Claim(Entry):
     counts_as: dict[Word, Word] = Field(
         default={}, description="What a verdict is worth here, as in {reproduced: partly}."
     )
-    because: str = Field(default="", description="Why it counts so, or why nobody judges it.")
+    because: str = Field(
+        default="",
+        description="Why it counts so, or why nobody judges it. What only takes a verdict back may be learnt after the runs.",
+    )
+    of: str = Field(
+        default="",
+        description="Claim of this file whose statement this one is, in another cell or against another baseline: it is counted "
+        "once.",
+    )
     decision: str = Field(default="", description="How it is decided, where the bars do not say it all.")
     written: str = Field(
         default="",
         description="Of a claim older than these files the words in which the sweep's file stated it in the commit of its runs; "
-        f"or {DURING}: its runs had begun, none of their tables was published; or {AFTER}: the runs had been looked at, and "
-        "nothing is told.",
+        f"or {DURING}: its runs had begun, none of their tables was published; or {BASELINE}: the same, but for what it is "
+        f"compared with, which was put right later; or {AFTER}: the runs had been looked at, and nothing is told.",
     )
     awaits: str = Field(
         default="",
@@ -259,11 +277,28 @@ class Claim(Entry):
 
     @property
     def text_hash(self) -> str:
-        """Hash of all that decides it, so that a claim that was changed is told from the one that was judged."""
+        """Hash of all that can give a verdict, so that a claim that was changed is told from the one that was judged."""
         deciding = {key: value for key, value in self.raw.items() if key not in COMMENTARY}
+        deciding["counts_as"] = self._gives
         if self.written != AFTER:
             deciding.pop("written", None)
         return identity([self._paper.arxiv, deciding])
+
+    @property
+    def _gives(self) -> dict[Word, Word]:
+        return {word: as_ for word, as_ in self.counts_as.items() if word not in self.takes_back}
+
+    @property
+    def takes_back(self) -> dict[Word, Word]:
+        """Verdicts that count as less, each with what it counts as."""
+        less = {"reproduced": TAKES_BACK | {"partly"}}
+        return {word: as_ for word, as_ in self.counts_as.items() if as_ in less.get(word, TAKES_BACK)}
+
+    @property
+    def bars(self) -> tuple[Any, ...]:
+        """What decides, but for what the parts are compared with, and how."""
+        own = {(p.arm, p.link, p.side, p.threshold, p.sharding, p.world_size, p.level) for p in self.parts}
+        return own, self.study, self.quantifier, self._gives
 
     @property
     def source(self) -> str:
@@ -337,6 +372,12 @@ def read_claims(file: YamlFile) -> list[Claim]:
         claim._paper = paper
         _check(claim)
     _unique(found.claims)
+    own = [claim.id for claim in found.claims if not claim.of]
+    for claim in found.claims:
+        if claim.of and claim.of not in own:
+            raise claim.error(
+                "of", f"no claim of this file has this id and no `of` itself{nearest(claim.of, own)}"
+            )
     return list(found.claims)
 
 
@@ -391,8 +432,10 @@ def _check_part(part: Part, kind: Kind) -> None:
     )
     if worth and kind == "training" and part.against:
         raise part.error("against", "a share of the reference's steps is set against the reference alone")
-    if kind == "speed" and part.quantity != NET_OF:
-        raise part.error("quantity", f"a speed is judged at equal time: {NET_OF}")
+    if kind == "speed" and part.quantity not in (NET_OF, STEPS_OF):
+        raise part.error("quantity", f"a speed is {NET_OF} (at equal time) or {STEPS_OF} (a second)")
+    if part.quantity == STEPS_OF and part.against:
+        raise part.error("against", "steps a second are over those of the fastest uncompressed DDP")
 
 
 def _numbers(given: Any) -> set[float]:

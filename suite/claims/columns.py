@@ -14,7 +14,8 @@ from typing import Final
 from suite.analysis.columns import Table, described
 from suite.analysis.document import Blocks, DocumentError, fill, markdown, missing, rows_of
 from suite.analysis.tables import Row
-from suite.claims.claim import WORDS
+from suite.claims.claim import WORDS, Word
+from suite.claims.verdict import COUNTS_AS, combine
 
 CLAIMS: Final = Table(
     "claims",
@@ -32,6 +33,7 @@ CLAIMS: Final = Table(
         ),
         *described(
             "text",
+            of="claim whose statement it is, in another cell or against another baseline; empty: its own",
             statement="in our words",
             kind="exact, training, speed, not-run, not-comparable",
             sources="the check, studies or session that decide, with commas",
@@ -80,6 +82,30 @@ def group_of(row: Row) -> str:
     return {"training": GROUPS[0], "speed": GROUPS[0], "exact": GROUPS[1]}.get(row["kind"], GROUPS[2])
 
 
+def statements(rows: Sequence[Row]) -> list[Row]:
+    """What is claimed, each once, however many cells and baselines it was judged in.
+
+    Args:
+        rows: Of the table of claims.
+
+    Returns:
+        The rows of statements, each with one verdict: that of its claims together, as of the parts of one. Claims of which
+        nothing is told count where none of the others is told either.
+    """
+    words: dict[str, list[Word]] = {}
+    first: dict[str, Row] = {}
+    for row in sorted(rows, key=lambda row: bool(row["of"])):
+        statement = row["of"] or row["claim"]
+        first.setdefault(statement, row)
+        words.setdefault(statement, []).append(row["verdict"])
+    return [{**row, "verdict": _together(words[statement])} for statement, row in first.items()]
+
+
+def _together(words: Sequence[Word]) -> Word:
+    told = [word for word in words if word not in ("cannot tell", "not comparable", "not run")] or words
+    return "partly" if "partly" in told else combine(told)
+
+
 def deciding(row: Row, parts: Sequence[Row]) -> Row | None:
     """The part that stands for its claim: the first with the claim's own verdict, else the first; None without parts."""
     own = [part for part in parts if part["role"] == "part"]
@@ -124,10 +150,11 @@ def filled(text: str, results_root: Path) -> str:
 
 
 def counts(root: Path) -> str:
-    """Verdicts by what decides them and by who says it: what was measured is never added to arithmetic."""
-    rows = rows_of(root, CLAIMS)
-    if rows is None:
+    """Statements by what decides them and by who says it: what was measured is never added to arithmetic."""
+    found = rows_of(root, CLAIMS)
+    if found is None:
         return missing(WRITTEN)
+    rows = statements(found)
 
     def line(name: str, who: str, some: list[Row]) -> list[object]:
         words = [row["verdict"] for row in some]
@@ -161,6 +188,8 @@ def _line(row: Row, parts: list[Row]) -> list[object]:
     count = sum(one["role"] == "part" for one in mine)
     more = f", one of {count}" if count > 1 else ""
     shown = "" if part is None else effect(part) + more
+    if COUNTS_AS in (row["why"] or ""):
+        shown += f"; {row['why']}"
     return [
         f"`{row['claim']}`",
         _cell(row["statement"]),

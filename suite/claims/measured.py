@@ -1,21 +1,24 @@
 """The numbers of claims that a study or a session measured, from its tables alone, and why no verdict may rest on them.
 
 Three tables have numbers: `runs` differences between two arms, paired by seed; `worth` the share of the reference's steps that an
-arm's training is worth; `net` its net speedup at equal time on a link. Whatever the number, nothing is told
+arm's training is worth; `net` its net speedup at equal time on a link, and its steps a second over those of the fastest
+uncompressed DDP, in which there is no training and no choice of rates. Whatever the number, nothing is told
 
 - where it was stated after its runs had been looked at, or they are not published yet;
 - on a workload that supports no verdict, or of which all seeds share the examples;
-- in an optimizer's family that has no negative control in the same cell, or one that cannot be told from its baseline;
+- where the claim's own family of optimizers, that of the arms of its parts, has no negative control in the same cell, or one that
+  cannot be told from its baseline; one worker alone is an alternative and no control;
 - with a bar of more than half of what the weakest of these controls surely loses, the lower end of its interval;
 - of an arm whose learning rate was pinned, lies on an edge, or was chosen by one seed, since the choice is part of the error;
-- of seconds that direct runs of that very arm do not confirm, or of fewer than three sessions.
+- of seconds that direct runs of that very arm do not confirm, or of fewer than three sessions; steps a second of one kind need
+  no such runs, since nothing is composed.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,15 +27,15 @@ import pandas as pd
 from scipy import stats
 
 from suite.analysis.columns import CELL, NET, RUNS, SUMMARY, WORTH, Table
-from suite.analysis.equal_time import LEVEL, trained
+from suite.analysis.equal_time import LEVEL, ONE_WORKER, trained
 from suite.analysis.join import runs_at_all_budgets
 from suite.analysis.net_speedup import Uncertain
 from suite.analysis.published import SESSION, facts_path, find_frame, load_facts, source
-from suite.analysis.speed_columns import CONFIRMED
+from suite.analysis.speed_columns import ARMS, CONFIRMED
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
 from suite.analysis.study import study_of
 from suite.analysis.tables import Row, TableError, rows_of
-from suite.claims.claim import AFTER, WORTH_OF, Claim, ClaimError, Part
+from suite.claims.claim import AFTER, STEPS_OF, WORTH_OF, Claim, ClaimError, Part
 from suite.claims.verdict import Found, Judged, of_found
 from suite.runs.plan import make_plan
 from suite.runs.sweep import load_sweep
@@ -64,7 +67,11 @@ class Cell:
 
     def controls(self, family: str) -> list[Row]:
         """Rows of a family's negative controls."""
-        return [row for row in self.summary.values() if row["control"] and row["baseline"] == family]
+        return [
+            row
+            for row in self.summary.values()
+            if row["control"] and row["baseline"] == family and row["algorithm"] != ONE_WORKER
+        ]
 
 
 def judge_measured(root: Path, claim: Claim, parts: Sequence[Part]) -> list[Judged]:
@@ -81,15 +88,15 @@ def judge_measured(root: Path, claim: Claim, parts: Sequence[Part]) -> list[Judg
     Raises:
         ClaimError: The claim wants what a published study or session does not have.
     """
-    return [_judged(root, claim, part) for part in parts]
+    own = [(part, _cell(root, claim, part)) for part in claim.parts]
+    families = {cell.family(part.arm) for part, cell in own if cell}
+    return [_judged(root, claim, part, families) for part in parts]
 
 
-def _judged(root: Path, claim: Claim, part: Part) -> Judged:
-    study = part.study or claim.study
-    runs = find_frame(root, RUNS, study)
-    if runs is None:
-        return of_found(part, Found(doubts=(f"study {study} is not published yet",)))
-    cell = _cell(root, claim, part, study, runs)
+def _judged(root: Path, claim: Claim, part: Part, families: Iterable[str]) -> Judged:
+    cell = _cell(root, claim, part)
+    if cell is None:
+        return of_found(part, Found(doubts=(f"study {part.study or claim.study} is not published yet",)))
     if claim.kind == "speed":
         found, higher = _net(root, claim, part, cell), True
     elif part.quantity == WORTH_OF:
@@ -97,7 +104,10 @@ def _judged(root: Path, claim: Claim, part: Part) -> Judged:
     else:
         found = _difference(claim, part, cell)
         higher = _higher(part, cell)
-    every = (*_of_the_claim(claim, cell), *_of_controls(part, cell), *_of_tuning(part, cell), *found.doubts)
+    every = [*_of_the_claim(claim, cell)]
+    if part.quantity != STEPS_OF:
+        every += [*_of_controls(part, cell, families), *_of_tuning(part, cell)]
+    every += found.doubts
     return of_found(part, replace(found, doubts=tuple(dict.fromkeys(every))), higher_is_better=higher)
 
 
@@ -179,7 +189,9 @@ def _planned_links(session: str) -> set[str]:
 
 
 def _net(root: Path, claim: Claim, part: Part, cell: Cell) -> Found:
-    """The net speedup on a link. At a bar of 1 the panel's own verdict holds it back, by Holm over its methods."""
+    """The net speedup on a link, or what it is over that of one worker alone. At a bar of 1 the panel's own word holds it
+    back, by Holm over its methods.
+    """
     table = find_frame(root, NET, f"{SESSION}{claim.session}")
     if table is None:
         return Found(doubts=(f"net speedups of session {claim.session} are not published yet",))
@@ -194,15 +206,35 @@ def _net(root: Path, claim: Claim, part: Part, cell: Cell) -> Found:
     doubts = []
     if row["net"] is None:
         doubts.append(row["reason"] or "no net speedup was measured")
-    if row["check"] != CONFIRMED:
-        doubts.append(f"direct runs of {part.arm} itself do not confirm its seconds")
     if row["sessions"] < SESSIONS:
         doubts.append(f"the session was held {row['sessions']} times, {SESSIONS} are needed")
-    open_ = part.threshold == 1 and row["verdict"] == "undecided"
+    if part.quantity == STEPS_OF:
+        if not _one_kind(root, claim, wanted):
+            doubts.append(f"steps of {part.arm} are of several kinds, so that its seconds are composed")
+        ends = (None if row[name] is None else 1 / row[name] for name in ("time", "time_high", "time_low"))
+        return Found(*ends, row["rounds"], doubts=tuple(doubts))
+    if row["check"] != CONFIRMED:
+        doubts.append(f"direct runs of {part.arm} itself do not confirm its seconds")
+    number, word = ("over", "alone") if part.against else ("net", "plain")
+    if part.against and cell.summary[part.against]["algorithm"] != ONE_WORKER:
+        raise _error(
+            claim, part, f"a net speedup is over plain training or one worker alone, not over {part.against}"
+        )
+    if row[number] is None and row["net"] is not None:
+        doubts.append("its net speedup over that of one worker alone is not known")
+    open_ = part.threshold == 1 and row[word] == "undecided"
     held_back = "by Holm over the methods of its link it is undecided" if open_ else ""
-    return Found(
-        row["net"], row["net_low"], row["net_high"], row["n"], doubts=tuple(doubts), held_back=held_back
-    )
+    ends_of = row[f"{number}_low"], row[f"{number}_high"]
+    return Found(row[number], *ends_of, row["n"], doubts=tuple(doubts), held_back=held_back)
+
+
+def _one_kind(root: Path, claim: Claim, place: Mapping[str, Any]) -> bool:
+    """Whether the steps of an arm on a link are all alike, so that its seconds are measured as they are."""
+    arms = find_frame(root, ARMS, f"{SESSION}{claim.session}")
+    if arms is None:
+        return False
+    row = arms[(arms[list(place)] == list(place.values())).all(axis="columns")]
+    return row["composition"].tolist() == ["one kind"]
 
 
 # ---- doubts
@@ -218,9 +250,9 @@ def _of_the_claim(claim: Claim, cell: Cell) -> Iterator[str]:
         yield f"all seeds of {cell.label} share {workload.shared_examples:,} examples, so that they are not independent"
 
 
-def _of_controls(part: Part, cell: Cell) -> Iterator[str]:
-    """Controls of the families that a part compares, held against its bar."""
-    for family in dict.fromkeys(cell.family(arm) for arm in (part.arm, part.against) if arm):
+def _of_controls(part: Part, cell: Cell, families: Iterable[str]) -> Iterator[str]:
+    """Controls of the claim's own families, held against a part's bar."""
+    for family in sorted(families):
         controls = cell.controls(family)
         if not controls:
             yield f"no negative control of {family} ran in {cell.study}"
@@ -272,8 +304,12 @@ def _tuned(part: Part, cell: Cell) -> list[Row]:
 # ---- the cell
 
 
-def _cell(root: Path, claim: Claim, part: Part, study: str, runs: pd.DataFrame) -> Cell:
-    """The one cell that a part means."""
+def _cell(root: Path, claim: Claim, part: Part) -> Cell | None:
+    """The one cell that a part means; None where its study is not published yet."""
+    study = part.study or claim.study
+    runs = find_frame(root, RUNS, study)
+    if runs is None:
+        return None
     own = runs[runs["arm"] == part.arm]
     for name in CELL:
         if wanted := getattr(part, name):

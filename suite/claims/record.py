@@ -18,7 +18,7 @@ from typing import Final
 from suite.analysis.columns import RUNS
 from suite.analysis.published import find_table
 from suite.analysis.tables import Row, read_table, table_path, write_table
-from suite.claims.claim import AFTER, DURING, Claim, claims_folder, read_text
+from suite.claims.claim import AFTER, BASELINE, DURING, Claim, claims_folder, read_text
 from suite.claims.columns import CLAIMS, PARTS
 from suite.claims.exact import run
 from suite.claims.measured import commits, judge_measured
@@ -69,6 +69,10 @@ def written_words(claim: Claim) -> str:
         return "after the runs"
     if claim.written == DURING:
         return "while the runs went on, before their tables were published"
+    if claim.written == BASELINE:
+        return (
+            "before their tables were published, but for what it is compared with, which was put right after"
+        )
     return f"before, in the sweep's file: {claim.written}" if claim.written else "before the runs"
 
 
@@ -82,6 +86,7 @@ def claim_row(one: Judgement) -> Row:
         "arxiv": claim.paper.arxiv,
         "said_by": claim.said_by,
         "own": claim.own,
+        "of": claim.of or None,
         "statement": claim.statement,
         "kind": claim.kind,
         "sources": ", ".join(claim.sources),
@@ -199,7 +204,7 @@ class History:
 
     def _why(self, claim: Claim, commit: str, study: str) -> str:
         """Why a claim did not precede a run of this commit; "" where it did."""
-        if claim.written == DURING:
+        if claim.written in (DURING, BASELINE):
             added = self._added(study)
             return (
                 self._in_file(claim, f"{added}^", f"the commit before its tables, {added[:8]}^")
@@ -222,9 +227,14 @@ class History:
             then = {one.id: one for one in read_text(text, claim.paper.file)}
         except (YamlError, ValueError) as error:
             return f"its file in {name} cannot be read: {error}"
-        if claim.id not in then:
+        stood = then.get(claim.of if claim.of and claim.written == BASELINE else claim.id)
+        if stood is None:
             return f"does not stand in its file in {name}: commit a claim before it is run"
-        if then[claim.id].text_hash != claim.text_hash:
+        if claim.written == BASELINE:
+            same = claim.statement.startswith(stood.statement.rstrip(".")) and claim.bars == stood.bars
+        else:
+            same = stood.text_hash == claim.text_hash
+        if not same or not stood.takes_back.items() <= claim.takes_back.items():
             return f"was another claim in {name}: run again what was changed"
         return ""
 

@@ -11,10 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import Final
 
 from suite.analysis.statistics import Interval
 from suite.analysis.summary import equivalence
 from suite.claims.claim import Claim, Part, Side, Word
+
+COUNTS_AS: Final = "by the numbers; counts as"
+"""Stands in the reason of a verdict that is not what its numbers say."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,7 @@ def of_claim(claim: Claim, parts: Sequence[Judged], premises: Sequence[Judged] =
     if word == "cannot tell":
         why = _doubts(parts)
     elif counted != word:
-        why = f"{word} by the numbers; counts as {counted}: {claim.because}"
+        why = f"{word} {COUNTS_AS} {counted}: {claim.because}"
     if counted == "cannot tell":
         why = _awaited(claim, why)
     return Judgement(claim, counted, why, *kept)

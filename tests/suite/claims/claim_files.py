@@ -9,8 +9,9 @@ from types import MappingProxyType
 from typing import Any
 
 from suite.analysis.columns import NET, RUNS, SUMMARY, WORTH
+from suite.analysis.equal_time import ONE_WORKER
 from suite.analysis.published import facts_path
-from suite.analysis.speed_columns import session_table_path
+from suite.analysis.speed_columns import ARMS, session_table_path
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
 from suite.analysis.tables import table_path, write_table
 
@@ -131,6 +132,7 @@ def write_study(
         lost = len(values) - len(whole)
         about: dict[str, Any] = {
             "arm": arm,
+            "algorithm": arm if arm == ONE_WORKER else "qsgd",
             "control": arm in controls,
             "n": len(values),
             "n_diverged": lost,
@@ -173,11 +175,24 @@ def write_net(root: Path, *rows: Mapping[str, Any]) -> None:
         "n": 6,
         "sessions": 3,
         "check": "confirmed",
+        "rounds": 24,
+        "plain": "worth it",
+        "alone": "worth it",
         "verdict": "worth it",
     }
     path = session_table_path(root, NET, "made-up")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_table(path, NET, [dict.fromkeys(NET.names) | known | dict(row) for row in rows])
+
+
+def write_arms(root: Path, composition: str) -> None:
+    """The table `arms` of that session: how the seconds of `method` are made on its two links."""
+    rows = [
+        dict.fromkeys(ARMS.names)
+        | {"link": link, "sharding": "iid", "arm": "method", "kind": "run", "composition": composition}
+        for link in ("10 Mbit/s", "1 Gbit/s")
+    ]
+    write_table(session_table_path(root, ARMS, "made-up"), ARMS, rows)
 
 
 def net(link: str, low: float, middle: float, high: float, **more: Any) -> dict[str, Any]:

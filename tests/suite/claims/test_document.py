@@ -9,7 +9,7 @@ import pytest
 from suite.analysis.document import DocumentError
 from suite.analysis.published import documents_root
 from suite.claims.claim import claims_folder, load_claims
-from suite.claims.columns import DOCUMENT, filled
+from suite.claims.columns import DOCUMENT, filled, statements
 from suite.claims.record import judge_all, write_record
 from tests.suite.claims.claim_files import EXACT, TRAINING, write_claims
 
@@ -35,6 +35,35 @@ def test_what_was_measured_is_counted_apart_from_arithmetic(tmp_path: Path) -> N
     assert "| arithmetic | the authors | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 1 |" in lines
     assert "| arithmetic | others, or ours | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 1 |" in lines
     assert len(lines) == 10
+
+
+@pytest.mark.parametrize(
+    ("words", "together"),
+    [
+        (["contradicted", "contradicted", "contradicted"], "contradicted"),
+        (["reproduced", "cannot tell"], "reproduced"),
+        (["undecided", "contradicted"], "contradicted"),
+        (["undecided", "reproduced"], "partly"),
+        (["partly", "contradicted"], "partly"),
+        (["cannot tell", "not run"], "not run"),
+    ],
+)
+def test_a_statement_is_counted_once_however_many_claims_judge_it(words: list[str], together: str) -> None:
+    rows = [{"claim": f"c{i}", "of": "c0" if i else None, "verdict": word} for i, word in enumerate(words)]
+    (one,) = statements(rows[::-1])
+    assert (one["claim"], one["verdict"]) == ("c0", together)
+    assert len(statements([*rows, {"claim": "d", "of": None, "verdict": "reproduced"}])) == 2
+
+
+def test_a_line_says_why_a_verdict_is_not_what_its_number_says(tmp_path: Path) -> None:
+    less = "    counts_as: {reproduced: undecided}\n    because: its grid was too coarse\n"
+    write_claims(tmp_path, EXACT + less)
+    write_record(tmp_path, judge_all(tmp_path, load_claims(tmp_path)))
+    (line,) = (one for one in filled(BLOCK, tmp_path).splitlines() if "made-up-bits" in one)
+    assert (
+        "| *undecided* | 2 times; reproduced by the numbers; counts as undecided: its grid was too coarse |"
+        in line
+    )
 
 
 def test_every_file_has_its_table() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from suite.claims.claim import load_claims
 from suite.claims.record import History
-from tests.suite.claims.claim_files import TRAINING, write_claims, write_study
+from tests.suite.claims.claim_files import SPEED, TRAINING, write_claims, write_study
 
 Commit = Callable[[str], str]
 
@@ -82,6 +82,51 @@ def test_a_note_may_come_after_the_run(tmp_path: Path, commit: Commit) -> None:
     run_at(tmp_path, commit("claim"))
     write_claims(tmp_path, TRAINING + "    note: it lost more than it should\n")
     assert late(tmp_path) == []
+
+
+def test_what_takes_a_verdict_back_may_be_learnt_after_the_run_and_never_goes(
+    tmp_path: Path, commit: Commit
+) -> None:
+    less = "    counts_as: {reproduced: undecided}\n    because: its grid was too coarse\n"
+    write_claims(tmp_path, TRAINING)
+    run_at(tmp_path, commit("claim"))
+    write_claims(tmp_path, TRAINING + less)
+    assert late(tmp_path) == []
+    write_claims(tmp_path, TRAINING + less.replace("reproduced: undecided", "contradicted: reproduced"))
+    assert [("was another claim" in one) for one in late(tmp_path)] == [True]
+    write_claims(tmp_path, TRAINING + less)
+    run_at(tmp_path, commit("taken back"))
+    write_claims(tmp_path, TRAINING)
+    assert [("was another claim" in one) for one in late(tmp_path)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "well"),
+    [
+        ("quantity: net", "quantity: steps", True),
+        ("quantity: net", "against: control-one-worker, quantity: net", True),
+        ("Twice as fast.", "Twice as fast, as a user would compare.", True),
+        ("threshold: 2", "threshold: 1", False),
+        ("quantifier: any", "quantifier: all", False),
+        (
+            "      - {link: 1 Gbit/s, arm: method, quantity: net, unit: times, is: above, threshold: 2}\n",
+            "",
+            False,
+        ),
+    ],
+)
+def test_a_baseline_may_be_put_right_and_nothing_else(
+    tmp_path: Path, commit: Commit, old: str, new: str, well: bool
+) -> None:
+    assert old in SPEED
+    write_claims(tmp_path, SPEED + "    written: during\n")
+    ran = commit("claim")
+    run_at(tmp_path, ran)
+    commit("tables")
+    other = SPEED.replace("made-up-fast", "made-up-faster").replace(old, new)
+    write_claims(tmp_path, SPEED, other + "    of: made-up-fast\n    written: baseline\n")
+    found = [one for one in late(tmp_path) if one.startswith("made-up-faster")]
+    assert [("was another claim" in one) for one in found] == ([] if well else [True])
 
 
 def state(root: Path, text: str) -> None:

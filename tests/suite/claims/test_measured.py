@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from suite.analysis.columns import NET, SUMMARY, WORTH
-from suite.analysis.equal_time import LEVEL
+from suite.analysis.equal_time import LEVEL, ONE_WORKER
 from suite.analysis.speed_columns import session_table_path
 from suite.analysis.statistics import paired_difference
 from suite.analysis.tables import read_table, table_path, write_table
@@ -18,6 +18,7 @@ from suite.claims.record import judge
 from suite.claims.verdict import Judgement
 from tests.suite.claims.claim_files import (
     BASE,
+    CONTROL,
     HEAD,
     SPEED,
     STUDY,
@@ -25,6 +26,7 @@ from tests.suite.claims.claim_files import (
     WORSE,
     WORTHY,
     net,
+    write_arms,
     write_net,
     write_study,
 )
@@ -192,6 +194,26 @@ def test_controls_are_those_of_the_arms_own_optimizer(tmp_path: Path) -> None:
     assert (found.word, found.why) == ("cannot tell", "no negative control of base ran in claims/made-up")
 
 
+def test_one_worker_alone_is_no_control(tmp_path: Path) -> None:
+    write_study(tmp_path, ARMS, controls={ONE_WORKER: CONTROL})
+    assert judged(tmp_path).why == "no negative control of base ran in claims/made-up"
+
+
+def test_controls_of_a_premise_are_those_of_the_claims_own_family(tmp_path: Path) -> None:
+    """That the other family's control loses too little says nothing of the method's."""
+    weak = [own - 0.5 - 0.01 * seed for seed, own in enumerate(BASE)]
+    write_study(tmp_path, {**ARMS, "other-base": WORSE}, controls={"control": CONTROL, "weak": weak})
+    path = table_path(tmp_path, SUMMARY, STUDY)
+    rows = read_table(path, SUMMARY)
+    for row in rows:
+        row["baseline"] = {"weak": "other-base", "other-base": None}.get(row["arm"], row["baseline"])
+    write_table(path, SUMMARY, rows)
+    premise = "{arm: other-base, against: base, quantity: accuracy, unit: points, is: below, threshold: -1}"
+    assert judged(tmp_path, TRAINING + f"    premises:\n      - {premise}\n").word == "reproduced"
+    other = TRAINING.replace("arm: method", "arm: other-base")
+    assert "weak" in judged(tmp_path, other).why
+
+
 def test_one_training_under_two_names_is_no_evidence(tmp_path: Path) -> None:
     write_study(tmp_path, {**ARMS, "twin": WORSE})
     found = judged(
@@ -323,8 +345,49 @@ def test_whether_it_is_worth_it_is_decided_by_holm_over_its_link(
     tmp_path: Path, verdict: str, word: str
 ) -> None:
     write_study(tmp_path, ARMS)
-    write_net(tmp_path, *(net(link, 1.1, 1.2, 1.3, verdict=verdict) for link in ("10 Mbit/s", "1 Gbit/s")))
+    write_net(tmp_path, *(net(link, 1.1, 1.2, 1.3, plain=verdict) for link in ("10 Mbit/s", "1 Gbit/s")))
     assert judged(tmp_path, SPEED.replace("threshold: 2", "threshold: 1")).word == word
+
+
+@pytest.mark.parametrize(
+    ("over", "word", "verdict"),
+    [
+        ((1.1, 1.2, 1.3), "worth it", "reproduced"),
+        ((1.1, 1.2, 1.3), "undecided", "undecided"),
+        ((0.4, 0.5, 0.6), "not worth it", "contradicted"),
+        ((None, None, None), None, "cannot tell"),
+    ],
+)
+def test_a_speed_may_be_held_against_one_worker_alone(
+    tmp_path: Path, over: tuple[float | None, ...], word: str | None, verdict: str
+) -> None:
+    """Whatever it is over plain training."""
+    write_study(tmp_path, ARMS, controls={"control": CONTROL, ONE_WORKER: CONTROL})
+    ends = dict(zip(("over_low", "over", "over_high"), over, strict=True))
+    rows = [net(link, 3, 4, 5, alone=word, **ends) for link in ("10 Mbit/s", "1 Gbit/s")]
+    write_net(tmp_path, *rows)
+    text = SPEED.replace("quantity: net", f"against: {ONE_WORKER}, quantity: net").replace(": 2}", ": 1}")
+    assert judged(tmp_path, text).word == verdict
+    with pytest.raises(ClaimError, match="over plain training or one worker alone, not over base"):
+        judged(tmp_path, text.replace(f"against: {ONE_WORKER}", "against: base"))
+
+
+def test_steps_a_second_need_no_training_and_nothing_composed(tmp_path: Path) -> None:
+    """Neither controls nor tuning nor direct runs; but seconds of several kinds of step are composed."""
+    write_study(tmp_path, ARMS, controls={}, lr_edge=True)
+    ends = {"time": 0.25, "time_low": 0.2, "time_high": 0.4, "check": None}
+    write_net(tmp_path, *(net(link, 0.4, 0.5, 0.6, **ends) for link in ("10 Mbit/s", "1 Gbit/s")))
+    write_arms(tmp_path, "one kind")
+    found = judged(tmp_path, SPEED.replace("quantity: net", "quantity: steps"))
+    assert found.word == "reproduced"
+    told = found.parts[0].found
+    assert (told.effect, told.low, told.high, told.n) == (4.0, 2.5, 5.0, 24)
+    write_arms(tmp_path, "several kinds")
+    found = judged(tmp_path, SPEED.replace("quantity: net", "quantity: steps"))
+    assert (found.word, found.why) == (
+        "cannot tell",
+        "steps of method are of several kinds, so that its seconds are composed",
+    )
 
 
 def test_a_link_that_was_not_timed_is_an_error(tmp_path: Path) -> None:

@@ -133,7 +133,9 @@ def test_what_a_method_was_written_to_do_is_no_claim(check: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "error"),
     [
-        ("quantity: net", "quantity: speedup", "a speed is judged at equal time: net"),
+        ("quantity: net", "quantity: speedup", "a speed is net .at equal time. or steps .a second."),
+        ("quantity: net", "against: base, quantity: steps", "over those of the fastest uncompressed DDP"),
+        ("    n: 6\n", "    n: 6\n    of: made-up-other\n", "no claim of this file has this id"),
         ("    session: made-up\n", "", "'claims\\[0\\].session' is missing"),
         ("    study: claims/made-up\n", "", "'claims\\[0\\].study' is missing"),
         ("threshold: 2}", "threshold: 2, level: 0.9}", "a claim that is speed has none"),
