@@ -15,6 +15,7 @@ import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -28,6 +29,7 @@ from bandwise.verbs import GROUPS, load
 from reference_impls.catalogue import BUILT_IN
 from reference_impls.facts import facts
 from reference_impls.registry import create, info
+from report.drawing.numbers import weight
 from report.drawing.theme import FAMILIES
 from report.pages import costs, throughput
 from report.rendering import slug
@@ -35,6 +37,7 @@ from report.study.data import SHARDINGS
 from slurm.profile import ProfileFile
 from suite.analysis.columns import MICRO, NET, REFUSED, SUMMARY, WORTH
 from suite.analysis.document import fill, markdown
+from suite.analysis.equal_time import ONE_WORKER
 from suite.analysis.export import OF_SESSION, OF_SWEEP
 from suite.analysis.published import SESSION, STUDY_FACTS, documents_root
 from suite.analysis.speed_columns import CONFIRMED, session_facts_path
@@ -53,10 +56,13 @@ from suite.runs.files import dump, write_atomic
 from suite.runs.result import RESULT_VERSION, Evaluation, Note, Result
 from suite.runs.spec import RunSpec
 from suite.runs.sweep import RatesFile, Sweep
+from suite.studies.ngrams import ngram_bits
 from suite.studies.rate_distortion import EQUAL_LEVELS, RATE_DISTORTION
 from suite.studies.sign_agreement import SIGN_AGREEMENT
 from suite.timing.spec import SessionSpec
 from suite.timing.store import SESSION_VERSION, SessionRecord
+from suite.workloads.code_corpus import load_corpus
+from suite.workloads.code_gpt import CONTEXT, HELD_OUT
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SCHEMAS: Final = ROOT / "results" / "schema"
@@ -106,7 +112,7 @@ FRONT_METHODS: Final = MappingProxyType(
         "global-qsgd-exponential": "Global-QSGD, 8 bits, exponential",
         "zero-one-adam": "0/1 Adam",
         "control-one-rank-sign": "negative control: the sign of one worker",
-        "control-one-worker": "negative control: one worker alone",
+        "control-one-worker": "alternative: one worker alone",
     }
 )
 """Labels of methods in studies, in words."""
@@ -263,48 +269,102 @@ def picture(root: Path) -> str:
     plain = f"plain training (`{rows[0]['reference']}`, tuned) at {setting['budgets']} lengths"
     return (
         f"![Loss against time, a picture a link]({path.relative_to(ROOT).as_posix()})\n\n"
-        f"*Study `{FRONT_STUDY}`: {setup}. The curve is {plain}. What lies above the curve ends better in the same time. "
-        "Lines are 95 % intervals. Grey marks are negative controls: methods that must do badly.*"
+        f"*Study `{FRONT_STUDY}`: {setup}. The curve is {plain}. What lies above it ends better in the same time. "
+        "Filled: worth it, as in the table. Lines: 95 % intervals. Grey: negative controls.*"
     )
 
 
 def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING) -> str:
-    """The methods of README's table in a study: bytes, net speedup and verdict a link, and what marks mean."""
-    path = table_path(root, NET, f"{SESSION}{study}")
-    nets = {(row["link"], row["arm"]): row for row in read_table(path, NET) if row["sharding"] == sharding}
+    """The methods of README's table in a study: bytes, net speedup and verdict by rho, and what marks mean."""
+    nets = {(row["link"], row["arm"]): row for row in _nets(root, study) if row["sharding"] == sharding}
     ends = {
         row["arm"]: row
         for row in read_table(table_path(root, SUMMARY, study), SUMMARY)
         if row["sharding"] == sharding
     }
-    links = [
-        link["label"]
-        for link in json.loads(session_facts_path(root, study).read_text(encoding="utf-8"))["links"]
-        if any(label == link["label"] for label, _ in nets)
-    ]
+    links = [link for link in _links(root, study) if any(label == link["label"] for label, _ in nets)]
+    labels = [link["label"] for link in links]
+    alone = {arm for arm, row in ends.items() if row["algorithm"] == ONE_WORKER}
     lines = [
         [
             f"*{words}*" if ends[arm]["control"] else words,
             _fewer(ends[arm]["bytes_ratio"]),
-            *(_net(nets[link, arm]) for link in links),
+            *(_net(nets[link, arm], bold=arm not in alone) for link in labels),
         ]
         for arm, words in ((arm, FRONT_METHODS[arm]) for arm in ANSWERED[study])
     ]
-    shown = [nets[link, arm] for link in links for arm in ANSWERED[study]]
+    shown = [nets[link, arm] for link in labels for arm in ANSWERED[study]]
+    at = (f"rho {weight(_rho_bf16(link))} ({link['label']})" for link in links)
+    heads = ("method", "fewer bytes than fp32", *at)
+    methods = [arm for arm, row in ends.items() if not row["control"] and row["baseline"]]
+    rows = [row for (_, arm), row in nets.items() if arm in methods and row["verdict"]]
+    plain = sum(row["plain"] == "worth it" for row in rows)
+    both = sum(row["verdict"] == "worth it" for row in rows)
     notes = [
-        "Under each link: *net speedup*, plain training's seconds to the same quality over the method's seconds, with its 95 % "
-        "interval.",
-        "**Bold**: worth it. Plain: not worth it. With a question mark: undecided. Fewer bytes: than fp32 all-reduce.",
+        "*rho*: seconds that plain training's bf16 gradients take on the link, over those of computing a step. "
+        "Below it *net speedup*: plain training's seconds to the same quality over the method's, with its 95 % interval.",
+        "**Bold**: beats plain training and one worker alone, in paired tests, by Holm over the methods of the link. "
+        "Plain: surely behind one of them. Question mark: undecided.",
+        f"Of {len(rows)} pairs of method and link {plain} beat plain training, {both or 'none'} beat{'s' * (both < 2)} both.",
     ]
     if any(row["net"] is not None and row["check"] != CONFIRMED for row in shown):
-        notes.append("†: direct runs of whole trainings do not confirm these seconds yet.")
+        notes.append("†: direct runs do not confirm these seconds yet.")
     if any(row["net"] is None for row in shown):
         notes.append("–: not timed, or too few undisturbed rounds.")
-    heads = ("method", "fewer bytes", *links)
     return f"{markdown(heads, lines)}\n\n{' '.join(notes)}"
 
 
-def _net(row: Row) -> str:
+def regime(root: Path) -> str:
+    """Where README's study stands: its size and horizon, what tables of bytes reach on its text, and its null test."""
+    rows, setting, _ = _front(root)
+    facts = json.loads(session_facts_path(root, FRONT_STUDY).read_text(encoding="utf-8"))
+    (plain,) = (
+        row
+        for row in read_table(table_path(root, SUMMARY, FRONT_STUDY), SUMMARY)
+        if (row["sharding"], row["arm"]) == (FRONT_SHARDING, rows[0]["reference"])
+    )
+    size = facts["parameters"]
+    seen = setting["steps"] * setting["batch_size"] * setting["world_size"] * CONTEXT / size
+    pairs, triples = (f"{bits:.2f}" for bits in _tables_of_bytes())
+    null = min(
+        (row for row in _nets(root, FRONT_STUDY) if row["driver"] is not None), key=lambda row: row["driver"]
+    )
+    return (
+        f"{size / 1e6:.2f} M parameters, {seen:.1f} bytes trained on per parameter, n = {plain['n']} seeds. "
+        f"Plain training ends at {plain['mean']:.3f} [{plain['ci_low']:.3f}, {plain['ci_high']:.3f}] bits a byte; "
+        f"a table of byte pairs has {pairs} on this text, one of triples {triples}. "
+        "Null test: plain training through the methods' driver has a net speedup of "
+        f"{null['driver']:.3f} [{null['driver_low']:.3f}, {null['driver_high']:.3f}] at {null['link']}, its worst. "
+        "Comparisons between methods, one worker among them, are free of that cost."
+    )
+
+
+@cache
+def _tables_of_bytes() -> tuple[float, float]:
+    """Bits a byte of tables of pairs and of triples, on the text of README's study."""
+    corpus = load_corpus()
+    train, judged = (
+        [corpus.text[slice(*span)] for name, span in corpus.spans.items() if (name in HELD_OUT) is held]
+        for held in (False, True)
+    )
+    return ngram_bits(train, judged, 2), ngram_bits(train, judged, 3)
+
+
+def _nets(root: Path, study: str) -> list[Row]:
+    return read_table(table_path(root, NET, f"{SESSION}{study}"), NET)
+
+
+def _links(root: Path, study: str) -> list[dict[str, Any]]:
+    facts: dict[str, Any] = json.loads(session_facts_path(root, study).read_text(encoding="utf-8"))
+    return list(facts["links"])
+
+
+def _rho_bf16(link: Mapping[str, Any]) -> float:
+    """Seconds of a ring of bf16 over seconds of computing; facts have that of fp32, which is twice as many bytes."""
+    return float(link["rho"]["value"]) / 2
+
+
+def _net(row: Row, bold: bool) -> str:
     """**3.26 [2.61, 4.11]** † of what is worth it, 1.10 [1.00, 1.20]? of what is undecided."""
     value, low, high = (row[name] for name in ("net", "net_low", "net_high"))
     if value is None:
@@ -313,12 +373,13 @@ def _net(row: Row) -> str:
         text = f"below {high:.2f}" if value == 0 else f"above {low:.2f}"
     else:
         text = f"{value:.2f} [{low:.2f}, {high:.2f}]"
-    text = {"worth it": f"**{text}**", "undecided": f"{text}?"}.get(row["verdict"], text)
+    if bold:
+        text = {"worth it": f"**{text}**", "undecided": f"{text}?"}.get(row["verdict"], text)
     return text if row["check"] == CONFIRMED else f"{text} †"
 
 
 def worth(root: Path, *names: str) -> str:
-    """After what share of plain training's steps it ends as well: every method, the best first, and the best control.
+    """After what share of plain training's steps it ends as well: methods, the best first, one worker alone, the best control.
 
     Args:
         root: Results folder of the published tables.
@@ -350,14 +411,17 @@ def worth(root: Path, *names: str) -> str:
         for arm, row in sorted(columns[0].items(), key=lambda item: -item[1]["worth"])
         if not arm.startswith("control-") and arm != row["reference"]
     ]
+    alone = [_share(column[ONE_WORKER]) if ONE_WORKER in column else "–" for column in columns]
     best = []
     for column in columns:
-        top = max(
-            (row for arm, row in column.items() if arm.startswith("control-")), key=lambda row: row["worth"]
-        )
+        controls = [row for arm, row in column.items() if arm.startswith("control-") and arm != ONE_WORKER]
+        top = max(controls, key=lambda row: row["worth"])
         best.append(f"{_share(top)} {top['arm'].removeprefix('control-')}")
     titles = [", ".join(filter(None, pair)) for pair in zip(heads, _apart(settings), strict=True)]
-    return markdown(("method", "fewer bytes", *titles), [*lines, ["*best control*", "", *best]])
+    return markdown(
+        ("method", "fewer bytes", *titles),
+        [*lines, ["*one worker alone*", "", *alone], ["*best control*", "", *best]],
+    )
 
 
 def _apart(settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -398,7 +462,7 @@ def ranks(root: Path, study: str, sharding: str) -> str:
 
 
 def undecided(root: Path, study: str, sharding: str) -> str:
-    """The open verdicts of a study: how far from 1, what makes the interval, how much more evidence would leave 1 out."""
+    """The open verdicts against plain training: how far from 1, what makes the interval, what evidence would leave 1 out."""
     table = read_frame(table_path(root, WORTH, study), WORTH)
     worth = table[table["sharding"] == sharding].set_index("arm")
     net = read_frame(table_path(root, NET, f"{SESSION}{study}"), NET)
@@ -409,7 +473,7 @@ def undecided(root: Path, study: str, sharding: str) -> str:
     }
     net = net[(net["sharding"] == sharding) & net["arm"].isin(methods)]
     lines = []
-    for row in net[net["verdict"] == "undecided"].to_dict("records"):
+    for row in net[net["plain"] == "undecided"].to_dict("records"):
         own = worth.loc[row["arm"]]
         halves = {
             "worth": np.log(own["high"] / own["low"]) / 2,
@@ -647,9 +711,8 @@ def _sent(name: str) -> str:
 def front() -> Iterator[tuple[Path, str]]:
     """README and the pages that stand on the same tables and declarations."""
     blocks: dict[str, Callable[..., str]] = {
-        "picture": picture, "answer": answer, "worth": worth, "ranks": ranks, "undecided": undecided, "order": order,
-        "advice": advice, "verbs": verbs,
-        "methods": methods,
+        "picture": picture, "answer": answer, "regime": regime, "worth": worth, "ranks": ranks,
+        "undecided": undecided, "order": order, "advice": advice, "verbs": verbs, "methods": methods,
     }  # fmt: skip
     for page in FRONT:
         yield page, fill(page.read_text(encoding="utf-8"), documents_root(ROOT / "results"), blocks)
