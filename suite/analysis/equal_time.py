@@ -87,8 +87,8 @@ class Trained:
             return None
         tuning = self.tuning or Uncertain()
         of_reference = Uncertain(0.0, max(tuning.variance - self.choice, 0.0), tuning.df)
-        methods = (Method(one.losses, one.choice) for one in (self, other))
-        return net_ratio(self.reference, *methods, time, of_reference)
+        own, its = (Method(one.losses, one.choice) for one in (self, other))
+        return net_ratio(self.reference, own, its, time, of_reference)
 
 
 def trained(study: Study, runs: pd.DataFrame) -> list[Trained]:

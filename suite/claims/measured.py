@@ -211,8 +211,10 @@ def _net(root: Path, claim: Claim, part: Part, cell: Cell) -> Found:
     if part.quantity == STEPS_OF:
         if not _one_kind(root, claim, wanted):
             doubts.append(f"steps of {part.arm} are of several kinds, so that its seconds are composed")
-        ends = (None if row[name] is None else 1 / row[name] for name in ("time", "time_high", "time_low"))
-        return Found(*ends, row["rounds"], doubts=tuple(doubts))
+        middle, low, high = (
+            None if row[name] is None else 1 / row[name] for name in ("time", "time_high", "time_low")
+        )
+        return Found(middle, low, high, row["rounds"], doubts=tuple(doubts))
     if row["check"] != CONFIRMED:
         doubts.append(f"direct runs of {part.arm} itself do not confirm its seconds")
     number, word = ("over", "alone") if part.against else ("net", "plain")

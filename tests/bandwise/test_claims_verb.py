@@ -35,7 +35,7 @@ def test_the_table(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "made-up-bits   the paper, abstract  exact     reproduced" in out
     assert "-2 [-2.09, -1.91] points" in out
-    assert out.endswith("2 claims: 2 reproduced; made here\n")
+    assert out.endswith("2 claims, 2 statements: 2 reproduced; made here\n")
 
 
 def test_one_claim_in_full(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,7 +70,7 @@ def test_a_check_of_what_is_on_record_is_well(root: Path, capsys: pytest.Capture
     capsys.readouterr()
     assert main(["claims", "--check", "--results", str(root)]) == 0
     out = capsys.readouterr().out
-    assert "2 claims: 2 reproduced; all as on record" in out
+    assert "2 claims, 2 statements: 2 reproduced; all as on record" in out
     assert "not checked, since the results do not lie in a git checkout" in out
 
 

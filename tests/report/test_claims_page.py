@@ -45,8 +45,8 @@ def test_a_line_and_all_that_decided_it(tmp_path: Path) -> None:
         assert expected in shown
     told = "measured: 1, 1 reproduced; arithmetic: 1, 1 reproduced"
     assert findings == [
-        "Authors make 2 of 2 claims themselves.",
-        f"All claims: {told}.",
+        "2 claims judge 2 statements; authors make 2 of them themselves.",
+        f"All statements: {told}.",
         f"The authors' own: {told}.",
     ]
     assert told in shown, "the same count, by the same function"
@@ -68,8 +68,8 @@ def test_contradicted_claims_of_authors_head_the_page(tmp_path: Path) -> None:
     ours = EXACT.replace("threshold: 2,", "threshold: 3,").replace("label: abstract", "label: derived")
     _, page, findings = page_of(record(tmp_path, wrong, ours))
     assert findings == [
-        "Authors make 1 of 2 claims themselves.",
-        "All claims: measured: 1, 1 contradicted; arithmetic: 1, 1 contradicted.",
+        "2 claims judge 2 statements; authors make 1 of them themselves.",
+        "All statements: measured: 1, 1 contradicted; arithmetic: 1, 1 contradicted.",
         "The authors' own: measured: 1, 1 contradicted.",
         "Contradicted at our scale, A paper: The method loses a point.",
     ]

@@ -155,7 +155,10 @@ def test_every_method_with_a_number_is_a_mark_at_its_time_and_metric(panel, link
             assert mark.x_low < mark.x < mark.x_high
             assert mark.y == pytest.approx(made.loss(made.WORTHS[arm]), abs=0.01)
             assert mark.low < mark.y < mark.high
-            assert mark.family == next(m.arm.family for m in made.made.MADE if m.arm.name == arm)
+            family = next(m.arm.family for m in made.made.MADE if m.arm.name == arm)
+            assert mark.family == ("baseline" if arm == "control-one-worker" else family), (
+                "no negative control"
+            )
             assert mark.fill == FILLS[one.net[arm]["verdict"]]
 
 
@@ -272,13 +275,33 @@ def test_nothing_worth_it_and_nothing_confirmed_are_said(equal, tmp_path):
     assert "21 of 33 pairs of method and link are decided." in text
 
 
+def test_what_beats_plain_training_but_not_one_worker_alone_is_told_apart(equal, tmp_path):
+    def change(row):
+        if row["link"] == SLOW:
+            row.update(alone=NOT, verdict=NOT)
+        if row["link"] == FAST:
+            row.update(alone=None, verdict=UNDECIDED)
+
+    found = edited(equal, tmp_path, change)
+    text = said(found)
+    methods = [row["arm"] for row in found.study.panels[0].methods]
+    slow, _, fast = timed_links(found.study, found.study.panels[0])
+    plain = [sum(one.net[arm]["plain"] == WORTH_IT for arm in methods) for one in (slow, fast)]
+    assert plain[0] > 3
+    assert (
+        f"{SLOW}: none of 11 methods is shown to be worth it. {plain[0]} beat plain training, 0 one worker alone."
+        in text
+    )
+    assert f"{plain[1]} beat plain training, and one worker alone was not timed." in text
+
+
 def test_without_a_session_the_section_has_what_trainings_are_worth(tmp_path):
     made.save(tmp_path, timed=False)
     built = build(tmp_path, made.NAME)
     text = said(built)
     assert text.startswith(
         f"What a training is worth {SETTING} After as many steps as plain training (allreduce-adamw), 1 of 11 methods ends "
-        "better (apmsqueeze) and 9 worse; 1 is undecided. All 4 negative controls end worse, as they must. No link was timed "
+        "better (apmsqueeze) and 9 worse; 1 is undecided. All 3 negative controls end worse, as they must. No link was timed "
         "yet: "
     )
     for sentence in sentences(built.study.panels[0], []):
