@@ -35,9 +35,8 @@ from report.pages import costs, throughput
 from report.rendering import slug
 from report.study.data import SHARDINGS
 from slurm.profile import ProfileFile
-from suite.analysis.columns import MICRO, NET, REFUSED, SUMMARY, WORTH
+from suite.analysis.columns import MICRO, NET, ONE_WORKER, REFUSED, SUMMARY, WORTH
 from suite.analysis.document import fill, markdown
-from suite.analysis.equal_time import ONE_WORKER
 from suite.analysis.export import OF_SESSION, OF_SWEEP
 from suite.analysis.published import SESSION, STUDY_FACTS, documents_root
 from suite.analysis.speed_columns import CONFIRMED, session_facts_path

@@ -32,7 +32,7 @@ from report.rendering import slug
 from report.study.data import LinkData, Panel, StudyData
 from report.study.marks import EDGE, Fill, Point, across, by_arm, draw_marks, families, write_names
 from report.study.speedup import grouped
-from suite.analysis.equal_time import ONE_WORKER
+from suite.analysis.columns import ONE_WORKER
 from suite.links.link import REAL
 from suite.runs.sweep import WHOLE
 

@@ -18,6 +18,10 @@ RUN: Final = [*ARM, "seed"]
 """Columns that say which cell, arm or run a row of a study is of."""
 PLACE: Final = ["link", "sharding", "arm"]
 """Columns that say of which arm on which link a row of a session is."""
+ONE_WORKER: Final = "control-one-worker"
+"""The method that sends nothing and leaves the other workers out: an alternative to plain training, and no negative control of
+what is judged in seconds.
+"""
 
 
 @dataclass(frozen=True)

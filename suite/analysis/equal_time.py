@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from suite.analysis.columns import ARM, CELL, NET, PLACE, RUN, WORTH
+from suite.analysis.columns import ARM, CELL, NET, ONE_WORKER, PLACE, RUN, WORTH
 from suite.analysis.net_speedup import (
     Method,
     NetSpeedup,
@@ -45,10 +45,6 @@ from suite.analysis.tables import Row, frame_of
 from suite.runs.sweep import WHOLE
 
 LEVEL: Final = 0.95
-ONE_WORKER: Final = "control-one-worker"
-"""The method that sends nothing and leaves the other workers out: an alternative to plain training, and no negative control of
-what is judged in seconds.
-"""
 
 
 @dataclass(frozen=True, eq=False)

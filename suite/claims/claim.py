@@ -73,7 +73,22 @@ COMMENTARY: Final = ("note", "awaits", "because", "of")
 """Keys that decide nothing: they may change after a run."""
 TAKES_BACK: Final = frozenset({"undecided", "cannot tell", "not comparable"})
 """What a verdict may count as by what was learnt after its runs, since it takes it back and gives no other."""
+COUNTS_AS: Final = "by the numbers; counts as"
+"""Stands in the reason of a verdict that is not what its numbers say."""
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9.]+)*\Z")
+
+
+def combine(words: Sequence[Word], quantifier: str = "all") -> Word:
+    """One word for several parts: all of them have to hold, or any one ("up to")."""
+    if set(words) == {words[0]}:
+        return words[0]
+    if quantifier == "any":
+        return next(word for word in ("reproduced", "not run", "cannot tell", "undecided") if word in words)
+    if "not run" in words:
+        return "not run"
+    if "reproduced" in words:
+        return "partly"
+    return "contradicted" if "contradicted" in words else "cannot tell"
 
 
 class ClaimError(ValueError):

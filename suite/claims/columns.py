@@ -14,8 +14,7 @@ from typing import Final
 from suite.analysis.columns import Table, described
 from suite.analysis.document import Blocks, DocumentError, fill, markdown, missing, rows_of
 from suite.analysis.tables import Row
-from suite.claims.claim import WORDS, Word
-from suite.claims.verdict import COUNTS_AS, combine
+from suite.claims.claim import COUNTS_AS, WORDS, Word, combine
 
 CLAIMS: Final = Table(
     "claims",

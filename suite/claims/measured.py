@@ -26,8 +26,8 @@ from typing import Any, Final
 import pandas as pd
 from scipy import stats
 
-from suite.analysis.columns import CELL, NET, RUNS, SUMMARY, WORTH, Table
-from suite.analysis.equal_time import LEVEL, ONE_WORKER, trained
+from suite.analysis.columns import CELL, NET, ONE_WORKER, RUNS, SUMMARY, WORTH, Table
+from suite.analysis.equal_time import LEVEL, trained
 from suite.analysis.join import runs_at_all_budgets
 from suite.analysis.net_speedup import Uncertain
 from suite.analysis.published import SESSION, facts_path, find_frame, load_facts, source

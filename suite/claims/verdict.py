@@ -11,14 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Final
 
 from suite.analysis.statistics import Interval
 from suite.analysis.summary import equivalence
-from suite.claims.claim import Claim, Part, Side, Word
-
-COUNTS_AS: Final = "by the numbers; counts as"
-"""Stands in the reason of a verdict that is not what its numbers say."""
+from suite.claims.claim import COUNTS_AS, Claim, Part, Side, Word, combine
 
 
 @dataclass(frozen=True)
@@ -132,19 +128,6 @@ def of_found(part: Part, found: Found, *, higher_is_better: bool = True) -> Judg
         unit = f" {part.unit}" if part.unit else ""
         return Judged(part, found, word, f"an effect of {found.could_see:.2g}{unit} could be seen")
     return Judged(part, found, word, found.reason)
-
-
-def combine(words: Sequence[Word], quantifier: str = "all") -> Word:
-    """One word for several parts: all of them have to hold, or any one ("up to")."""
-    if set(words) == {words[0]}:
-        return words[0]
-    if quantifier == "any":
-        return next(word for word in ("reproduced", "not run", "cannot tell", "undecided") if word in words)
-    if "not run" in words:
-        return "not run"
-    if "reproduced" in words:
-        return "partly"
-    return "contradicted" if "contradicted" in words else "cannot tell"
 
 
 def of_claim(claim: Claim, parts: Sequence[Judged], premises: Sequence[Judged] = ()) -> Judgement:

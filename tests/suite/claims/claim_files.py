@@ -8,8 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from suite.analysis.columns import NET, RUNS, SUMMARY, WORTH
-from suite.analysis.equal_time import ONE_WORKER
+from suite.analysis.columns import NET, ONE_WORKER, RUNS, SUMMARY, WORTH
 from suite.analysis.published import facts_path
 from suite.analysis.speed_columns import ARMS, session_table_path
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from suite.analysis.columns import NET, SUMMARY, WORTH
-from suite.analysis.equal_time import LEVEL, ONE_WORKER
+from suite.analysis.columns import NET, ONE_WORKER, SUMMARY, WORTH
+from suite.analysis.equal_time import LEVEL
 from suite.analysis.speed_columns import session_table_path
 from suite.analysis.statistics import paired_difference
 from suite.analysis.tables import read_table, table_path, write_table
