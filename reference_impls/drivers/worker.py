@@ -20,6 +20,7 @@ from reference_impls.drivers import slots
 from reference_impls.drivers.probes import Probes
 from reference_impls.errors import LayoutError, UsageError
 from reference_impls.layout import Place, canonical, cut, flat_view, with_own_storage
+from reference_impls.options import Bounds, Declared
 
 STATE_VERSION = 2
 EVERY_RANK: Final = (
@@ -27,6 +28,7 @@ EVERY_RANK: Final = (
     "consolidate() answers"
 )
 """What to do where the states of other ranks are lost."""
+_BUCKET_BYTES: Final = Declared("bucket_bytes", (int,), Bounds(ge=1), "size of a bucket of gradients")
 
 
 class Worker:
@@ -49,6 +51,7 @@ class Worker:
         bucket_bytes: int = 4 << 20,
         storage: tuple[Tensor, Tensor] | None = None,
     ) -> None:
+        bucket_bytes = _BUCKET_BYTES.checked(type(algorithm).__name__, bucket_bytes)
         self.algorithm = algorithm
         self.clock = Clock(Group("world", rank, size), seed=seed, node_size=node_size)
         algorithm.check(self.clock.world)

@@ -15,16 +15,19 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
-from reference_impls import DataParallelOptimizer, create, list_algorithms
+from reference_impls import DataParallelOptimizer, SimulatedCluster, create, ddp_hook, list_algorithms
 from reference_impls.attached import Attached, attach, takes_any_optimizer
 from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.registry import registry
+from reference_impls.sharded import fsdp_optimizer
 from tests.reference_impls.ranks import Ranks
 from tests.reference_impls.states import contents
 
@@ -459,6 +462,38 @@ def alone(tmp_path: Any) -> Iterator[None]:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/r", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+def _on_parts(enter: Callable[[nn.Module, Any], Any]) -> Any:
+    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
+    return enter(fully_shard(nn.Linear(WIDTH, WIDTH), mesh=mesh["shard"]), mesh["replicate"].get_group())
+
+
+ENTRANCES: dict[str, Callable[[Any], Any]] = {
+    "DataParallelOptimizer": lambda size: DataParallelOptimizer(Net(), "qsgd", bucket_bytes=size),
+    "ddp_hook": lambda size: ddp_hook("qsgd", Net(), bucket_bytes=size),
+    "attach": lambda size: attach(_adam(model := Net()), model, "qsgd", bucket_bytes=size),
+    "attach, FSDP": lambda size: _on_parts(
+        lambda model, group: attach(_adam(model), model, "qsgd", group=group, bucket_bytes=size)
+    ),
+    "fsdp_optimizer": lambda size: _on_parts(
+        lambda model, group: fsdp_optimizer(model, "qsgd", group=group, bucket_bytes=size)
+    ),
+    "SimulatedCluster": lambda size: SimulatedCluster("qsgd", list(Net().parameters()), bucket_bytes=size),
+}
+
+
+def _adam(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters())
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("entrance", ENTRANCES)
+def test_a_bucket_of_no_size_is_refused_by_every_entrance(alone: None, entrance: str) -> None:
+    for size in (0, -1, 4096.0, "4 MB", None):
+        with pytest.raises(UnsupportedError, match="bucket_bytes must be an integer of at least 1; got"):
+            ENTRANCES[entrance](size)
+    ENTRANCES[entrance](1)
 
 
 @pytest.mark.gloo
