@@ -607,8 +607,8 @@ class FSDPHook(_Hook):
             if reduce_output.numel() != own.elements:
                 raise UsageError(
                     f"{own.name}: {reduce_output.numel()} of {own.elements} elements have a gradient, and which ones the hook "
-                    "is not told: let parameters without a gradient count as zeros by "
-                    "model.set_reduce_scatter_unused_params(True)"
+                    "is not told: give all of them one, or let those without count as zeros by "
+                    "model.set_reduce_scatter_unused_params(True), which torch has from 2.13 on"
                 )
             if reduce_output.is_cuda:  # made on one stream, used on this one
                 reduce_output.record_stream(torch.cuda.current_stream())
@@ -692,7 +692,8 @@ def fsdp_hook(
 def _param_groups(model: nn.Module) -> list[tuple[str, FSDPModule, Any]]:
     """(name, module, torch's FSDPParamGroup) of all FSDP modules with parameters to train, in the model's order.
 
-    What of a module is reduced together, and on which mesh, torch says in attributes of its own (2.13).
+    What of a module is reduced together, and on which mesh, torch says in attributes of its own; a module had one group, or
+    none, before torch 2.12.
     """
     from torch.distributed.fsdp import FSDPModule  # here, since it takes most of a second
 
@@ -700,16 +701,17 @@ def _param_groups(model: nn.Module) -> list[tuple[str, FSDPModule, Any]]:
     for name, module in model.named_modules():
         if not isinstance(module, FSDPModule):
             continue
-        groups = getattr(module._get_fsdp_state(), "_fsdp_param_groups", None)
-        if groups is None:
-            raise UnsupportedError(f"fsdp_hook is written for torch 2.13; this is {torch.__version__}")
+        state = module._get_fsdp_state()
+        groups = (
+            state._fsdp_param_groups if hasattr(state, "_fsdp_param_groups") else [state._fsdp_param_group]
+        )
         if len(groups) > 1:
             raise UnsupportedError(
                 f"{name!r} has parameters on several meshes (shard_placement_fn), and torch has one hook for all of them: "
                 "shard these parts of it as modules of their own"
             )
         for own in groups:
-            if not _trained(own) or any(own is other for _, _, other in found):
+            if own is None or not _trained(own) or any(own is other for _, _, other in found):
                 continue  # frozen; or sharded together with an earlier module
             if own._is_hsdp or not hasattr(own.mesh_info, "shard_mesh_rank"):
                 raise UnsupportedError(

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from reference_impls import fsdp_hook
 from reference_impls.errors import UnsupportedError
@@ -193,8 +193,11 @@ def _refused(rank: int, size: int) -> Any:
             lambda: fsdp_hook(_sharded(_net(seed=rank // 2), shard), "qsgd", group=group, timeout_s=60)
         ),
         "without gradient": _message(lambda: _half(mesh, zeros=False)),
-        "without gradient, as zeros": _message(lambda: _half(mesh, zeros=True)),
     }
+
+
+def _as_zeros(rank: int, size: int) -> Any:
+    return _message(lambda: _half(_mesh(), zeros=True))
 
 
 class _Half(nn.Module):
@@ -212,7 +215,8 @@ def _half(mesh: DeviceMesh, zeros: bool) -> None:
     """A step of a model in which parameters have no gradient."""
     torch.manual_seed(1)
     model: Any = fully_shard(_Half(), mesh=mesh["shard"])
-    model.set_reduce_scatter_unused_params(zeros)
+    if zeros:
+        model.set_reduce_scatter_unused_params(True)
     state = fsdp_hook(model, "qsgd", group=mesh["replicate"].get_group())
     model(torch.ones(2, 4)).sum().backward()
     assert state.ledger.totals()
@@ -224,7 +228,6 @@ REMEDIES = {
     "twice": ("UsageError", "already"),
     "unequal": ("MismatchError", "parameters that add up to"),
     "without gradient": ("UsageError", "set_reduce_scatter_unused_params(True)"),
-    "without gradient, as zeros": ("no error", ""),
 }
 
 
@@ -234,6 +237,13 @@ def test_what_cannot_be_is_refused_with_what_to_do(ranks: Callable[[int], Ranks]
         for what, (kind, remedy) in REMEDIES.items():
             assert result[what][0] == kind, (what, result[what])
             assert remedy in result[what][1]
+
+
+@pytest.mark.skipif(
+    not hasattr(FSDPModule, "set_reduce_scatter_unused_params"), reason="torch can do that from 2.13 on"
+)
+def test_parameters_without_gradient_may_count_as_zeros(ranks: Callable[[int], Ranks]) -> None:
+    assert [kind for kind, _ in ranks(4).run(_as_zeros, timeout_s=PATIENCE_S)] == ["no error"] * 4
 
 
 @pytest.mark.parametrize("name", ["lion-cub-1bit", "apmsqueeze", "diloco"])
