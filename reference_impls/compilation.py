@@ -8,8 +8,9 @@ compiled by itself, since the compiler gives up on a function after a few varian
 kept for later processes (`programs.py`). Every call of the wrapper is counted under the path that it took: a benchmark
 must report the path that ran and not the one that was asked for.
 
-Sizes and integers may change from call to call. A float or a text is compiled in: what changes often is passed as a
-tensor. Memory that is written may be that of another argument as a whole, but must not overlap with one otherwise.
+Sizes and integers may change from call to call. A float or a text is compiled in, and so is an integer that a function
+holds instead of being given it: what changes often is passed as a tensor. Memory that is written may be that of another
+argument as a whole, but must not overlap with one otherwise.
 
 Only element-wise integer and IEEE arithmetic belongs in such functions (no float reduction: its order is the compiler's
 choice): then compiled and eager agree to the bit. Sums of floats go through `codecs.sums.fixed_sum`.
@@ -17,6 +18,7 @@ choice): then compiled and eager agree to the bit. Sums of floats go through `co
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -147,13 +149,13 @@ def _twin(function: Callable[P, R], number: int) -> Callable[P, R]:
 
 
 class Compiled(Generic[P, R]):
-    """A function and its compiled form; see the module's text. `name`: "module.function", leading underscores left out."""
+    """A function and its compiled form; see the module's text. `name`: see `programs.name_of`."""
 
     def __init__(
         self, function: Callable[P, R], threshold: int = THRESHOLD, record: PathRecord = _RECORD
     ) -> None:
         self.eager = function
-        self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.lstrip('_')}"
+        self.name = programs.name_of(function)
         self._threshold = threshold
         self._record = record
         self._fast: dict[Hashable, Callable[..., R]] = {}
@@ -173,9 +175,9 @@ class Compiled(Generic[P, R]):
         if kwargs:
             args = inspect.signature(self.eager).bind(*args, **kwargs).args  # type: ignore[assignment]
         variant = self._variant(args)
-        if (fast := self._fast.get(variant)) is None:
-            fast = self._fast[variant] = self._prepare(variant, first.device)
         try:
+            if (fast := self._fast.get(variant)) is None:
+                fast = self._fast[variant] = self._prepare(variant, first.device)
             result = fast(*args)
         except _compiler_errors() as error:  # asked for only when something was raised
             self._fall_back(error)
@@ -200,23 +202,29 @@ class Compiled(Generic[P, R]):
         return tensor.dim()
 
     def _prepare(self, variant: Hashable, device: torch.device) -> Callable[..., R]:
-        if device.type == "cpu" and programs.available():
+        if device.type == "cpu":
             return programs.Programs(self.eager, variant, fixed=self._fixed)
-        return self._plain(_twin(self.eager, len(self._fast)), device)
+        return self._plain(_twin(self.eager, len(self._fast)))
 
-    def _plain(self, twin: Callable[..., R], device: torch.device) -> Callable[..., R]:
+    def _plain(self, twin: Callable[..., R]) -> Callable[..., R]:
         """The compiled form, for all sizes, that torch keeps in this process."""
-        options = None if device.type == "cpu" else GPU_OPTIONS
+        if missing := GPU_OPTIONS.keys() - torch._inductor.list_options():
+            raise programs.CompileError(
+                f"torch {torch.__version__} has no {', '.join(sorted(missing))}, without which a GPU gives other codes"
+            )
+        fast = torch.compile(twin, dynamic=True, fullgraph=True, options=GPU_OPTIONS)
+        traced: set[Hashable] = set()  # settings cost as much as a launch, and only tracing asks for them
 
-        def marked(*args: Any) -> R:
-            for tensor in args:
-                if isinstance(tensor, Tensor):
-                    for dimension in range(1, tensor.dim()):
-                        torch._dynamo.mark_static(tensor, dimension)
-            return fast(*args)
+        def run(*args: Any) -> R:
+            layout = tuple((a.shape, a.stride()) for a in args if isinstance(a, Tensor))
+            if self._fixed:
+                programs.fix_rows(args)
+            with contextlib.nullcontext() if layout in traced else programs.settings(args):
+                result = fast(*args)
+            traced.add(layout)
+            return result
 
-        fast = torch.compile(twin, dynamic=True, fullgraph=True, options=options)
-        return marked if self._fixed else fast
+        return run
 
     def _fall_back(self, error: Exception) -> None:
         self._failed = True

@@ -18,7 +18,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import importlib.util
 import inspect
 import io
 import logging
@@ -33,7 +32,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["LOCK_SECONDS", "CompileError", "Programs", "available"]
+__all__ = ["LOCK_SECONDS", "CompileError", "Programs", "fix_rows", "name_of", "settings"]
 
 LOCK_SECONDS: Final = 120
 """How long to wait for another process that compiles the same function. A stopped process holds its lock for ever."""
@@ -50,10 +49,38 @@ def _say_that_it_takes_long() -> None:
     )
 
 
+def name_of(function: Callable[..., Any]) -> str:
+    """ "module.function", leading underscores left out."""
+    return f"{function.__module__.rpartition('.')[2]}.{function.__name__.lstrip('_')}"
+
+
 @functools.cache
-def available() -> bool:
-    """Whether this torch can keep programs."""
-    return importlib.util.find_spec("torch._dynamo.aot_compile") is not None
+def _say_that_it_is_not_kept(name: str, reason: str) -> None:
+    """Once a process and function."""
+    logging.getLogger("bandwise").warning(
+        "%s is compiled anew by each process, since torch %s keeps nothing of it: %s",
+        name,
+        torch.__version__,
+        reason,
+    )
+
+
+def settings(args: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+    """How functions are traced for `args`: floats are compiled in, and so are the integers that a function holds, if it is
+    given none. Torch up to 2.12 cannot shift by an integer that it leaves open, nor view what was added to one as floats.
+    """
+    given = any(type(a) is int for a in args)
+    return torch._dynamo.config.patch(
+        specialize_float=True, specialize_int=not given, enable_aot_compile=True
+    )  # the last is so by default from 2.12 on
+
+
+def fix_rows(args: Sequence[Any]) -> None:
+    """Let all dimensions of tensors but the first be compiled as they are."""
+    for tensor in args:
+        if isinstance(tensor, Tensor):
+            for dimension in range(1, tensor.dim()):
+                torch._dynamo.mark_static(tensor, dimension)
 
 
 @functools.cache
@@ -192,14 +219,12 @@ class Programs:
         """A program and what can be kept of it."""
         _wait_less()
         args = _alike(args)
-        for tensor in args if self._fixed else ():
-            if isinstance(tensor, Tensor):
-                for dimension in range(1, tensor.dim()):
-                    torch._dynamo.mark_static(tensor, dimension)
+        if self._fixed:
+            fix_rows(args)
         _say_that_it_takes_long()
-        form: Any = torch.compile(self._function, dynamic=True, fullgraph=True)
         try:
-            with torch._dynamo.config.patch(specialize_float=True):
+            with settings(args):
+                form: Any = torch.compile(self._function, dynamic=True, fullgraph=True)
                 loaded = form.aot_compile((args, {}))
         except TimeoutError as error:
             raise CompileError(
@@ -207,11 +232,20 @@ class Programs:
             ) from error
         except torch._dynamo.exc.TorchDynamoException:
             raise
-        except Exception:  # noqa: BLE001
-            return _Program(
-                lambda named: True, form
-            ), None  # its own errors say more, and it may work without keeping
+        except Exception as error:  # noqa: BLE001
+            return _Program(lambda named: True, self._not_kept(form, repr(error))), None
         return _program(loaded), loaded
+
+    def _not_kept(self, form: Callable[..., Any], reason: str) -> Callable[..., Any]:
+        """What torch keeps in this process: its own errors say more of the arguments, and it may work."""
+
+        def run(*args: Any) -> Any:
+            with settings(args):
+                result = form(*args)
+            _say_that_it_is_not_kept(name_of(self._function), reason)
+            return result
+
+        return run
 
 
 def _lasting_name(value: Any) -> str | None:

@@ -99,10 +99,11 @@ _add: Final = Pass(_sum, "add")
 
 
 @compiled
-def _decode(wire: Tensor, scale: Tensor, head_room: int, world_size: int, out: Tensor) -> None:
+def _decode(wire: Tensor, bias: Tensor, scale: Tensor, world_size: int, out: Tensor) -> None:
+    """bias: int32 [], 128 + L; a Python integer would make the exponent one of 64 bits on a GPU, which is no float32's."""
     code = wire.to(torch.int32)
     c = code & 127
-    magnitude = ((128 + head_room - c) << 23).view(torch.float32)
+    magnitude = ((bias - c) << 23).view(torch.float32)
     value = torch.where(c == 0, 0.0, torch.where(code > 127, -magnitude, magnitude))
     out.copy_(value * (scale / world_size))
 
@@ -134,4 +135,5 @@ def add_with(a: Tensor, b: Tensor, random: Tensor) -> Tensor:
 def decode(wire: Tensor, scale: Tensor, head_room: int, world_size: int, out: Tensor) -> None:
     """Codes of a sum over `world_size` ranks -> mean, float32 `out` [..., d]. `scale` and `head_room` as encoded."""
     _check(head_room)
-    _decode(wire, scale, head_room, world_size, out)
+    bias = torch.full((), 128 + head_room, dtype=torch.int32, device=wire.device)
+    _decode(wire, bias, scale, world_size, out)

@@ -10,6 +10,7 @@ import re
 import pytest
 import torch
 
+from reference_impls import programs
 from reference_impls.codecs import (
     dithering,
     exponential,
@@ -28,7 +29,12 @@ from reference_impls.codecs.uniform_levels import UniformLevels
 from reference_impls.compilation import GPU_OPTIONS, THRESHOLD, Compiled
 from reference_impls.randomness import Key
 from tests.reference_impls.codecs.test_compiled import FUNCTIONS
-from tests.reference_impls.triton_source import divides_by_a_number, triton_source
+from tests.reference_impls.triton_source import (
+    compile_kernels,
+    divides_by_a_number,
+    open_source,
+    triton_source,
+)
 
 # More than one pass over the vector: draws that rows share are made once.
 PASSES = {"lookup.encode": 2}
@@ -51,6 +57,8 @@ def calls(request, monkeypatch):
     def note(self, *args):
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
         if tensors and tensors[0].numel() >= THRESHOLD:
+            if self._fixed:
+                programs.fix_rows(args)
             found.setdefault((self.name, self._variant(args)), (self.eager, args))
         return run(self, *args)
 
@@ -87,6 +95,14 @@ def test_each_function_is_one_kernel_that_rounds_as_the_cpu_does(calls):
             assert "'disable_ftz': True" in kernel, name
             assert not re.search(r"tmp\d+ / ", kernel), name  # IEEE quotients are div_rn
             assert not re.search(r"libdevice\.(fma|exp|log|pow|rsqrt|tanh)|fdividef", kernel), name
+
+
+@pytest.mark.parametrize("calls", FUNCTIONS, ids=lambda work: work.__name__, indirect=True)
+def test_triton_takes_each_function_with_what_a_training_leaves_open(calls, tmp_path):
+    """A kernel can be generated that Triton refuses: one that reads as a float what an open integer has made one of 64 bits."""
+    pytest.importorskip("triton", reason="only builds of torch for GPUs bring Triton")
+    for (name, _), (function, args) in calls.items():
+        assert compile_kernels(open_source(function, args, GPU_OPTIONS), tmp_path) > 0, name
 
 
 def test_the_options_are_what_forbids_fusion():

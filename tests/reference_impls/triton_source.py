@@ -7,17 +7,26 @@ told that it does. Nothing is run, and neither a GPU nor the package triton is n
 from __future__ import annotations
 
 import contextlib
+import re
+import runpy
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 import torch
+from functorch.compile import make_boxed_func
+from torch._dispatch.python import enable_python_dispatcher
 from torch._dynamo.device_interface import CudaInterface
 from torch._inductor import config, decomposition
+from torch._inductor.compile_fx import compile_fx
 from torch._inductor.graph import GraphLowering
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
+
+from reference_impls import programs
 
 GPU = torch.device("cuda:0")
 HOPPER = SimpleNamespace(
@@ -85,19 +94,69 @@ def triton_source(function, args, options) -> str:
         args: its arguments, tensors on the CPU.
         options: what `torch.compile` would be given.
     """
-    traced = _traced(function, args, options)
-    for node in traced.graph.nodes:
+    return _lowered(_traced(function, args, options), _alike(args, "cpu"), FakeTensorMode(), options)
+
+
+def _lowered(graph: torch.fx.GraphModule, inputs, mode: FakeTensorMode, options) -> str:
+    for node in graph.graph.nodes:
         if "device" in node.kwargs:
             node.kwargs = {**node.kwargs, "device": GPU}
-    traced.graph.eliminate_dead_code()
-    traced.recompile()
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
     with _a_gpu(), config.patch(options):
-        mode = FakeTensorMode()
         with mode:
-            inputs = _alike(args, GPU)
-        FakeTensorProp(traced, mode).propagate_dont_convert_inputs(*inputs)
-        graph = GraphLowering(traced, example_inputs=inputs, shape_env=mode.shape_env)
-        with V.set_fake_mode(mode), V.set_graph_handler(graph), V.set_debug_handler(mock.MagicMock()):
-            graph.run(*inputs)
-            code, _ = graph.codegen()
+            moved = [_alike([x], GPU)[0] if isinstance(x, torch.Tensor) else x for x in inputs]
+        with enable_python_dispatcher():
+            FakeTensorProp(graph, mode).propagate_dont_convert_inputs(*moved)
+        lowering = GraphLowering(graph, example_inputs=moved, shape_env=mode.shape_env)
+        with V.set_fake_mode(mode), V.set_graph_handler(lowering), V.set_debug_handler(mock.MagicMock()):
+            lowering.run(*moved)
+            code, _ = lowering.codegen()
     return code.value
+
+
+def open_source(function, args, options) -> str:
+    """As `triton_source`, of the function as it is traced in a training: sizes and the integers given are left open."""
+    found = []
+
+    def keep(graph, inputs, **_):
+        found.append((graph, inputs))
+        return make_boxed_func(graph.forward)
+
+    torch._dynamo.reset()
+    with programs.settings(args), config.patch(options):
+        torch.compile(
+            function, dynamic=True, fullgraph=True, backend=partial(compile_fx, inner_compile=keep)
+        )(*args)
+    ((graph, inputs),) = found
+    mode = next(x.fake_mode for x in inputs if isinstance(x, torch.Tensor))
+    return _lowered(graph, inputs, mode, options)
+
+
+def compile_kernels(source: str, folder: Path) -> int:
+    """Compile the kernels of a source by Triton for a GPU of compute capability 9.0, which need not be there.
+
+    Returns:
+        How many there are.
+
+    Raises:
+        triton.CompilationError: Triton refuses one.
+    """
+    from triton import compile as compiled
+    from triton import runtime
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    target = GPUTarget("cuda", 90, 32)
+    found = re.findall(r"async_compile\.triton\('(\w+)', '''(.*?)'''", source, re.DOTALL)
+    for name, text in found:
+        path = folder / f"{name}.py"  # Triton reads the source of its functions
+        path.write_text(text.replace("triton_helpers.set_driver_to_gpu()", ""))
+        with _a_gpu(), mock.patch.object(runtime.driver, "_active", mock.MagicMock()):
+            runtime.driver.active.get_current_target.return_value = target
+            kernel = runpy.run_path(str(path))[name]
+            (settings, *_) = kernel.configs
+            signature = dict.fromkeys(kernel.fn.arg_names, "constexpr") | kernel.triton_meta["signature"]
+            constants = kernel.triton_meta["constants"] | settings.kwargs
+            compiled(ASTSource(kernel.fn, signature, constants, {}), target=target)
+    return len(found)

@@ -296,6 +296,18 @@ def test_a_failed_compilation_is_told_once_and_recorded():
 
 
 @pytest.mark.usefixtures("compiler")
+def test_a_gpu_without_what_keeps_the_codes_runs_eagerly(monkeypatch):
+    """As on a torch that knows other options: codes are never those of other arithmetic, and nothing is raised."""
+    monkeypatch.setitem(compilation.GPU_OPTIONS, "eager_numerics.of_another_torch", True)
+    record = PathRecord()
+    function = Compiled(double, threshold=8, record=record)
+    reason = r"test_compiled\.double could not be compiled and runs eagerly.*has no eager_numerics\.of_another_torch"
+    with pytest.warns(RuntimeWarning, match=reason):
+        assert function(torch.ones(8, device="meta")).device.type == "meta"
+    assert record.paths() == {"test_compiled.double": {"eager": 1}}
+
+
+@pytest.mark.usefixtures("compiler")
 @torch._dynamo.config.patch(recompile_limit=2)
 @pytest.mark.full
 def test_many_variants_are_all_compiled():
