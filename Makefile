@@ -3,6 +3,8 @@
 #   make test       set up .venv, run the tests: five minutes
 #   make test-full  all tests, long ones and those of Slurm, namespaces and Chromium (make test-system) included: hours
 #   make test-ci    what .ci/run runs: test, test-system, and 15 minutes of those long tests that a change since main concerns
+#   make test-floor frontends, codecs, compiled code and its kernels for GPUs on the oldest torch of pyproject.toml, in .venv-floor;
+#                   TORCH=2.12.0 or TORCH=newest: on that one
 #   make audit      every interval of the published tables once more, by code of its own (tests/audit)
 #   make docs       pages of file formats, JSON Schemas and the cost model's pages, from declarations and published tables; then all
 #                   documents as a site, results/docs/index.html
@@ -23,6 +25,12 @@ WORKERS ?= 3
 SHARED = -n $(WORKERS) --no-loadscope-reorder
 VENV := .venv
 PYTEST = $(VENV)/bin/python -m pytest --benchmark-disable
+# The oldest torch that a user's environment may have; the build for GPUs brings Triton, which compiles the kernels without one.
+TORCH ?= $(shell sed -nE 's/^dependencies.*"torch>=([0-9.]+)".*/\1/p' pyproject.toml)
+FLOOR := .venv-floor
+FLOOR_PACKAGES := numpy|pandas|scipy|pytest|pytest-benchmark|pytest-timeout|pytest-xdist
+FLOOR_TESTS := $(addprefix tests/reference_impls/,test_attach.py test_ddp_hook.py test_fsdp_hook.py test_gloo.py test_gpu_code.py \
+	test_optimizer.py test_programs.py test_sharded.py test_under_hooks.py codecs)
 SYSTEM_PACKAGES := slurm-wlm munge slurmdbd mariadb-server-core iproute2 chromium g++ python3-dev
 
 # Where this is set, every process of the tests would compile the sources, and pytest its assertions, anew: a third of its start.
@@ -32,7 +40,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DELETE_ON_ERROR:
-.PHONY: bench test test-system test-touched test-ci test-full audit docs lint system setup system-for-ci
+.PHONY: bench test test-system test-touched test-ci test-full test-floor audit docs lint system setup system-for-ci
 
 bench: setup
 	$(VENV)/bin/bandwise sweep $(BENCH)
@@ -64,6 +72,15 @@ test-ci:
 test-full: setup system-for-ci
 	$(PYTEST) --ignore=tests/bench $(SHARED) $(TESTS)
 	$(VENV)/bin/python -m pytest tests/bench
+
+test-floor: WORKERS := 2
+test-floor:
+	[ -x $(FLOOR)/bin/python ] || $(PYTHON) -m venv $(FLOOR)
+	$(FLOOR)/bin/python -m pip install --quiet --upgrade $(PIP_OPTIONS) torch$(if $(filter newest,$(TORCH)),,==$(TORCH)) \
+		$$(grep -E '^($(FLOOR_PACKAGES))==' requirements.txt)
+	$(FLOOR)/bin/python -c 'import torch; print("torch", torch.__version__)'
+	$(FLOOR)/bin/python -m pytest --benchmark-disable -m "not full and not system" $(SHARED) $(FLOOR_TESTS) $(TESTS)
+	$(FLOOR)/bin/python -m pytest --benchmark-disable -m full $(SHARED) tests/reference_impls/codecs/test_compiled.py
 
 audit: setup
 	$(VENV)/bin/python -m tests.audit

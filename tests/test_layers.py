@@ -228,6 +228,18 @@ def test_the_wheel_declares_what_it_imports() -> None:
     assert not undeclared, f"pyproject.toml does not declare {undeclared}"
 
 
+@pytest.mark.parametrize(
+    "asked", [[], ["TORCH=newest"], ["TORCH=2.14.1"]], ids=["floor", "newest", "of a number"]
+)
+def test_the_oldest_torch_that_the_wheel_allows_is_the_one_that_is_tested(asked: list[str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (floor,) = (line.removeprefix("torch>=") for line in project["dependencies"] if line.startswith("torch"))
+    wanted = {(): f"torch=={floor}", ("TORCH=newest",): "torch", ("TORCH=2.14.1",): "torch==2.14.1"}
+    recipe = subprocess.check_output(["make", "-n", "test-floor", *asked], cwd=ROOT, text=True)
+    (line,) = (line for line in recipe.splitlines() if "pip install" in line)
+    assert wanted[tuple(asked)] in line.split()
+
+
 def installed(name: str) -> str | None:
     """Version of a distribution without its local suffix, None if it is not there."""
     try:
