@@ -70,9 +70,10 @@ def settings(args: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
     given none. Torch up to 2.12 cannot shift by an integer that it leaves open, nor view what was added to one as floats.
     """
     given = any(type(a) is int for a in args)
-    return torch._dynamo.config.patch(
+    patched: contextlib.AbstractContextManager[None] = torch._dynamo.config.patch(
         specialize_float=True, specialize_int=not given, enable_aot_compile=True
     )  # the last is so by default from 2.12 on
+    return patched
 
 
 def fix_rows(args: Sequence[Any]) -> None:
