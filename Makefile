@@ -29,8 +29,9 @@ PYTEST = $(VENV)/bin/python -m pytest --benchmark-disable
 TORCH ?= $(shell sed -nE 's/^dependencies.*"torch>=([0-9.]+)".*/\1/p' pyproject.toml)
 FLOOR := .venv-floor
 FLOOR_PACKAGES := numpy|pandas|scipy|pytest|pytest-benchmark|pytest-timeout|pytest-xdist
-FLOOR_TESTS := $(addprefix tests/reference_impls/,test_attach.py test_ddp_hook.py test_fsdp_hook.py test_gloo.py test_gpu_code.py \
-	test_optimizer.py test_programs.py test_sharded.py test_under_hooks.py codecs)
+FLOOR_TESTS := $(addprefix tests/reference_impls/,test_attach.py test_checkpoints.py test_ddp_hook.py test_entrances.py \
+	test_fsdp_hook.py test_gloo.py test_gpu_code.py test_hooks_nonfinite.py test_like_ddp.py test_names.py test_optimizer.py \
+	test_programs.py test_sharded.py test_skipped_steps.py codecs)
 SYSTEM_PACKAGES := slurm-wlm munge slurmdbd mariadb-server-core iproute2 chromium g++ python3-dev
 
 # Where this is set, every process of the tests would compile the sources, and pytest its assertions, anew: a third of its start.
