@@ -312,7 +312,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         `UsageError` within a step.
         """
         self._refuse_within_a_step()
-        self._all_at("without_communication()")
+        if any(shard.pending for shard in self._worker.shards):
+            self._all_at("without_communication()")
         engine, clock = self._local_workers.engine, self._worker.clock
         engine.drain()
         (state,), kind, observed = self._local_workers.state_dict(), clock.kind, dict(clock.observed)

@@ -64,7 +64,7 @@ def _alone(rank: int, size: int, call: str, ends: bool) -> Any:
     """Rank 1 makes the call after 9 steps, a matter of 40 for the others (ends: who then take no more)."""
     model, options = _net(), {"period": 4}
     name = "local-sgd"
-    if call == "state_dict":  # communicates where a fragment is under way
+    if call in ("state_dict", "without_communication"):  # they communicate where a fragment is under way
         name, options = "streaming-diloco", {"period": 4, "overlap": 3, "total_steps": 400}
     optimizer = DataParallelOptimizer(model, name, lr=0.1, timeout_s=30.0, **options)
     try:
