@@ -221,7 +221,7 @@ class Simulation:
             delay: One way: seconds, or words such as "5ms".
             compute_s: Seconds of forward, backward and update on a worker; None: `compute_s`, which was measured here, without
                 the update.
-            codec_s: Seconds a step that a worker encodes and decodes; 0: not counted (`bandwise rates`, `bandwise advise` say how
+            codec_s: Seconds a step that a worker encodes and decodes; 0: not counted (`bandwise advise` says how
                 long codecs take).
             node_rate: Between workers of a node, as `rate`.
 

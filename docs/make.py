@@ -1,5 +1,5 @@
 """What is made of declarations and of published tables: README's picture, table and advice, the pages of verbs, of methods
-and of file formats, JSON Schemas, claims, throughput and the cost model: `make docs`.
+and of file formats, JSON Schemas, claims and the cost model: `make docs`.
 
 A page has blocks ``<!-- table: keys KIND -->`` ... ``<!-- end of table -->``; what stands between them is made here. Tests hold
 all of it equal to what is made.
@@ -31,7 +31,7 @@ from reference_impls.facts import facts
 from reference_impls.registry import create, info
 from report.drawing.numbers import weight
 from report.drawing.theme import FAMILIES
-from report.pages import costs, throughput
+from report.pages import costs
 from report.rendering import slug
 from report.study.data import SHARDINGS
 from slurm.profile import ProfileFile
@@ -48,8 +48,6 @@ from suite.costs import document as cost_document
 from suite.costs.columns import BREAK_EVEN_CHECKS
 from suite.costs.document import COST_TABLES
 from suite.costs.external import Rules, Source
-from suite.micro import document as rates_document
-from suite.micro.tables import AGAINST, CODECS, COMPILE, SCALING, SIMULATION
 from suite.runs.documents import json_schema, key_rows
 from suite.runs.files import dump, write_atomic
 from suite.runs.result import RESULT_VERSION, Evaluation, Note, Result
@@ -85,7 +83,7 @@ TABLES: Final = (
     *(*OF_SWEEP, *OF_SESSION, MICRO, REFUSED),
     *(*VERDICT_TABLES, RATE_DISTORTION, EQUAL_LEVELS, SIGN_AGREEMENT),
     *COST_TABLES,
-    *(BREAK_EVEN_CHECKS, CODECS, AGAINST, COMPILE, SCALING, SIMULATION),
+    BREAK_EVEN_CHECKS,
 )
 """All tables whose columns pages list."""
 FRONT: Final = (
@@ -220,17 +218,10 @@ def cost_model() -> Iterator[tuple[Path, str]]:
         yield page, cost_document.filled(page.read_text(encoding="utf-8"), root)
 
 
-def measured() -> Iterator[tuple[Path, str]]:
-    """The pages of throughput and of claims, and the pictures of the first, of published tables where there are any."""
-    root = documents_root(ROOT / "results")
-    path = table_path(root, SCALING)
-    for name, text in throughput.pictures(read_table(path, SCALING) if path.is_file() else ()).items():
-        yield throughput.IMAGES / name, text
-    yield throughput.DOCUMENT, rates_document.filled(throughput.DOCUMENT.read_text(encoding="utf-8"), root)
-    yield (
-        claims_record.DOCUMENT,
-        claims_record.filled(claims_record.DOCUMENT.read_text(encoding="utf-8"), root),
-    )
+def decided() -> Iterator[tuple[Path, str]]:
+    """The page of claims, of published tables where there are any."""
+    text = claims_record.DOCUMENT.read_text(encoding="utf-8")
+    yield claims_record.DOCUMENT, claims_record.filled(text, documents_root(ROOT / "results"))
 
 
 # ---- README ----------------------------------------------------------------------------------------------------------------
@@ -718,5 +709,5 @@ def front() -> Iterator[tuple[Path, str]]:
 
 
 if __name__ == "__main__":
-    for path, text in (*made(), *cost_model(), *measured(), *front()):
+    for path, text in (*made(), *cost_model(), *decided(), *front()):
         write_atomic(path, text)

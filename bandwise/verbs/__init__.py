@@ -47,7 +47,6 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         },
         "speed": {
             "session": "time the methods of a study on an emulated cluster",
-            "rates": "throughput of the codecs here, over that of a memory copy",
             "costs": "the cost model: probe, predict a session, score",
         },
         "emulated clusters": {

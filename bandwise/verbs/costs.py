@@ -6,7 +6,6 @@
   bandwise costs keep               the model and all that advice needs in a file, so that `advise` answers in a second
   bandwise costs scaling            efficiency over workers, break-even bandwidths, maps: results/tables; measures nothing
   bandwise costs external           what others published, predicted and scored: results/external; measures nothing
-  bandwise costs omega              how much slower codes are added than floats here, for Global-QSGD's model
 
 `probe` needs what sessions need (`bandwise doctor`) and about 20 minutes in which nothing else runs.
 """
@@ -54,7 +53,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     external.add_argument(
         "--open", action="store_true", help="only points that are not held back; nothing is written"
     )
-    _action(actions, "omega", _omega, "how much slower codes are added than floats, for Global-QSGD's model")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -72,8 +70,8 @@ def _action(actions: Any, name: str, act: Any, text: str) -> argparse.ArgumentPa
 def _probe(args: argparse.Namespace) -> int:
     from suite.analysis.tables import rows_of, table_path
     from suite.costs.columns import CALIBRATION
+    from suite.costs.facts import Watch, write_with_facts
     from suite.costs.prices import Grid, calibrate
-    from suite.micro.tables import Watch, write_with_facts
 
     started, watch = time.monotonic(), Watch()
     grid = Grid(worlds=(4,), rates_bps=(100e6, 1e9), delays_s=()) if args.quick else Grid()
@@ -202,7 +200,7 @@ def _external(args: argparse.Namespace) -> int:
     from suite.analysis.tables import rows_of, table_path, write_table
     from suite.costs.columns import EXTERNAL, EXTERNAL_SCORE
     from suite.costs.external import FOLDER, score_folder
-    from suite.micro.tables import write_with_facts
+    from suite.costs.facts import write_with_facts
 
     root = results_root(args)
     points, score, facts = score_folder(args.folder or TOP / "results" / FOLDER, root)
@@ -256,18 +254,6 @@ def _scored(row: dict[str, Any]) -> dict[str, Any]:
         "near": f"{row['near_right']} of {row['n_near']}",
         "easy": f"{row['easy_right']} of {row['n_easy']}",
     }
-
-
-def _omega(args: argparse.Namespace) -> int:
-    from suite.analysis.tables import rows_of
-    from suite.costs.columns import OMEGA
-    from suite.costs.papers import THREADS, omega_table
-    from suite.micro.tables import Watch, write_with_facts
-
-    watch = Watch()
-    rows = rows_of(omega_table(THREADS))
-    path = write_with_facts(results_root(args), OMEGA, rows, watch.facts(THREADS))
-    return _answer(args, {"omega": rows, "table": str(path)}, f"{table(rows, OMEGA.names)}\n{path}")
 
 
 def _percent(row: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from suite.analysis.document import rows_of
 from suite.analysis.published import origin_words
 from suite.costs.columns import EXTERNAL, EXTERNAL_SCORE
 from suite.costs.external import ALL_SOURCES, BEATS, MODELS, RULES, SHORT, Source, read_rules
-from suite.micro.tables import read_facts
+from suite.costs.facts import read_facts
 from suite.runs.documents import YamlError, YamlFile
 
 MEDIAN: Final = 0.10

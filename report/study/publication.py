@@ -59,7 +59,6 @@ from suite.timing.spec import UnknownSessionError, load_session, sessions_of
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "costs": ("costs-", "collectives", "external"),
-    "rates": ("rates-",),
     "micro": ("micro",),
     "claims": ("claims", "rate-distortion", "equal-levels", "sign-agreement"),
     "predictions": (),

@@ -46,26 +46,6 @@ PRICES: Final = Table(
     keys=1,
 )
 
-OMEGA: Final = Table(
-    "costs-omega",
-    (
-        *described(
-            "text", dithering="standard: integers are added; exponential: powers of two, rounded at random"
-        ),
-        *described("int", n="pairs of readings"),
-        *described(
-            "float",
-            omega="seconds to add a byte of codes over those of a byte of fp32, median over pairs",
-            omega_q1="lower quartile of it",
-            omega_q3="upper quartile",
-            paper="what the paper measured on an A100",
-            gamma="bytes of fp32 a second that are added here",
-            break_even="bytes a second of a link below which the paper's model says that it pays; empty: on any link",
-        ),
-    ),
-    keys=1,
-)
-
 PREDICTIONS: Final = Table(
     "costs-predictions",
     (

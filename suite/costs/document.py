@@ -25,7 +25,6 @@ from suite.costs.columns import (
     CALIBRATION,
     EXTERNAL,
     EXTERNAL_SCORE,
-    OMEGA,
     PREDICTED,
     PREDICTIONS,
     PRICES,
@@ -34,11 +33,11 @@ from suite.costs.columns import (
     SPEEDUPS,
     WARM_UP,
 )
+from suite.costs.facts import read_facts
 from suite.costs.papers import Placed, TwoRuns, placed
 from suite.costs.samples import Sample, samples_of
 from suite.costs.score import BAR_MEDIAN, BAR_WORST, predicted_sessions, read_prediction
 from suite.links.link import rate_words
-from suite.micro.tables import read_facts
 
 COST_TABLES: Final = (
     CALIBRATION,
@@ -50,7 +49,6 @@ COST_TABLES: Final = (
     SPEEDUPS,
     BEST,
     WARM_UP,
-    OMEGA,
     SCALING,
     BREAK_EVEN,
     EXTERNAL,
@@ -308,37 +306,6 @@ def regret(root: Path) -> str:
     )
 
 
-def omega(root: Path) -> str:
-    """omega as measured here, and what the paper's model makes of it."""
-    table = find_frame(root, OMEGA)
-    if table is None:
-        return missing("bandwise costs omega")
-    table = table.assign(gamma=table["gamma"] / 1e9, break_even=table["break_even"] / 1e9)
-    return markdown(
-        (
-            "dithering",
-            "omega here",
-            "quartiles",
-            "n",
-            "omega in the paper",
-            "fp32 added, GB/s",
-            "pays below, GB/s",
-        ),
-        [
-            (
-                row["dithering"],
-                significant(row["omega"]),
-                span(row, "omega_q1", "omega_q3"),
-                row["n"],
-                significant(row["paper"]),
-                significant(row["gamma"]),
-                significant(row["break_even"]) or "always",
-            )
-            for row in rows_of(table)
-        ],
-    )
-
-
 def two_runs(root: Path, *sessions: str) -> str:
     """QSR's estimator on local SGD: rounds of 1 and of 4 steps predict rounds of 16, beside what was measured."""
     lines = []
@@ -450,7 +417,6 @@ BLOCKS: Final[Blocks] = MappingProxyType(
         "foretold": foretold,
         "advised": advised,
         "regret": regret,
-        "omega": omega,
         "two-runs": two_runs,
         "settings": settings,
         "literature": literature,

@@ -3,8 +3,7 @@
 They stand beside our own model, not in it: what they leave out (overlap, latency of rounds, shared processors) is what the
 score of ours is about.
 
-Global-QSGD's omega, how many times slower a byte of codes is added than a byte of floats, is measured here as well
-(`omega_table`). `placed` says where the papers' settings lie on the axis of rho, seconds of uncompressed communication over
+`placed` says where the papers' settings lie on the axis of rho, seconds of uncompressed communication over
 seconds of computing: worked out from what the papers and their logs print. Where a step overlaps the two, what is printed is the
 part of the communication that is not hidden, and rho is at least what stands there.
 """
@@ -12,18 +11,8 @@ part of the communication that is not hidden, and rho is at least what stands th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
-
-import pandas as pd
-import torch
-
-from reference_impls.codecs import exponential
-from reference_impls.randomness import Key
-from suite.analysis.tables import Row, frame_of
-from suite.costs.columns import OMEGA
-from suite.micro.pairs import in_turns
 
 
 class PaperModelError(ValueError):
@@ -43,7 +32,7 @@ class GlobalQSGD:
     """Global-QSGD's model of an all-reduce on a tree, arXiv 2305.18627, section 5.
 
     alpha_s: seconds a message. beta: bytes a second of a link. gamma: bytes a second that are added, in fp32. omega: gamma
-    over that of codes, `GLOBAL_QSGD_OMEGA` or measured (`omega_table`). ratio: bytes in fp32 over those of codes.
+    over that of codes, `GLOBAL_QSGD_OMEGA`. ratio: bytes in fp32 over those of codes.
     delta_s: encoding and decoding, once.
     """
 
@@ -151,57 +140,6 @@ def most_warm_up(wanted: float, speedup: float = math.inf) -> float:
     step = 1 / speedup
     share = (1 / wanted - step) / (1 - step)
     return share if share >= 0 else math.nan
-
-
-# ---- omega, measured: both ditherings in turns with an fp32 addition in place, in buffers that are ready
-
-NUMEL: Final = 25_000_000
-THREADS: Final = 2
-PAIRS: Final = 20
-BUDGET_S: Final = 10.0
-FLOAT_BYTES: Final = 4
-
-
-def omega_table(threads: int, numel: int = NUMEL, budget_s: float = BUDGET_S) -> pd.DataFrame:
-    """Table `costs-omega`: both ditherings."""
-    held = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        return frame_of(
-            OMEGA, [_timed(name, add, numel, budget_s) for name, add in _additions(numel).items()]
-        )
-    finally:
-        torch.set_num_threads(held)
-
-
-def _additions(numel: int) -> dict[str, Callable[[], object]]:
-    generator = torch.Generator().manual_seed(0)
-    a, b = (torch.randint(-3, 4, (numel,), dtype=torch.int8, generator=generator) for _ in range(2))
-    codes = [torch.randint(1, 60, (numel,), dtype=torch.uint8, generator=generator) for _ in range(2)]
-    key = Key.of(seed=0, step=0, stage="omega", rank=0)
-    return {
-        "standard": lambda: torch.add(a, b, out=a),
-        "exponential": lambda: exponential.add(codes[0], codes[1], key, codes[0]),
-    }
-
-
-def _timed(name: str, add: Callable[[], object], numel: int, budget_s: float) -> Row:
-    x, y = torch.zeros(numel), torch.zeros(numel)
-    readings = in_turns(lambda: x.add_(y), add, budget_s=budget_s, least=PAIRS)
-    ratios = sorted(FLOAT_BYTES / ratio for ratio in readings.ratios())
-    middle = ratios[len(ratios) // 2]
-    gamma = FLOAT_BYTES * numel / readings.control_seconds()
-    model = GlobalQSGD(1.0, gamma, middle)
-    return {
-        "dithering": name,
-        "n": readings.n,
-        "omega": middle,
-        "omega_q1": ratios[len(ratios) // 4],
-        "omega_q3": ratios[3 * len(ratios) // 4],
-        "paper": GLOBAL_QSGD_OMEGA[name],
-        "gamma": gamma,
-        "break_even": None if model.break_even == float("inf") else model.break_even,
-    }
 
 
 # ---- the papers' settings by rho

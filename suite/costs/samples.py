@@ -29,10 +29,10 @@ from suite.analysis.published import SESSION, find_table, load_facts, source
 from suite.analysis.speed_columns import CASES
 from suite.analysis.tables import read_frame, table_path
 from suite.costs.columns import CALIBRATION
+from suite.costs.facts import read_facts
 from suite.costs.recipe import recipe_of
 from suite.costs.step import CODEC, DDP_BYTES, CodecOverhead, Local, Model, Recipe, unit_seconds
 from suite.links.link import REAL, Link
-from suite.micro.tables import read_facts
 from suite.runs.provenance import same_machine
 from suite.timing.case import Case
 from suite.timing.cases import cases_of, method_of

@@ -13,9 +13,10 @@ import pytest
 from bandwise.cli import main
 from report.study.publication import publish
 from suite.analysis import published
-from suite.analysis.columns import MICRO, NET, SUMMARY
+from suite.analysis.columns import NET, SUMMARY
 from suite.analysis.published import PublishedError, facts_path, read_manifest, source, verify
 from suite.analysis.tables import read_table, table_path, write_table
+from suite.costs.columns import CALIBRATION
 from tests.report import made_up_speed
 from tests.report.conftest import Built
 
@@ -130,10 +131,10 @@ def test_a_session_needs_every_link(root: Path) -> None:
 
 
 def test_groups_are_published_and_nothing_is_said_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_table(table_path(root, MICRO), MICRO, [])
-    assert [one.name for one in publish(root, "micro")] == ["micro"]
-    assert main(["publish", "rates", "--results", str(root)]) == 2
-    assert "begins with rates-" in capsys.readouterr().err
+    write_table(table_path(root, CALIBRATION), CALIBRATION, [])
+    assert [one.name for one in publish(root, "costs")] == ["collectives"]
+    assert main(["publish", "claims", "--results", str(root)]) == 2
+    assert "begins with claims" in capsys.readouterr().err
     assert main(["publish", "no-such", "--results", str(root)]) == 2
     assert "nothing was made here of no-such" in capsys.readouterr().err
 
