@@ -91,7 +91,6 @@ TOP: Final = Path(__file__).resolve().parents[1]
 
 
 SUITE_PACKAGES: Final = {
-    "asv": "asv",
     "jinja2": "Jinja2",
     "matplotlib": "matplotlib",
     "pydantic": "pydantic",

@@ -35,7 +35,7 @@ from report.pages import costs
 from report.rendering import slug
 from report.study.data import SHARDINGS
 from slurm.profile import ProfileFile
-from suite.analysis.columns import MICRO, NET, ONE_WORKER, REFUSED, SUMMARY, WORTH
+from suite.analysis.columns import NET, ONE_WORKER, REFUSED, SUMMARY, WORTH
 from suite.analysis.document import fill, markdown
 from suite.analysis.export import OF_SESSION, OF_SWEEP
 from suite.analysis.published import SESSION, STUDY_FACTS, documents_root
@@ -80,7 +80,7 @@ KINDS: Final = MappingProxyType(
 )
 """What a block's argument names: a kind of document."""
 TABLES: Final = (
-    *(*OF_SWEEP, *OF_SESSION, MICRO, REFUSED),
+    *(*OF_SWEEP, *OF_SESSION, REFUSED),
     *(*VERDICT_TABLES, RATE_DISTORTION, EQUAL_LEVELS, SIGN_AGREEMENT),
     *COST_TABLES,
     BREAK_EVEN_CHECKS,

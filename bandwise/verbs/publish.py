@@ -4,7 +4,7 @@
     bandwise publish quick --replace             # in place of what is published and different; git keeps what it was
     bandwise publish quick --replace --keep-runs # with published runs where they are not here: more arms, seeds, new rates
     bandwise publish quick --as 2026-11-20-quick # by itself under a label, beside what comes later, or beside another machine's
-    bandwise publish costs                       # also: micro, claims, predictions
+    bandwise publish costs                       # also: claims, predictions
     bandwise publish --verify                    # every published file against its hash
 
 Nothing else writes there. Refused is what is not whole (a run that has not finished, a link without numbers), what
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name",
         nargs="?",
-        help="a sweep or a session, by name or path of its .yaml file; costs, micro, claims",
+        help="a sweep or a session, by name or path of its .yaml file; costs, claims",
     )
     parser.add_argument(
         "--replace", action="store_true", help="take the place of what is published and different"

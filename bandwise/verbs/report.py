@@ -3,7 +3,7 @@
 bandwise report                 a site: a first page with the answer, every study, every method, every run, claims, comparisons
 bandwise report --no-runs       the same without the pages of single runs
 bandwise report quick           the page of one sweep, whole by itself
-bandwise report claims          the claims on record; also: advice, literature, scaling, rate-distortion, micro
+bandwise report claims          the claims on record; also: advice, literature, scaling, rate-distortion
 
 Tables are brought up to date from the run folders first. What was made here is shown where it is whole (every run has ended,
 every link gave numbers), what is published otherwise, a study's tables always as one; pages say which. --local shows what
@@ -21,7 +21,7 @@ from bandwise.options import OptionError, add_results_option, require_checkout, 
 from bandwise.output import print_json
 
 NAME = "report"
-PAGES = ("advice", "claims", "literature", "scaling", "rate-distortion", "micro")
+PAGES = ("advice", "claims", "literature", "scaling", "rate-distortion")
 """Pages that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
 EVERYTHING = "all"
 """Stands for the site, as no name does."""
@@ -117,9 +117,7 @@ def _site(args: argparse.Namespace, root: Path) -> int:
 
 def _page(args: argparse.Namespace, root: Path) -> int:
     from report.site import build as site
-    from suite.micro.asv_results import update_micro
 
-    update_micro(root)
     build = {name: build for name, _, build in site.PAGES}[args.sweep]
     path, findings = build(root, args.out)
     if args.json:

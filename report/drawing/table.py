@@ -37,8 +37,7 @@ class Column:
 @dataclass(frozen=True)
 class Cell:
     """Text for people, `raw` for sorting and CSV, `ends` of an interval, a small `note` beside the text, a `link` to an id of
-    the page, the relative address of another `page`; `items` are several short cells in place of the text, a `picture` an
-    <svg> of our own making that stands before the text and says in words what it shows.
+    the page, the relative address of another `page`; `items` are several short cells in place of the text.
     """
 
     text: str
@@ -49,7 +48,6 @@ class Cell:
     link: str = ""
     page: str = ""
     items: tuple[Cell, ...] = ()
-    picture: str = ""
 
     @property
     def address(self) -> str:
@@ -69,7 +67,7 @@ class Cell:
     @property
     def spoken(self) -> bool:
         """Whether its text says its value exactly, and stands alone: the page then holds it once."""
-        alone = not (self.note or self.items or self.picture or self.ends)
+        alone = not (self.note or self.items or self.ends)
         return alone and (self.text == self.value or (self.text == write.MISSING and not self.value))
 
     def html(self, tag: str, interval: bool) -> str:
@@ -82,7 +80,7 @@ class Cell:
             text = f'<a href="{escape(self.address)}">{text}</a>'
         items = "".join(f"{one.item} " for one in self.items)
         note = f" <small>{escape(self.note, False)}</small>" if self.note else ""
-        return f"<{tag}{css}{value}>{items}{self.picture}{text}{note}</{tag[:2]}>"
+        return f"<{tag}{css}{value}>{items}{text}{note}</{tag[:2]}>"
 
     @property
     def item(self) -> str:

@@ -31,7 +31,6 @@ from report.pages.claims import Verdicts, build_claims_page, findings, load_verd
 from report.pages.compare import build_compare_page
 from report.pages.costs import Costs, costs_parts, load_costs
 from report.pages.literature import build_literature_page
-from report.pages.micro import build_micro_page
 from report.pages.rate_distortion import build_distortion_page
 from report.pages.scaling import build_scaling_page
 from report.rendering import Links, ReportError, asset, embedded, navigation, render_page, script, template
@@ -51,7 +50,6 @@ from suite.analysis.compare import ResultSetError, compare, read_results
 from suite.analysis.published import files_of, labels, load_refused, published_root, studies_of, write_refused
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import TABLES, TableError
-from suite.micro.asv_results import update_micro
 from suite.runs.files import write_atomic
 from suite.runs.result import RUN_ID
 from suite.runs.store import Store
@@ -68,7 +66,6 @@ PAGES: Final = (
     ("scaling", "Scaling", build_scaling_page),
     ("rate-distortion", "Rate and distortion", build_distortion_page),
     ("literature", "Literature", build_literature_page),
-    ("micro", "Building blocks", build_micro_page),
 )
 """Pages that no study owns: name of the file, words of its link, what builds it or says why it cannot."""
 RARELY: Final = 200_000
@@ -98,7 +95,6 @@ def update_all(root: Path) -> None:
     files of the user's where these are not at hand (`bandwise --data-dir DIR report`).
     """
     write_refused(root)
-    update_micro(root)
     for session in sessions_of(None):
         collect_session(root, session)
     known = {name for name in studies_of(root) if files_of(root, name)}

@@ -21,7 +21,6 @@ from report.drawing.table import View
 from report.drawing.theme import FAMILIES, SHAPES
 from report.pages.claims import claims_parts
 from report.pages.costs import costs_parts
-from report.pages.micro import micro_view
 from report.rendering import ALONE, Links, asset, embedded, packed, script, slug, template
 from report.study.budget_sweep import budgets_figure, budgets_view
 from report.study.curves import MEAN_CURVES, Curve, mean_curves, panel_curves
@@ -34,7 +33,7 @@ from report.study.sessions import speed_parts
 from report.study.speedup import with_speed
 from report.study.summary import controls_view, hover, methods_view, seeds, tradeoff, with_certainty
 from report.study.to_target import profiles_parts, to_target_parts
-from suite.analysis.columns import CURVES, MICRO, NET_ROUNDS, Table
+from suite.analysis.columns import CURVES, NET_ROUNDS, Table
 from suite.analysis.published import CHANGES, Side
 from suite.analysis.tables import csv_text, to_csv
 from suite.runs.files import write_atomic
@@ -202,7 +201,7 @@ def all_tables(study: StudyData) -> dict[str, tuple[Table, pd.DataFrame]]:
 
 def _files(study: StudyData) -> dict[str, str]:
     """Name of a table -> the name of its file."""
-    own = {"mean-curves", *study.tables} - {MICRO.suffix}
+    own = {"mean-curves", *study.tables}
     return {
         name: f"{slug(study.sweep)}-{name}.csv" if name in own else f"{name}.csv"
         for name in (*all_tables(study), "mean-curves")
@@ -235,8 +234,6 @@ def render(
         links=links,
         origin=study.origin,
         whence=whence(study),
-        micro=micro_view(study.rows(MICRO)),
-        micro_page=next((at for at, _ in links.pages if at.endswith("micro.html")), ""),
         done=statuses.get("done", 0),
         planned=sum(statuses.values()),
         provenance=[(term, _known(key, study)) for key, term in PROVENANCE.items()],

@@ -22,7 +22,6 @@ from report.rendering import ReportError, slug
 from suite.analysis.columns import (
     BUDGET_TABLES,
     EQUAL_LOSS_SECONDS,
-    MICRO,
     NET,
     NET_ROUNDS,
     OF_STUDY,
@@ -37,7 +36,6 @@ from suite.analysis.published import (
     Side,
     Source,
     facts_path,
-    find_table,
     load_facts,
     load_refused,
     sessions_held,
@@ -224,12 +222,10 @@ def load(
         for table, path in paths.items()
         if path.is_file() or table not in SINCE_CURVES
     }
-    micro = find_table(root, MICRO)
     if "budgets" in facts:
         tables |= {t.suffix: (t, _read(table_path(origin.root, t, sweep), t)) for t in BUDGET_TABLES}
     if (worth := table_path(origin.root, WORTH, sweep)).is_file():
         tables[WORTH.suffix] = (WORTH, _read(worth, WORTH))
-    tables[MICRO.suffix] = (MICRO, _read(micro, MICRO) if micro.is_file() else frame_of(MICRO, ()))
     lone = load_sessions(root, None, side) if alone else ()
     sessions = load_sessions(root, sweep, side) + tuple(one for one in lone if one.origin.local)
     decided = (load_verdicts(root) if verdicts is None else verdicts).of(

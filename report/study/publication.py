@@ -5,8 +5,8 @@ To publish is to make results data in git, whole, with hashes, and never in sile
     <results>/published/            laid out and checked as `suite.analysis.published` says
         tables/<sweep>-*.csv, <sweep>-study.json, figures/<sweep>/*.svg       a study: `bandwise publish quick`
         tables/session-<name>-*.csv, session-<name>-facts.json                a session: the same command
-        <label>/tables/, <label>/figures/                                     `--as LABEL`: the study, its sessions and micro
-                                                                              tables as they are now, beside what comes later
+        <label>/tables/, <label>/figures/                                     `--as LABEL`: the study and its sessions as they
+                                                                              are now, beside what comes later
         patches/<sha256>.diff       how the code of runs differed from its commit
 
 Figures are tradeoff.svg (all panels), seeds by panel, speedup.svg (all links and panels), and by session and link
@@ -33,7 +33,7 @@ from report.study.sessions import speed_figures
 from report.study.summary import seeds, tradeoff
 from suite.analysis import collect as collecting
 from suite.analysis.collect import collect_sweep
-from suite.analysis.columns import MICRO, NET
+from suite.analysis.columns import NET
 from suite.analysis.published import (
     CHANGES,
     FACTS,
@@ -52,14 +52,12 @@ from suite.analysis.published import (
 )
 from suite.analysis.session_tables import collect_session, held_on, machine_words, net_again, newest
 from suite.analysis.tables import TABLES, to_csv
-from suite.micro.asv_results import update_micro
 from suite.runs.provenance import code_known, kept_changes, same_machine
 from suite.runs.sweep import UnknownSweepError, load_sweep
 from suite.timing.spec import UnknownSessionError, load_session, sessions_of
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "costs": ("costs-", "collectives", "external"),
-    "micro": ("micro",),
     "claims": ("claims", "rate-distortion", "equal-levels", "sign-agreement"),
     "predictions": (),
 }
@@ -69,7 +67,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
 def update_tables(
     results_root: Path | str, sweep: str, alone: bool = True, *, keep_runs: bool = False
 ) -> str:
-    """Collect the sweep's runs into tables, and asv's results; returns the name under which the tables lie.
+    """Collect the sweep's runs into tables; returns the name under which the tables lie.
 
     The same for the timing sessions of the sweep, and with `alone` for those of no sweep. Where no run of the sweep has a
     folder, or a session no record, the tables that are there stay. What is published is never touched. keep_runs: what is
@@ -83,7 +81,6 @@ def update_tables(
         collecting.write(root, collected)
     for name in (*sessions_of(found.name), *(sessions_of(None) if alone else ())):
         collect_session(root, name)  # after the sweep's tables, of which a budget ladder's seconds are made
-    update_micro(root)
     if not ran and not has_tables(root, found.name):
         raise ReportError(f"no run of sweep {found.name} under {root}; run `{found.command('sweep')}` first")
     return found.name
@@ -239,7 +236,7 @@ def _redrawn(root: Path, name: str) -> Iterator[Publication]:
 
 
 def _labelled(root: Path, name: str, label: str, day: str, replace: bool, keep_runs: bool) -> Publication:
-    """A study by itself: its tables, those of the sessions that its page shows, and asv's, with figures."""
+    """A study by itself: its tables and those of the sessions that its page shows, with figures."""
     if label != slug(label) or label in (TABLES, "figures", "patches", "predictions"):
         raise PublishedError(
             f"{label!r} cannot be a label: write letters, digits and hyphens, for instance {day}-{slug(name)}"
@@ -249,8 +246,6 @@ def _labelled(root: Path, name: str, label: str, day: str, replace: bool, keep_r
         raise PublishedError(f"no run of a sweep {name} was made here; there is nothing to publish")
     sets = [study.sweep, *(f"{SESSION}{one.name}" for one in study.sessions if one.origin.local)]
     files = {file: content for one in sets for file, content in _tables(root, one).items()}
-    if files_of(root, MICRO.suffix):
-        files |= _tables(root, MICRO.suffix)
     files |= {f"figures/{file}": text for file, text in _figures(study).items()}
     own = {
         file if file.startswith("patches/") else f"{label}/{file}": content for file, content in files.items()

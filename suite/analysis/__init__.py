@@ -1,1 +1,1 @@
-"""What the runs mean: statistics, the tables derived from run folders, and the bridge to asv's results."""
+"""What the runs mean: statistics, and the tables derived from run folders."""

@@ -271,30 +271,6 @@ PROFILES = Table(
     keys=3,
 )
 
-MICRO = Table(
-    "micro",
-    (
-        *described(
-            "text",
-            benchmark="asv's name",
-            params="parameters, comma-separated, as asv prints them",
-            commit="first 8 hex digits",
-            committed="time of the commit, UTC; the day alone in older rows",
-            machine="asv's machine name",
-            environment="first 8 hex digits of the SHA-256 of asv's environment name",
-            status="done, failed, skipped",
-        ),
-        *described(
-            "float",
-            value="median",
-            ci_low="99 % interval of the median, where timed",
-            ci_high="its upper end",
-        ),
-        *described("text", unit="of the value, as asv gives it"),
-    ),
-    keys=6,
-)
-
 REFUSED = Table(
     "refused",
     (
@@ -314,7 +290,7 @@ OF_STUDY = (RUNS, SUMMARY, SENSITIVITY, TUNING, CURVES, TO_TARGET, PROFILES)
 """What is derived of one sweep."""
 SINCE_CURVES = (CURVES, TO_TARGET, PROFILES)
 """Those that tables of earlier versions lack."""
-TABLES = (*OF_STUDY, MICRO, REFUSED)
+TABLES = (*OF_STUDY, REFUSED)
 
 
 COSTS: Final = ("bytes", "steps")

@@ -64,7 +64,6 @@ TOGETHER: Final = MappingProxyType({"claims": ("claims.csv", "claims-parts.csv")
 """Sets of several tables that belong to no study and no session."""
 COVERING: Final = MappingProxyType(
     {
-        "micro": ("benchmark", "params"),
         "collectives": ("backend", "world_size", "rate_mbit", "delay_ms", "what", "bytes"),
     }
 )

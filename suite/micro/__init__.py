@@ -1,1 +1,1 @@
-"""Benchmarks of the building blocks, which asv runs commit by commit. What trains end to end is timed by sessions (`suite.timing`)."""
+"""Benchmarks of the building blocks, which asv runs commit by commit. What trains end to end is timed by sessions."""

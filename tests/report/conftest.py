@@ -1,4 +1,4 @@
-"""A made-up study with all that a page has to show: failures, hostile text, tuning, asv results."""
+"""A made-up study with all that a page has to show: failures, hostile text, tuning."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from report.drawing.labels import Box
 from report.study.build import build_page
 from report.study.data import StudyData, load
 from suite.analysis.collect import collect, write
-from suite.analysis.columns import MICRO
-from suite.analysis.tables import Row, table_path, write_table
+from suite.analysis.tables import Row
 from suite.runs.result import Status
 from tests.report import made_up_climb, made_up_speed
 from tests.suite.analysis import made_up_curves
@@ -66,26 +65,6 @@ def tuning_rows() -> list[Row]:
     ]
 
 
-def micro_rows() -> list[Row]:
-    """Two commits of one benchmark; only the newer belongs on the page."""
-    return [
-        {
-            "benchmark": "codecs.Encode.time_encode",
-            "params": "'sign', 1000000",
-            "commit": commit,
-            "committed": day,
-            "machine": "box",
-            "environment": "0a0a0a0a",
-            "status": "done",
-            "value": value,
-            "ci_low": value * 0.9,
-            "ci_high": value * 1.1,
-            "unit": "seconds",
-        }
-        for commit, day, value in (("aaaaaaaa", "2027-01-01", 3.5e-4), ("bbbbbbbb", "2027-01-02", 2.5e-4))
-    ]
-
-
 def build(root: Path, name: str = "made-up") -> Built:
     """Build the page of tables that lie there."""
     built = build_page(root, name)
@@ -107,7 +86,6 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
             store, study, "qsr-sgd", "by-class", seed, Status("diverged", "training loss is inf at step 9")
         )
     write(root, collect(root, study, tuning_rows()))
-    write_table(table_path(root, MICRO), MICRO, micro_rows())
     return build(root)
 
 

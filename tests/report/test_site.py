@@ -349,9 +349,8 @@ def test_an_empty_folder_says_what_to_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "name"),
     [
-        pytest.param("claims.csv", "claims", marks=pytest.mark.full),
+        ("claims.csv", "claims"),
         pytest.param("costs-score.csv", "the cost model", marks=pytest.mark.full),
-        ("micro.csv", "micro"),
     ],
 )
 def test_a_damaged_table_that_studies_share_takes_no_other_page_away(
@@ -364,8 +363,7 @@ def test_a_damaged_table_that_studies_share_takes_no_other_page_away(
     built = build_site(root, runs=False)
     assert name in [unread for unread, _ in built.unread]
     assert (root / "reports" / "index.html").is_file()
-    if table != "micro.csv":
-        assert (root / "reports" / "made-up.html").is_file(), "the study does not depend on it"
+    assert (root / "reports" / "made-up.html").is_file(), "the study does not depend on it"
     assert "does not have the columns" in built.path.read_text()
 
 

@@ -179,7 +179,7 @@ class Study:
     def on_page(self, state: str, why: str) -> None:
         """The study's page tells of a run that ended so, says why, and has the command that tries it again."""
         page = unescape(Path(self.verb("report")["path"]).read_text(encoding="utf-8"))
-        failures = page[page.index('<section id="failures">') : page.index('<section id="micro">')]
+        failures = page[page.index('<section id="failures">') : page.index('<section id="provenance">')]
         assert re.search(why, failures), failures
         assert f"bandwise retry {self.sweep.name} --status {state}" in failures
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from suite.analysis.columns import MICRO, RUNS, SUMMARY, TABLES, TUNING
+from suite.analysis.columns import REFUSED, RUNS, SUMMARY, TABLES, TUNING
 from suite.analysis.tables import TableError, from_csv, read_table, table_path, to_csv, write_table
 
 
@@ -90,7 +90,7 @@ def test_write_and_read(tmp_path):
     assert write_table(path, TUNING, [trial()]) == path
     assert read_table(path, TUNING) == [trial()]
     assert [file.name for file in path.parent.iterdir()] == ["quick-tuning.csv"]
-    assert table_path(tmp_path, MICRO) == tmp_path / "tables" / "micro.csv"
+    assert table_path(tmp_path, REFUSED) == tmp_path / "tables" / "refused.csv"
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.suffix)
