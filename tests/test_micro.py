@@ -18,12 +18,12 @@ import torch
 import reference_impls.codecs
 from reference_impls import info, list_algorithms
 from reference_impls.catalogue import BUILT_IN
-from suite.micro.benchmarks.cases import CODECS, VERBS, build
-from suite.micro.benchmarks.codecs import TimeAccumulate, TimeDecode, TimeEncode, TrackCodec, TrackMemory
-from suite.micro.benchmarks.exchanges import REDUCERS, STARTS_IN_FULL, TimeExchange, TrackExchange
-from suite.micro.benchmarks.memory import LARGE, changes, large_bytes, peak_bytes
-from suite.micro.benchmarks.startup import TimeImport
-from suite.micro.benchmarks.steps import METHODS, TimeStep, TrackStep
+from suite.micro.cases import CODECS, VERBS, build
+from suite.micro.codecs import TimeAccumulate, TimeDecode, TimeEncode, TrackCodec, TrackMemory
+from suite.micro.exchanges import REDUCERS, STARTS_IN_FULL, TimeExchange, TrackExchange
+from suite.micro.memory import LARGE, changes, large_bytes, peak_bytes
+from suite.micro.startup import TimeImport
+from suite.micro.steps import METHODS, TimeStep, TrackStep
 
 ROOT = Path(__file__).resolve().parent.parent
 

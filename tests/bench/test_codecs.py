@@ -29,8 +29,8 @@ from reference_impls.collectives import Group
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.lockstep import Lockstep
-from suite.micro.benchmarks.cases import CODECS, RANK, VERBS, build
-from suite.micro.benchmarks.memory import large_bytes
+from suite.micro.cases import CODECS, RANK, VERBS, build
+from suite.micro.memory import large_bytes
 from tests.support import require_compiler
 
 pytestmark = pytest.mark.compiled

@@ -262,14 +262,14 @@ LENGTHS = (1, 2, 31, 64, 1000, 4097)
 
 
 def codec_cases() -> list[str]:
-    from suite.micro.benchmarks.cases import CODECS
+    from suite.micro.cases import CODECS
 
     return [name for name in CODECS if name != "copy"]
 
 
 def codec(name: str) -> Case:
     """The bytes that a codec sends of vectors of several lengths, how many, and what comes out again."""
-    from suite.micro.benchmarks.cases import build
+    from suite.micro.cases import build
 
     found = {}
     for numel in LENGTHS:

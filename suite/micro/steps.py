@@ -11,7 +11,7 @@ from .cases import WORLD_SIZE, gradient, module, single_thread
 
 __all__ = ["METHODS", "TimeStep", "TrackStep"]
 
-_INDEX = Path(__file__).resolve().parents[3] / "reference_impls" / "catalogue.py"
+_INDEX = Path(__file__).resolve().parents[2] / "reference_impls" / "catalogue.py"
 # The index of the working tree, whichever commit's package is measured: the list of an old commit must be the list of today.
 METHODS = tuple(name for name, entry in runpy.run_path(str(_INDEX))["BUILT_IN"].items() if entry.benchmarked)
 SHAPES = ((512, 512), (512,), (512, 64), (64,))
