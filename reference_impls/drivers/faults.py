@@ -2,8 +2,8 @@
 
 A rank that dies, hangs or fails leaves the others waiting in a collective, which knows that somebody did not come, and
 not who. So every process has a thread that writes a *sign of life* into the store of the training about once a second: how
-many collectives this rank has asked for, its step, what it does, and where its program stands if that has not changed since
-the last sign. The training itself only sets an attribute. Whoever waits in vain reads the signs of all:
+many collectives this rank has asked for, its step, what it does, and, once a rank waits in vain, where its program stands. The
+training itself only sets an attribute. Whoever waits in vain reads the signs of all:
 
 * a sign that no longer changes: the process has died, or is cut off from the store;
 * fewer collectives than this rank: alive and elsewhere; the sign says where;
@@ -117,10 +117,10 @@ class _Pulse:
             if now is not seen:
                 seen, since, named = now, time.monotonic(), None
             idle_s = time.monotonic() - since
-            place = _place(self._watched) if idle_s >= self.every_s / 2 else ""
             number += 1
             try:
-                if not gone:
+                if not gone:  # where a program stands is looked up where somebody waits: frames that run are not safe to walk
+                    place = _place(self._watched) if self._store.add("where", 0) else ""
                     self._exchange(Sign(number, *now, idle_s, place, *facts))
             except RuntimeError:
                 gone = True  # the store, and who needs it notices
@@ -281,10 +281,8 @@ class Witness:
         """Those whose sign no longer changes; else those who have not come as far as this rank."""
         assert self._pulse is not None
         others = [rank for rank in range(self._size) if rank != self._rank]
-        first, deadline = (
-            self._signs(others),
-            time.monotonic() + self._pulse.patience_s,
-        )
+        self._store.add("where", 1)
+        first, deadline = self._signs(others), time.monotonic() + self._pulse.patience_s
         while True:
             time.sleep(self._pulse.every_s / 4)
             if (left := self._of(findings(self._store)))[0]:
