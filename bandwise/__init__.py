@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     )
     from reference_impls.attached import attach
     from reference_impls.sharded import fsdp_optimizer
-    from reference_impls.under_hooks import intsgd_for_hook, resize_hook_state
 
 __all__ = [
     "DataParallelOptimizer",
@@ -41,9 +40,7 @@ __all__ = [
     "fsdp_hook",
     "fsdp_optimizer",
     "info",
-    "intsgd_for_hook",
     "list_algorithms",
-    "resize_hook_state",
     "simulate",
 ]
 
@@ -51,8 +48,6 @@ _HOMES = {
     "TrainingLog": "bandwise.training_log",
     "attach": "reference_impls.attached",
     "fsdp_optimizer": "reference_impls.sharded",
-    "intsgd_for_hook": "reference_impls.under_hooks",
-    "resize_hook_state": "reference_impls.under_hooks",
     "simulate": "bandwise.simulation",
 }
 """Names that `reference_impls` does not answer itself -> module."""

@@ -38,7 +38,6 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from reference_impls import wire
-from reference_impls.drivers.elastic import Elastic
 from reference_impls.drivers.ledger import Ledgers
 from reference_impls.drivers.local_workers import Unused
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
@@ -309,7 +308,6 @@ def simulate(
     seed: int = 0,
     batch_size: int | None = None,
     state: Mapping[str, Any] | None = None,
-    elastic: Elastic = "refuse",
     node_size: int = 1,
     bucket_bytes: int = 4 << 20,
     clip_norm: float | None = None,
@@ -331,7 +329,6 @@ def simulate(
         seed: Of the shards, the workers' draws, and the method's.
         batch_size: Examples a worker and step; for a data set alone.
         state: Where to go on from: `Simulation.state_dict`, or ``DataParallelOptimizer.consolidate`` of real ranks.
-        elastic: With a state of another number of workers, what becomes of what single ones keep: ``refuse``, ``zero``, ``fold``.
         node_size: Consecutive workers that share a node.
         bucket_bytes: Size of a bucket.
         clip_norm: Clip the reduced gradient by its global norm, or set the method's own option for it.
@@ -371,7 +368,7 @@ def simulate(
         **options,
     )
     if state is not None:
-        _take_over(cluster, replica, state, seed, steps, elastic)
+        _take_over(cluster, replica, state, seed, steps)
     first = cluster.steps
     batch_of = _dealer(data, batch_size, seed, workers, first, steps)
     asked, rows, diverged_at = cluster.record_requests(), [], None
@@ -568,7 +565,6 @@ def _take_over(
     state: Mapping[str, Any],
     seed: int,
     steps: int,
-    elastic: Elastic,
 ) -> None:
     if "workers" not in state:
         raise LayoutError(
@@ -583,7 +579,7 @@ def _take_over(
         raise UsageError(
             f"the state is of step {first['step']} already: steps counts the whole training, so give more"
         )
-    cluster.load_state_dict(dict(state), elastic=elastic)
+    cluster.load_state_dict(dict(state))
     held = {bare_name(name): buffer for name, buffer in replica.model.named_buffers()}
     for name, value in state.get("buffers", {}).items():
         if name not in held or held[name].shape != value.shape:

@@ -36,15 +36,12 @@ class Slot:
 
     kind: ``replicated`` (the same on all ranks), ``per_rank`` (each rank its own) or ``owned`` (rank r holds the r-th
     of n equal pieces of the shard, see `Shard.chunk`). `init` is the starting value of every element. shape: None for
-    one tensor a shard, else of which shape a parameter's own tensor is (`per_tensor`). fold: what becomes of per_rank
-    state when training goes on with another number of ranks: each gets the ``mean`` over the old ones, which is right for
-    whatever enters the method as its mean over ranks (residuals of error feedback, momenta); None: it cannot be said.
+    one tensor a shard, else of which shape a parameter's own tensor is (`per_tensor`).
     """
 
     kind: Literal["replicated", "per_rank", "owned"]
     init: float = 0.0
     shape: TensorShape | None = None
-    fold: Literal["mean"] | None = None
 
     def __post_init__(self) -> None:
         if self.shape is not None and self.kind not in ("replicated", "per_rank"):
@@ -58,9 +55,9 @@ def replicated(init: float = 0.0) -> Slot:
     return Slot("replicated", init)
 
 
-def per_rank(init: float = 0.0, fold: Literal["mean"] | None = None) -> Slot:
-    """State of shape [d] that every rank keeps for itself; `fold`: see `Slot`."""
-    return Slot("per_rank", init, fold=fold)
+def per_rank(init: float = 0.0) -> Slot:
+    """State of shape [d] that every rank keeps for itself."""
+    return Slot("per_rank", init)
 
 
 def owned(init: float = 0.0) -> Slot:
@@ -68,19 +65,13 @@ def owned(init: float = 0.0) -> Slot:
     return Slot("owned", init)
 
 
-def per_tensor(
-    kind: Literal["replicated", "per_rank"],
-    shape: TensorShape,
-    init: float = 0.0,
-    fold: Literal["mean"] | None = None,
-) -> Slot:
+def per_tensor(kind: Literal["replicated", "per_rank"], shape: TensorShape, init: float = 0.0) -> Slot:
     """State for single parameters, of any shape: ``shard.state[name]`` is a dict parameter name -> Tensor.
 
     shape: (view, world) -> the shape of this parameter's tensor, or None for a parameter that has no such state. It
-    may depend on the parameter's own shape and on the world size, not on how parameters are cut into shards. fold: see
-    `Slot`.
+    may depend on the parameter's own shape and on the world size, not on how parameters are cut into shards.
     """
-    return Slot(kind, init, shape, fold)
+    return Slot(kind, init, shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,9 @@ class _Hook:
         return {**{key: state[key] for key in _KEPT}, "shapes": self._shapes}
 
     def _load(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        state = self._unpacked(state, self._worker.clock.world.rank)
+        state = unpacked(
+            state, "a communication hook", rank=self._worker.clock.world.rank, place=self._place_in_node
+        )
         for name in sorted(self._shapes.keys() | state["shapes"].keys()):
             here, there = (list(x[name]) if name in x else None for x in (self._shapes, state["shapes"]))
             if here != there:
@@ -216,10 +218,6 @@ class _Hook:
         self._worker.load_state_dict({**whole, **{key: state[key] for key in _KEPT}})
         self._agreement.reset()
         return state
-
-    def _unpacked(self, state: Mapping[str, Any], rank: int | None) -> dict[str, Any]:
-        """What `_flat_state` was on this rank, or, where `rank` is None, on the one that saved it."""
-        return unpacked(state, "a communication hook", rank=rank, place=self._place_in_node)
 
     @contextmanager
     def _telling_the_others(self) -> Iterator[None]:

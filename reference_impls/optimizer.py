@@ -31,7 +31,6 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from reference_impls.algorithm import Shard
 from reference_impls.drivers.agreement import Agreement, Check, Settings, described
 from reference_impls.drivers.checkpoints import calling, packed, refuse_what_torch_would_lose, unpacked
-from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.faults import digests
 from reference_impls.drivers.gradients import Gradients, within_reentrant_checkpoint
@@ -484,30 +483,26 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         """What the model has besides, and nobody trains."""
         return self._gradients.frozen
 
-    def _unpacked(self, state: Any, rank: int | None) -> dict[str, Any]:
-        """The worker's state in what `state_dict` answered, here or, where `rank` is None, on another rank."""
+    def _unpacked(self, state: Any) -> dict[str, Any]:
+        """The worker's state in what `state_dict` answered."""
         groups = state.get("param_groups") if isinstance(state, dict) else None
         own = groups[0] if groups else state
-        return unpacked(own, "a DataParallelOptimizer", rank=rank, place=self._place_in_node)
+        return unpacked(
+            own, "a DataParallelOptimizer", rank=self._worker.clock.world.rank, place=self._place_in_node
+        )
 
-    def load_state_dict(
-        self, state_dict: dict[str, Any] | Sequence[dict[str, Any]], *, elastic: Elastic = "refuse"
-    ) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from `state_dict`, parameters included. Raises `LayoutError` where it does not fit.
 
         Frozen parameters are not in it, and must be what they were by the first step, which else raises `UsageError`.
-        With another number of ranks, give the list of the states of all old ranks. elastic: what then becomes of the
-        state that single ranks keep: ``refuse``, ``zero`` or ``fold`` (see `reference_impls.drivers.elastic`).
         """
         self._refuse_released()
         world = self._worker.clock.world
-        if isinstance(state_dict, dict) and "workers" not in state_dict:
-            state = self._unpacked(state_dict, world.rank)
+        if "workers" in state_dict:
+            states = state_dict["workers"]
+            state = states[world.rank] if len(states) == world.size else states[0]
         else:
-            workers = state_dict["workers"] if isinstance(state_dict, dict) else None
-            states = [self._unpacked(own, None) for own in state_dict] if workers is None else list(workers)
-            same = len(states) == world.size and states[world.rank]["rank"] == world.rank
-            state = states[world.rank] if same else resized(states, self._worker, elastic)
+            state = self._unpacked(state_dict)
         self._worker.load_state_dict(state)
         parameters = state["parameters"] if self.method.algorithm.local_steps else {}
         begun = {"frozen": state.get("frozen", {}), "parameters": parameters}
@@ -519,8 +514,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         """The states of all ranks in one dict, on rank 0; call it on all ranks, between steps.
 
         Returns:
-            On rank 0 a dict that `load_state_dict` takes on every rank, also with another number of ranks (`elastic`);
-            None on the others.
+            On rank 0 a dict that `load_state_dict` takes on every rank, None on the
+            others.
         """
         self._refuse_within_a_step()
         self._all_at("consolidate()")

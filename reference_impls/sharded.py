@@ -28,7 +28,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from reference_impls.drivers.agreement import Check, Settings
-from reference_impls.drivers.elastic import Elastic
 from reference_impls.drivers.local_workers import Unused
 from reference_impls.drivers.process_group import refuse_group_within
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
@@ -182,9 +181,9 @@ class OnParts(DataParallelOptimizer):
         """Of the model's parameters."""
         self._parts.zero_grad(set_to_none)
 
-    def load_state_dict(self, state_dict: Any, *, elastic: Elastic = "refuse") -> None:
+    def load_state_dict(self, state_dict: Any) -> None:
         """See `DataParallelOptimizer`: what ranks with the same place in other nodes saved, each its own."""
-        super().load_state_dict(state_dict, elastic=elastic)
+        super().load_state_dict(state_dict)
         self._parts.push()
 
     @contextmanager

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reference_impls.drivers.elastic import Elastic, resized
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.local_workers import LocalWorkers, Unused, from_first
@@ -181,16 +180,10 @@ class SimulatedCluster:
         """Everything needed to go on to the bit; loadable with torch.load(weights_only=True)."""
         return {"workers": self._local_workers.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any], *, elastic: Elastic = "refuse") -> None:
-        """Go on from what `state_dict` gave. Raises `LayoutError` where it does not fit.
-
-        elastic: with another number of workers, what becomes of the state that single ranks keep: ``refuse``, ``zero``
-        or ``fold`` (see `reference_impls.drivers.elastic`).
-        """
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` gave. Raises `LayoutError` where it does not fit."""
         saved, n = state["workers"], self.world_size
-        if len(saved) != n:
-            saved = [resized(saved, worker, elastic) for worker in self._workers]
-        for worker, own in zip(self._workers, saved, strict=True):
+        for worker, own in zip(self._workers, saved if len(saved) == n else [saved[0]] * n, strict=True):
             worker.load_state_dict(own)
 
     def _fill(self, grads: Sequence[Sequence[Tensor | None]]) -> None:

@@ -170,22 +170,6 @@ def test_the_sharded_loop(tmp_path: Path) -> None:
         assert result["groups"] == {"world"}
 
 
-def _intsgd(rank: int, size: int, folder: str) -> dict[str, Any]:
-    model = Net()
-    names = _run(
-        _block("intsgd_for_hook"), model=model, loss=nn.functional.mse_loss, batches=_batches(rank, 3), folder=folder,
-        rank=rank,
-    )  # fmt: skip
-    names["state"].load_state_dict(torch.load(f"{folder}/rank-{rank}.pt")["hook"])
-    kinds = list(names["state"].ledger.frame()["kind"].unique())
-    return {"equal": _equal_replicas(model.parameters()), "kinds": kinds}
-
-
-def test_the_loop_with_intsgd(tmp_path: Path) -> None:
-    for result in _all(_intsgd, 2, str(tmp_path)):
-        assert result == {"equal": True, "kinds": ["warm-up", "integer"]}
-
-
 def _any_method_sharded(rank: int, size: int, folder: str) -> dict[str, Any]:
     model = Net()
     batches = [_batches(10 * rank + step, 2) for step in range(2)]
@@ -559,7 +543,7 @@ def test_every_block_of_the_page_is_run() -> None:
     # tests/test_docs.py: DataParallelOptimizer; tests/bandwise/test_training_log.py; tests/reference_impls/test_under_hooks.py
     elsewhere = 3
     here = [
-        "streaming-diloco", "register_step_pre_hook", 'ddp_hook("qsgd", ddp', "intsgd_for_hook", "fsdp_hook(model",
+        "streaming-diloco", "register_step_pre_hook", 'ddp_hook("qsgd", ddp', "fsdp_hook(model",
         "fsdp_optimizer(model", "consolidate()", "register_save_state_pre_hook",
     ]  # fmt: skip
     assert all(_block(marker) for marker in here)

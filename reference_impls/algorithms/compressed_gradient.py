@@ -77,13 +77,12 @@ class CompressedGradient(WithLocalOptimizer):
     def slots(self) -> Mapping[str, Slot]:
         if not self.error_feedback:
             return {}
-        fold: Literal["mean"] | None = None if self.hierarchical else "mean"  # ranks of a node have pieces
         if self.form == "gather":
-            return {"worker_error": per_rank(fold=fold)}
+            return {"worker_error": per_rank()}
         # within nodes a rank serves a piece of its node's piece, and of large tensors alone one of those: not the piece that
         # slots can own
         other_piece = self.hierarchical or self.smallest
-        return {"worker_error": per_rank(fold=fold), "server_error": per_rank() if other_piece else owned()}
+        return {"worker_error": per_rank(), "server_error": per_rank() if other_piece else owned()}
 
     def check(self, world: Group) -> None:
         if self.granularity == "tensor" and (self.form != "gather" or self.hierarchical):

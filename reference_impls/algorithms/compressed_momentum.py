@@ -78,7 +78,7 @@ def check_one_bit_mean(own: OneBitMean) -> None:
 
 def error_slots(own: OneBitMean) -> Mapping[str, Slot]:
     """What the one-bit mean carries from step to step."""
-    errors = {"worker_error": per_rank(fold="mean"), "server_error": owned()}
+    errors = {"worker_error": per_rank(), "server_error": owned()}
     return {**errors, "pad_error": per_tensor("per_rank", _a_chunk)} if own.pad_in_scale else errors
 
 

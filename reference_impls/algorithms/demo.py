@@ -46,8 +46,7 @@ class DeMo(WithLocalOptimizer):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        fold: Literal["mean"] | None = "mean" if self.aggregate == "all" else None  # among senders, no mean
-        return {"momentum": per_rank(fold=fold)}
+        return {"momentum": per_rank()}
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         momentum = shard.state["momentum"].mul_(self.decay)

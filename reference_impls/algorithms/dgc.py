@@ -60,7 +60,7 @@ class DGC(Algorithm):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"momentum": per_rank(fold="mean"), "velocity": per_rank(fold="mean")}
+        return {"momentum": per_rank(), "velocity": per_rank()}
 
     def share(self, step: int) -> float:
         """The share of the coordinates that is sent in this step."""

@@ -134,7 +134,7 @@ class DistributedLion(Votes, LocalClip, Algorithm):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"momentum": per_rank(fold="mean")}
+        return {"momentum": per_rank()}
 
     def check(self, world: Group) -> None:
         check_votes(self, world)

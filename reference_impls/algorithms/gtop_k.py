@@ -46,7 +46,7 @@ class GTopK(WithLocalOptimizer):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"worker_error": per_rank(fold="mean")}
+        return {"worker_error": per_rank()}
 
     def _codec(self) -> TopK:
         return TopK(self.ratio, "fp32", self.indices)

@@ -50,7 +50,7 @@ class LAG(WithLocalOptimizer):
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {
-            "sent": per_rank(fold="mean"),
+            "sent": per_rank(),
             "mean": replicated(),
             "moves": per_tensor("replicated", lambda view, world: (self.depth,)),
             "uploads": per_tensor("replicated", lambda view, world: None if view.start else (1,)),

@@ -44,7 +44,7 @@ class NoLoCo(ModelAveraging):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"anchor": per_rank(fold="mean"), "outer_momentum": per_rank(fold="mean")}
+        return {"anchor": per_rank(), "outer_momentum": per_rank()}
 
     def check(self, world: Group) -> None:
         super().check(world)

@@ -67,7 +67,7 @@ class PowerSGD(WithLocalOptimizer):
     def slots(self) -> Mapping[str, Slot]:
         found = {"q": per_tensor("replicated", self._factor)}
         if self.error_feedback:
-            found["error"] = per_tensor("per_rank", self._error, fold="mean")
+            found["error"] = per_tensor("per_rank", self._error)
         return found
 
     def _factor(self, view: View, world: Group) -> tuple[int, ...] | None:

@@ -40,7 +40,7 @@ class RandomKGradient(WithLocalOptimizer):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"worker_error": per_rank(fold="mean")} if self.error_feedback else {}
+        return {"worker_error": per_rank()} if self.error_feedback else {}
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if shard.world.size == 1:

@@ -91,7 +91,7 @@ class Signum(SignSGD):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"momentum": per_rank(fold="mean")}
+        return {"momentum": per_rank()}
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if self.local_clip_norm is not None:

@@ -80,7 +80,7 @@ class SketchedSGD(SketchSize, Algorithm):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"momentum": per_rank(fold="mean"), "error": per_rank(fold="mean")}
+        return {"momentum": per_rank(), "error": per_rank()}
 
     def check(self, world: Group) -> None:
         sketch_of(self, 8)
@@ -163,7 +163,7 @@ class SketchedSGDTheory(SketchSize, Algorithm):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"error": per_rank(fold="mean")}
+        return {"error": per_rank()}
 
     def check(self, world: Group) -> None:
         sketch_of(self, 8)

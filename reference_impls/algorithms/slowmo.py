@@ -74,7 +74,7 @@ class SlowMo(TimedAsLocalSGD):
     def slots(self) -> Mapping[str, Slot]:
         found = {**super().slots, **(self.gossip.slots if self.gossip else {})}
         if not self.average:
-            found |= {name: per_rank(fold="mean") for name in ("anchor", "outer_momentum") if name in found}
+            found |= {name: per_rank() for name in ("anchor", "outer_momentum") if name in found}
         return found
 
     def check(self, world: Group) -> None:

@@ -54,8 +54,7 @@ class ChunkedMean:
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        fold: Literal["mean"] | None = None if self.senders else "mean"  # among senders, no mean
-        return {"compression_error": per_rank(fold=fold)}
+        return {"compression_error": per_rank()}
 
     @property
     def sums(self) -> bool:

@@ -44,7 +44,7 @@ class THC(WithLocalOptimizer):
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"error": per_rank(fold="mean")} if self.error_feedback else {}
+        return {"error": per_rank()} if self.error_feedback else {}
 
     def values(self) -> lookup.Table:
         """The table."""

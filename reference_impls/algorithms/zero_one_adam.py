@@ -96,12 +96,10 @@ class ZeroOneAdam(OneBitMean, Algorithm):
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {
-            "momentum": per_rank(
-                fold="mean"
-            ),  # agreed after steps of the kinds variance, gradient and average
+            "momentum": per_rank(),  # agreed after steps of the kinds variance, gradient and average
             "variance": replicated(),
             "anchor": replicated(),  # the parameters at the last average
-            "moved": per_rank(fold="mean"),  # u
+            "moved": per_rank(),  # u
             "rates": per_tensor("replicated", one_number),  # sum of the learning rates of the round
             **error_slots(self),
         }

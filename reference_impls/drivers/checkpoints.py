@@ -43,15 +43,13 @@ def packed(state: Mapping[str, Any], *, local: bool, place: int | None = None) -
     }
 
 
-def unpacked(
-    state: Mapping[str, Any], what: str, *, rank: int | None = None, place: int | None = None
-) -> dict[str, Any]:
+def unpacked(state: Mapping[str, Any], what: str, *, rank: int, place: int | None = None) -> dict[str, Any]:
     """The inverse of `packed`; where this rank's own part is missing, the state of another rank.
 
     Args:
         state: What `packed` gave, of one rank or put together of several.
         what: Names it.
-        rank: Whose own part is wanted; None: of the rank that saved it.
+        rank: Whose own part is wanted.
         place: See `packed`.
 
     Raises:

@@ -209,7 +209,8 @@ class Worker:
         return self.clock.grouped and any(s.kind != "replicated" for s in self.algorithm.slots.values())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave on the same rank of a run with the same world size.
+        """Take over what `state_dict` gave on the same rank of a run with the same world size; of any where ranks keep nothing
+        of their own.
 
         Raises `LayoutError` where the checkpoint does not fit; nothing has been changed then.
         """
@@ -218,14 +219,8 @@ class Worker:
             raise LayoutError(
                 f"checkpoint has state version {state['version']}, this code reads {STATE_VERSION}"
             )
-        if state["world_size"] == world.size and state["rank"] != world.rank:
+        if (state["rank"], state["world_size"]) != (world.rank, world.size):
             self._refuse_of_another_rank(state)
-        elif state["world_size"] != world.size:
-            raise LayoutError(
-                f"checkpoint is of rank {state['rank']} of {state['world_size']}, this is rank {world.rank} of "
-                f"{world.size}: resume with the same number of workers, or give load_state_dict the states of all "
-                "old ranks and elastic="
-            )
         node_size = state.get("node_size")
         if node_size is not None and node_size != self.clock.node_size:
             raise LayoutError(
@@ -272,10 +267,11 @@ class Worker:
 
     def _refuse_of_another_rank(self, state: Mapping[str, Any]) -> None:
         """Raise `LayoutError` unless all that the method keeps is the same on all ranks."""
+        world = self.clock.world
         if self.kept_by_rank:
             raise LayoutError(
-                f"checkpoint is of rank {state['rank']}, this is rank {self.clock.world.rank}, and every rank has its own "
-                f"{', '.join(self.kept_by_rank)}: load what this rank saved. {EVERY_RANK}"
+                f"checkpoint is of rank {state['rank']} of {state['world_size']}, this is rank {world.rank} of {world.size}, and "
+                f"every rank has its own {', '.join(self.kept_by_rank)}: load what this rank saved among as many. {EVERY_RANK}"
             )
 
     @property

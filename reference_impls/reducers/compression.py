@@ -136,7 +136,7 @@ class Coded:
     def slots(self) -> Mapping[str, Slot]:
         if not self.feedback:
             return {}
-        error = {"compression_error": per_rank(fold="mean")}
+        error = {"compression_error": per_rank()}
         return error if self.form == "gather" else {**error, "server_error": owned()}
 
     @property

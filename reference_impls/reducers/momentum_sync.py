@@ -61,7 +61,7 @@ class MomentumSync:
     def slots(self) -> Mapping[str, Slot]:
         """The momentum, and for selective which elements are averaged."""
         chosen = {"selected": replicated()} if self.mode == "selective" else {}
-        return {"momentum": per_rank(fold="mean"), **chosen}
+        return {"momentum": per_rank(), **chosen}
 
     def kinds(self) -> tuple[str, ...]:
         """The kinds of step that the rule leads to, unless `until` ends it before the first of a kind."""

@@ -32,7 +32,7 @@ class PushSum:
 
     @property
     def slots(self) -> Mapping[str, Slot]:
-        return {"numerator": per_rank(fold="mean")} if self.overlap else {}
+        return {"numerator": per_rank()} if self.overlap else {}
 
     def count(self, clock: Clock, flush: bool) -> None:
         """Move the weights on for this step; called by `plan`. flush: all that is under way arrives, none is sent."""

@@ -1,10 +1,12 @@
-"""One checkpoint for all ranks, and parameters averaged for evaluation between rounds; on real processes."""
+"""One checkpoint for all ranks, of which another number of ranks takes what all share; parameters averaged for evaluation."""
 
 from __future__ import annotations
 
+import copy
 import io
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,10 +14,11 @@ import torch
 from torch import Tensor
 
 from reference_impls import DataParallelOptimizer, SimulatedCluster
+from reference_impls.algorithm import Algorithm, Slot, per_tensor
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError
-from reference_impls.registry import create
-from tests.reference_impls.problem import LR, Net, batch
+from reference_impls.registry import Method, create
+from tests.reference_impls.problem import LR, Net, batch, gradients, learning_rate, names
 from tests.reference_impls.ranks import Ranks
 
 
@@ -141,3 +144,112 @@ def _saves_between_rounds(rank: int, size: int) -> list[bool]:
 @pytest.mark.gloo
 def test_a_replica_is_not_saved_between_rounds_without_a_word(ranks: Callable[[int], Ranks]) -> None:
     assert ranks(2).run(_saves_between_rounds) == [[True, False]] * 2
+
+
+# ---- in lock-step: another number of ranks, and what a state may be loaded into ------------------------------------------
+
+
+def _cluster(name: str | Method, size: int, **options: Any) -> SimulatedCluster:
+    params = list(Net(torch.float64).parameters())
+    return SimulatedCluster(name, params, size, lr=LR, seed=3, names=names(), bucket_bytes=512, **options)
+
+
+def _advance(members: SimulatedCluster, steps: int) -> SimulatedCluster:
+    for step in range(members.steps, members.steps + steps):
+        grads = [gradients(members.parameters(r), r, step) for r in range(members.world_size)]
+        members.step(grads, lr=learning_rate(step))
+    return members
+
+
+@pytest.mark.parametrize("new", [1, 2, 5])
+def test_a_method_that_keeps_nothing_by_rank_goes_on_with_any_number_of_ranks(new: int) -> None:
+    """The same gradient on all ranks, so that the mean does not depend on how many there are."""
+
+    def train(members: SimulatedCluster, last: int) -> SimulatedCluster:
+        for step in range(members.steps, last):
+            members.step([gradients(members.parameters(0), 0, step)] * members.world_size)
+        return members
+
+    whole = train(_cluster("allreduce-adamw", 4), 10)
+    after = _cluster("allreduce-adamw", new)
+    after.load_state_dict(train(_cluster("allreduce-adamw", 4), 5).state_dict())
+    train(after, 10)
+    for ours, theirs in zip(whole.parameters(0), after.parameters(new - 1), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-14)
+
+
+@dataclass(frozen=True)
+class _BySize(Algorithm):
+    """State whose shape is the number of ranks."""
+
+    @property
+    def slots(self) -> dict[str, Slot]:
+        return {"table": per_tensor("replicated", lambda view, world: (world.size,))}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("lion-cub-1bit", "rank 0 of 3, this is rank 0 of 2, and every rank has its own slot 'momentum'"),
+        ("ef-signsgd", "every rank has its own slot 'worker_error'"),
+        ("local-sgd", "every rank has its own parameters and the local optimizer's state, between rounds"),
+        (Method("by-size", _BySize(), {}), r"slot 'table' of parameter .*the number of workers"),
+    ],
+    ids=str,
+)
+def test_another_number_of_ranks_is_refused_where_ranks_keep_their_own(
+    name: str | Method, words: str
+) -> None:
+    state = _advance(_cluster(name, 3), 2).state_dict()
+    other = _cluster(name, 2)
+    held = [p.clone() for p in other.parameters(0)]
+    with pytest.raises(LayoutError, match=words):
+        other.load_state_dict(state)
+    assert all(torch.equal(a, b) for a, b in zip(held, other.parameters(0), strict=True))
+
+
+def test_a_state_that_was_loaded_is_not_trained_on() -> None:
+    """Two trainings may begin from one state, also the states of the local optimizer."""
+    state = _advance(_cluster("allreduce-adamw", 3), 3).state_dict()
+    held = copy.deepcopy(state["workers"][0]["optimizer"]["state"][0])
+    resumed = _cluster("allreduce-adamw", 3)
+    resumed.load_state_dict(state)
+    _advance(resumed, 2)
+    now = state["workers"][0]["optimizer"]["state"][0]
+    assert all(torch.equal(held[name], now[name]) for name in ("step", "exp_avg", "exp_avg_sq"))
+
+
+def test_an_exchange_that_was_under_way_is_not_consumed_in_the_state_that_was_loaded() -> None:
+    """Streaming DiLoCo uses up the mean progress that it waited for; two trainings from one state are the same."""
+    options = {"period": 4, "overlap": 2, "fragments": 2}
+    state = next(
+        state
+        for steps in range(4, 12)
+        if any(
+            (state := _advance(_cluster("streaming-diloco", 2, **options), steps).state_dict())["workers"][0][
+                "pending"
+            ]
+        )
+    )
+    ends = []
+    for _ in range(2):
+        resumed = _cluster("streaming-diloco", 2, **options)
+        resumed.load_state_dict(state)
+        ends.append(torch.cat([x.reshape(-1) for x in _advance(resumed, 6).parameters(0)]))
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [("sgd", "adamw", "betas"), ("adamw", "sgd", "momentum")])
+def test_the_state_of_another_local_optimizer_is_refused_before_anything_changes(
+    old: str, new: str, words: str
+) -> None:
+    """Torch takes it over, and fails in the next step or trains on with what is left."""
+    state = _advance(_cluster(f"allreduce-{old}", 2), 2).state_dict()
+    other = _cluster(f"allreduce-{new}", 2)
+    held = [p.clone() for p in other.parameters(0)]
+    with pytest.raises(LayoutError, match=f"no .*{words}.*another local optimizer"):
+        other.load_state_dict(state)
+    state["workers"][0]["optimizer"]["param_groups"] *= 2
+    with pytest.raises(LayoutError, match="2 parameter groups, the model 1"):
+        _cluster(f"allreduce-{old}", 2).load_state_dict(state)
+    assert all(torch.equal(a, b) for a, b in zip(held, other.parameters(0), strict=True))
