@@ -43,7 +43,7 @@ from reference_impls.drivers.local_workers import Unused
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.layout import bare_model, bare_name, named
 from reference_impls.registry import Method, registry
-from reference_impls.requests import Request, Step
+from reference_impls.requests import Step
 from reference_impls.simulated import SimulatedCluster
 from reference_impls.units import UnitError, parse_duration, parse_rate
 
@@ -149,7 +149,6 @@ class Simulation:
         steps: Sequence[Step],
         compute_s: float,
         diverged_at: int | None,
-        node_size: int,
     ) -> None:
         self.diverged_at = diverged_at
         self.compute_s = compute_s
@@ -158,7 +157,6 @@ class Simulation:
         self._names = names
         self._rows = rows
         self._steps = steps
-        self._node_size = node_size
 
     @property
     def ledger(self) -> Ledgers:
@@ -209,20 +207,18 @@ class Simulation:
         compute_s: float | None = None,
         *,
         codec_s: float = 0.0,
-        node_rate: float | str = math.inf,
     ) -> pd.Series[float]:
         """What the steps would take on as many machines: computing, bytes over 0.91 of the rate, and the delays of one exchange.
 
         Nothing is hidden behind computing. docs/cost-model.md says how far off that is ("beside naive formulas").
 
         Args:
-            rate: Of each worker's link, or of a node's: bits a second, or words such as "100mbit".
+            rate: Of each worker's link: bits a second, or words such as "100mbit".
             delay: One way: seconds, or words such as "5ms".
             compute_s: Seconds of forward, backward and update on a worker; None: `compute_s`, which was measured here, without
                 the update.
             codec_s: Seconds a step that a worker encodes and decodes; 0: not counted (`bandwise advise` says how
                 long codecs take).
-            node_rate: Between workers of a node, as `rate`.
 
         Returns:
             Seconds by step, by what rank 0 asked for in it.
@@ -234,7 +230,6 @@ class Simulation:
 
         asked = {
             "rate": parse_rate(rate) if isinstance(rate, str) else rate,
-            "node_rate": parse_rate(node_rate) if isinstance(node_rate, str) else node_rate,
             "delay": parse_duration(delay) if isinstance(delay, str) else delay,
             "compute_s": self.compute_s if compute_s is None else compute_s,
             "codec_s": codec_s,
@@ -248,11 +243,8 @@ class Simulation:
         def sending(step: Step) -> float:
             requests = list(step.requests())
             exchange = _FORMS[requests[0].collective][1](requests[0].ranks) if requests else 0
-            seconds = sum(
-                8 * _sent(request, self._node_size)
-                / (asked["node_rate" if request.group == "node" else "rate"] * EFFICIENCY)
-                for request in requests
-            )  # fmt: skip
+            sent = sum(_FORMS[request.collective][0](request.nbytes, request.ranks) for request in requests)
+            seconds = 8 * sent / (asked["rate"] * EFFICIENCY)
             return seconds + exchange * asked["delay"]
 
         took = {id(step): asked["compute_s"] + codec_s + sending(step) for step in self._steps}
@@ -285,17 +277,6 @@ _FORMS: Final[Mapping[str, tuple[Callable[[float, int], float], Callable[[int], 
 """Collective -> bytes that a rank sends of so many that it hands over, on n ranks; and messages one after another."""
 
 
-def _sent(request: Request, node_size: int) -> float:
-    """Bytes over a worker's link, or over that of its node, which a ring of all workers takes once and others share."""
-    sent = _FORMS[request.collective][0](request.nbytes, request.ranks)
-    if request.group == "cross":
-        return node_size * sent
-    if request.group == "node" or request.collective in ("all-reduce", "all-gather"):
-        return sent
-    others = request.ranks - node_size
-    return sent * (node_size * others / (request.ranks - 1) if node_size > 1 and others > 0 else 1)
-
-
 def simulate(
     model: nn.Module,
     loss: Loss,
@@ -308,7 +289,6 @@ def simulate(
     seed: int = 0,
     batch_size: int | None = None,
     state: Mapping[str, Any] | None = None,
-    node_size: int = 1,
     bucket_bytes: int = 4 << 20,
     clip_norm: float | None = None,
     unused: Unused = "stay",
@@ -329,7 +309,6 @@ def simulate(
         seed: Of the shards, the workers' draws, and the method's.
         batch_size: Examples a worker and step; for a data set alone.
         state: Where to go on from: `Simulation.state_dict`, or ``DataParallelOptimizer.consolidate`` of real ranks.
-        node_size: Consecutive workers that share a node.
         bucket_bytes: Size of a bucket.
         clip_norm: Clip the reduced gradient by its global norm, or set the method's own option for it.
         unused: A parameter for which no worker has ever had a gradient stays as it is (``stay``), or has zeros (``zeros``).
@@ -361,7 +340,6 @@ def simulate(
         lr=lr(0) if callable(lr) else lr,
         seed=seed,
         names=[name for name, _ in replica.trained],
-        node_size=node_size,
         bucket_bytes=bucket_bytes,
         clip_norm=clip_norm,
         unused=unused,
@@ -398,7 +376,6 @@ def simulate(
         asked,
         median(replica.seconds) if replica.seconds else math.nan,
         diverged_at,
-        node_size,
     )
 
 

@@ -110,9 +110,8 @@ class Clock:
     """Time as a method sees it. `plan` writes `counters`, and what `remember` answers goes there; the rest only reads.
 
     step: completed steps. kind: kind of the present step, as `plan` said. lr: learning rate of the first parameter
-    group for this step. world: all ranks. node_size: ranks a node. observed: scalars told by ``optimizer.observe``.
-    grouped: whether the method has asked for `node` or `cross`, so that its state may depend on node_size. device: of the
-    parameters, where what `plan` sends must lie.
+    group for this step. world: all ranks. observed: scalars told by ``optimizer.observe``.
+    device: of the parameters, where what `plan` sends must lie.
     """
 
     world: Group
@@ -122,21 +121,7 @@ class Clock:
     lr: float = 0.0
     counters: dict[str, int | float] = field(default_factory=dict)
     observed: dict[str, float] = field(default_factory=dict)
-    node_size: int = 1
-    grouped: bool = False
     device: torch.device = torch.device("cpu")
-
-    @property
-    def node(self) -> Group:
-        """The ranks of this rank's node, which are consecutive ones; this rank alone unless node_size was given."""
-        self.grouped = True
-        return Group("node", self.world.rank % self.node_size, self.node_size)
-
-    @property
-    def cross(self) -> Group:
-        """The ranks that have the same place in their nodes; all ranks unless node_size was given."""
-        self.grouped = True
-        return Group("cross", self.world.rank // self.node_size, self.world.size // self.node_size)
 
 
 class Shard:
@@ -183,16 +168,6 @@ class Shard:
         return self.clock.world
 
     @property
-    def node(self) -> Group:
-        """The ranks of this rank's node (`Clock.node`)."""
-        return self.clock.node
-
-    @property
-    def cross(self) -> Group:
-        """The ranks that have the same place in their nodes (`Clock.cross`)."""
-        return self.clock.cross
-
-    @property
     def step(self) -> int:
         """Completed steps before this one."""
         return self.clock.step
@@ -233,19 +208,16 @@ class Shard:
         """Elements of every rank's piece, padding included."""
         return wire.piece(self.d, self.world.size, multiple)
 
-    def key(
-        self, stage: str, *, shared: bool = False, view: View | None = None, group: Group | None = None
-    ) -> Key:
+    def key(self, stage: str, *, shared: bool = False, view: View | None = None) -> Key:
         """Random stream of this step and stage: counted by model-wide element index, private to the rank unless shared.
 
-        With `view` the stream is keyed by the parameter's name and counts from its first element. With `group` it is
-        private to the rank of that number in the group: with `cross`, ranks of one node draw alike.
+        With `view` the stream is keyed by the parameter's name and counts from its first element.
         """
         return Key.of(
             seed=self.clock.seed,
             step=self.clock.step,
             stage=stage,
-            rank=None if shared else (self.world if group is None else group).rank,
+            rank=None if shared else self.world.rank,
             name=None if view is None else view.name,
             start=self.start if view is None else 0,
         )

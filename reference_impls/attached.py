@@ -450,7 +450,6 @@ def attach(
     algorithm: str | Method,
     *,
     group: dist.ProcessGroup | None = None,
-    node_size: int = 1,
     seed: int = 0,
     bucket_bytes: int = 4 << 20,
     clip_norm: float | None = None,
@@ -477,7 +476,6 @@ def attach(
         model: Whose parameters `optimizer` trains; or (name, parameter) pairs, then buffers are not known.
         algorithm: Name of a method that has a place for a local optimizer, or a configured `Method`; its optimizer is not used.
         group: Process group; by default the world.
-        node_size: Consecutive ranks that share a node, for methods that tell groups within and across nodes apart.
         seed: Equal on all ranks.
         bucket_bytes: Size of a bucket.
         clip_norm: Clip what the method hands to your optimizer by its global norm; infinity clips nothing, and
@@ -512,7 +510,6 @@ def attach(
         model,  # type: ignore[arg-type]  # a module, where it is sharded
         _method(algorithm, options, optimizer),
         group=group,
-        node_size=node_size,
         seed=seed,
         bucket_bytes=bucket_bytes,
         clip_norm=clip_norm,

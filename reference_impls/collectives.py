@@ -8,7 +8,7 @@ ranks ask for the same thing, and count the bytes. Authors do not write ``yield`
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, cast
 
@@ -213,14 +213,10 @@ class Group:
 
 
 class Transport(Protocol):
-    """Carries collectives out for the local ranks."""
+    """Carries collectives out for the local `ranks` of `size`."""
 
     ranks: Sequence[int]
-    sizes: dict[str, int]
-
-    @property
-    def groups(self) -> Mapping[str, Sequence[Sequence[int]]]:
-        """Group name -> sets of local ranks that take part in one collective together, as places in `ranks`."""
+    size: int
 
     def launch(self, requests: Sequence[Collective]) -> Any:
         """Begin one collective; `requests[i]` comes from local rank `ranks[i]`. Answers a handle."""

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DDPHook", "FSDPHook", "ddp_hook", "fsdp_hook", "only_reduces"]
 
-_KEPT: Final = ("version", "world_size", "rank", "node_size", "seed", "step", "counters", "slots")
+_KEPT: Final = ("version", "world_size", "rank", "seed", "step", "counters", "slots")
 """What a hook saves of a worker's state: all but parameters and optimizer, which are the user's."""
 _STREAMS: Final = 1 << 32
 """Distance of the seeds of two ranks that hold different parts of one module."""
@@ -115,7 +115,6 @@ class _Configuration:
     method: Method
     seed: int
     bucket_bytes: int
-    node_size: int
     pipeline_depth: int
     check: Check
     timeout_s: float
@@ -145,15 +144,14 @@ class _Hook:
     ) -> None:
         """Build the worker for `units`, which share no bucket: (name, a tensor like the gradient). On all ranks of `group`."""
         own = self._configuration
-        transport = ProcessGroup(group, node_size=own.node_size)
-        rank, size = transport.ranks[0], transport.sizes["world"]
+        transport = ProcessGroup(group)
+        rank, size = transport.ranks[0], transport.size
         groups, flat = _stand_ins(units)
         self._worker = Worker(
             own.method.algorithm,
             groups,
             rank=rank,
             size=size,
-            node_size=own.node_size,
             seed=seed,
             bucket_bytes=bucket_bytes,
             storage=(flat, flat),  # gradients alone: who reduces has nothing to do with parameters
@@ -177,7 +175,6 @@ class _Hook:
             "check": own.check,
             "the seed": own.seed,
             "bucket_bytes": own.bucket_bytes,
-            "node_size": own.node_size,
             "pipeline_depth": own.pipeline_depth,
         }
         shapes = {f"the gradient {name!r}": str(shape) for name, shape in self._shapes.items()}
@@ -189,9 +186,8 @@ class _Hook:
         return self._worker.clock.kind
 
     def release(self) -> None:
-        """Tell the other ranks that this one takes no further part, and give up its groups within and across nodes."""
+        """Tell the other ranks that this one takes no further part."""
         self._end()
-        self._transport.close()
 
     def _saved(self) -> dict[str, Any]:
         return packed(self._flat_state(), local=False, place=self._place_in_node)
@@ -485,7 +481,6 @@ def ddp_hook(
     model: nn.Module,
     *,
     group: dist.ProcessGroup | None = None,
-    node_size: int = 1,
     seed: int = 0,
     bucket_bytes: int = 4 << 20,
     pipeline_depth: int = 1,
@@ -503,7 +498,6 @@ def ddp_hook(
         algorithm: Name of a method that reduces gradients, or a configured `Method`.
         model: The model, bare or already in its `DistributedDataParallel`.
         group: Process group, by default that of the wrapper, or the world.
-        node_size: Consecutive ranks that share a node, for methods that tell groups within and across nodes apart.
         seed: Equal on all ranks.
         bucket_bytes: Size of a bucket of the method's, in bytes of float32; DDP's own buckets only deliver.
         pipeline_depth: See `reference_impls.drivers.engine`.
@@ -523,9 +517,7 @@ def ddp_hook(
         MismatchError: Ranks have different models, methods or options.
     """
     method = _reduction(algorithm, options)
-    state = DDPHook(
-        _Configuration(method, seed, bucket_bytes, node_size, pipeline_depth, check, timeout_s, end_hung)
-    )
+    state = DDPHook(_Configuration(method, seed, bucket_bytes, pipeline_depth, check, timeout_s, end_hung))
     state.attach(model, group)
     return state, _reduce_bucket
 
@@ -684,7 +676,7 @@ def fsdp_hook(
             f"{method.name} decides by the gradient of the whole model, and FSDP shows one module at a time: choose a method "
             "that decides by the bucket (qsgd, global-qsgd, powersgd, ...), or train without FSDP by ddp_hook"
         )
-    return FSDPHook(_Configuration(method, seed, 0, 1, 1, check, timeout_s, end_hung), model, group)
+    return FSDPHook(_Configuration(method, seed, 0, 1, check, timeout_s, end_hung), model, group)
 
 
 def _param_groups(model: nn.Module) -> list[tuple[str, FSDPModule, Any]]:

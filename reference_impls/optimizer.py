@@ -58,7 +58,6 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         algorithm: A registered name or a configured `Method`.
         lr: Learning rate; may differ by group.
         group: Process group; by default the world.
-        node_size: Consecutive ranks that share a node, for methods that tell groups within and across nodes apart.
         seed: Equal on all ranks.
         bucket_bytes: Size of a bucket.
         clip_norm: Clip the reduced gradient by its global norm, or set the method's own option for it. Infinity clips
@@ -97,7 +96,6 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         lr: float = 1e-3,
         *,
         group: dist.ProcessGroup | None = None,
-        node_size: int = 1,
         seed: int = 0,
         bucket_bytes: int = 4 << 20,
         clip_norm: float | None = None,
@@ -117,7 +115,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         if isinstance(params, nn.Module):
             module = bare_model(params)
             params = named(module)
-        transport = ProcessGroup(group, node_size=node_size)
+        transport = ProcessGroup(group)
         method, clip_norm = create(algorithm, **options).clipped(clip_norm)
         if scaler is not None and method.algorithm.probes:
             raise UnsupportedError(
@@ -125,13 +123,12 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
                 "in float32, or with bfloat16 autocast and without a scaler"
             )
         groups, frozen = _named_groups(params, method, lr)
-        rank, size = transport.ranks[0], transport.sizes["world"]
+        rank, size = transport.ranks[0], transport.size
         worker = Worker(
             method.algorithm,
             groups,
             rank=rank,
             size=size,
-            node_size=node_size,
             seed=seed,
             bucket_bytes=bucket_bytes,
         )
@@ -192,7 +189,6 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             "check": check,
             "the seed": seed,
             "bucket_bytes": bucket_bytes,
-            "node_size": node_size,
             "clip_norm": clip_norm,
             "unused": unused,
             "pipeline_depth": pipeline_depth,
@@ -558,7 +554,6 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         for hook in self._hooks:
             hook.remove()
         self._worker.release()
-        self._transport.close()
 
     def _all_at(self, call: str) -> None:
         """All ranks must be at `call`, which communicates outside of a step."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reference_impls.catalogue import BUILT_IN, Entry, Family
+from reference_impls.catalogue import BUILT_IN, FORMER, Entry, Family
 from reference_impls.errors import UnknownAlgorithmError, UnknownOptionError, UnsupportedError, nearest
 from reference_impls.options import HYPERPARAMETERS, declared, hyperparameters
 
@@ -214,6 +214,13 @@ def load_plugin(path: str | Path) -> None:
     os.environ[PLUGINS] = os.pathsep.join(sorted(map(str, registry.plugins)))
 
 
+def former(cls: type) -> dict[str, Any]:
+    """Options that a method had, at the value that is left (`FORMER`)."""
+    return {
+        name: value for base in reversed(cls.__mro__) for name, value in FORMER.get(base.__name__, {}).items()
+    }
+
+
 def create(algorithm: str | Method, **options: Any) -> Method:
     """A configured method from its name and options.
 
@@ -227,6 +234,8 @@ def create(algorithm: str | Method, **options: Any) -> Method:
     entry = registry.entry(algorithm)
     cls = registry.load(algorithm)
     fields = {f.name for f in dataclasses.fields(cls)} - entry.preset.keys()
+    gone = former(cls)
+    options = {name: value for name, value in options.items() if name not in gone or value != gone[name]}
     own = {
         name: declared(cls)[name].checked(algorithm, value)
         for name, value in options.items()

@@ -29,8 +29,7 @@ class SimulatedCluster:
 
     algorithm: a registered name, or a `Method` from `create`. params: the initial parameters, tensors of any shape
     (copied). lr: learning rate; `step(lr=...)` overrides it for one step. options: of the method and of its local
-    optimizer (see `info`). node_size: consecutive ranks that share a node, for methods that tell groups within and
-    across nodes apart. unused: a parameter for which no rank has ever had a gradient stays as it is (`stay`), or has a
+    optimizer (see `info`). unused: a parameter for which no rank has ever had a gradient stays as it is (`stay`), or has a
     gradient of zeros (`zeros`), by which weight decay and coins for zeros move it. storage: optional pair of tensors
     [world_size, elements] (parameters, gradients) to live in, so that the gradients of all workers can come from one
     batched call; every parameter then counts as used. Raises `UnknownAlgorithmError`, `UnknownOptionError`,
@@ -46,7 +45,6 @@ class SimulatedCluster:
         seed: int = 0,
         *,
         names: Sequence[str] | None = None,
-        node_size: int = 1,
         bucket_bytes: int = 4 << 20,
         clip_norm: float | None = None,
         unused: Unused = "stay",
@@ -54,7 +52,7 @@ class SimulatedCluster:
         storage: tuple[Tensor, Tensor] | None = None,
         **options: Any,
     ) -> None:
-        transport = Lockstep(world_size, node_size)
+        transport = Lockstep(world_size)
         method, clip_norm = create(algorithm, **options).clipped(clip_norm)
         names = [str(i) for i in range(len(params))] if names is None else [bare_name(name) for name in names]
         if len(names) != len(params):
@@ -70,7 +68,6 @@ class SimulatedCluster:
                     [group],
                     rank=rank,
                     size=world_size,
-                    node_size=node_size,
                     seed=seed,
                     bucket_bytes=bucket_bytes,
                     storage=rows,

@@ -81,14 +81,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="workers share this many cores, as on an emulated cluster; default: they share none",
     )
     parser.add_argument(
-        "--node-size",
-        type=int,
-        default=1,
-        metavar="N",
-        help="workers that share the link of their node (default: 1)",
-    )
-    parser.add_argument("--node-rate", metavar="RATE", help="between workers of a node (default: no limit)")
-    parser.add_argument(
         "--no-overlap",
         action="store_true",
         help="communication begins when backward is over (default: they overlap)",
@@ -150,8 +142,6 @@ def run(args: argparse.Namespace) -> int:
         delay_s=delay,
         bucket_sizes=SIZES if args.bucket_mb is None else (int(args.bucket_mb * 2**20),),
         cores=args.cores,
-        node_size=args.node_size,
-        node_rate_bps=math.inf if args.node_rate is None else parse_rate(args.node_rate),
         shapes=shapes,
         overlap=not args.no_overlap,
         transport=args.transport,

@@ -47,7 +47,7 @@ class AdaptiveBits(CompressedGradient):
         """QSGD that takes every step with this width."""
         return QSGD(
             optimizer=self.optimizer, form=self.form, granularity=self.granularity,
-            error_feedback=self.error_feedback, hierarchical=self.hierarchical, warmup_steps=self.warmup_steps,
+            error_feedback=self.error_feedback, warmup_steps=self.warmup_steps,
             bits=bits, norm=self.norm, block_size=self.block_size,
         )  # fmt: skip
 

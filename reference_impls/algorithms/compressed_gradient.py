@@ -2,7 +2,7 @@
 
 p_i = g_i + e_i -> message_i = C(p_i) -> mean over workers of what messages decode to -> the local optimizer's step;
 e_i <- p_i - decoded message_i with error feedback (arXiv 1901.09847), else e_i = 0. A method of this kind is its options and
-the `codec` C; forms, error feedback, warm-up in full precision, scales a bucket or a tensor, full precision within nodes and
+the `codec` C; forms, error feedback, warm-up in full precision, scales a bucket or a tensor, full precision
 for small tensors are written here once and go with any codec.
 
 Small tensors: biases and norms are a small share of a model and a large share of its sensitivity, so QSGD's and CGX's
@@ -20,7 +20,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -41,7 +41,7 @@ from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.codec import Codec, PerTensor
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.coded_mean import gather_mean, hierarchical_mean, two_phase_mean
+from reference_impls.reducers.coded_mean import gather_mean, two_phase_mean
 from reference_impls.reducers.parts import joined, spread
 
 _PER_ELEMENT = 1 << 20  # elements over which a message's bits are averaged for `traits`
@@ -58,7 +58,6 @@ class CompressedGradient(WithLocalOptimizer):
         "bucket", "what a codec sees at once: a bucket, or one tensor (form=gather)"
     )
     error_feedback: bool = option(False, "add what the last message lost to the next one")
-    hierarchical: bool = option(False, "full precision within a node, the codec across nodes")
     warmup_steps: int = option(0, "first steps, in full precision", ge=0)
 
     @abstractmethod
@@ -79,20 +78,17 @@ class CompressedGradient(WithLocalOptimizer):
             return {}
         if self.form == "gather":
             return {"worker_error": per_rank()}
-        # within nodes a rank serves a piece of its node's piece, and of large tensors alone one of those: not the piece that
-        # slots can own
-        other_piece = self.hierarchical or self.smallest
-        return {"worker_error": per_rank(), "server_error": per_rank() if other_piece else owned()}
+        # of large tensors alone a rank serves a piece that is not the one that slots can own
+        return {"worker_error": per_rank(), "server_error": per_rank() if self.smallest else owned()}
 
     def check(self, world: Group) -> None:
-        if self.granularity == "tensor" and (self.form != "gather" or self.hierarchical):
+        if self.granularity == "tensor" and self.form != "gather":
             raise UnsupportedError(
-                "granularity='tensor' needs form='gather' without hierarchical: the pieces of the others cut "
-                "through tensors"
+                "granularity='tensor' needs form='gather': the pieces of form='two-phase' cut through tensors"
             )
         self.codec(world.size)
-        if self.smallest and (self.hierarchical or self.granularity != "bucket"):
-            raise UnsupportedError("smallest > 0 goes with granularity='bucket' and without hierarchical")
+        if self.smallest and self.granularity != "bucket":
+            raise UnsupportedError("smallest > 0 goes with granularity='bucket'")
 
     def plan(self, clock: Clock) -> str:
         return "warm-up" if clock.step < self.warmup_steps else "compressed"
@@ -102,14 +98,11 @@ class CompressedGradient(WithLocalOptimizer):
             return (yield from shard.world.mean(shard.grads, "gradient"))
         if self.smallest and shard.world.size > 1:
             return (yield from self._large_tensors(shard))
-        if self.hierarchical and shard.node.size > 1:
-            return (
-                yield from hierarchical_mean(
-                    shard, shard.grads, "gradient",
-                    lambda x, start, width: self._across(shard, x, start, width),
-                )
-            )  # fmt: skip
-        return (yield from self._across(shard, shard.grads, 0, shard.d))
+        codec = self.codec(shard.world.size)
+        if self.granularity == "tensor":
+            codec = PerTensor(codec, tuple(v.part.stop - v.part.start for v in shard.views))
+        error = shard.state["worker_error"] if self.error_feedback else None
+        return (yield from self._coded(shard, shard.grads, codec, error))
 
     def _large_tensors(self, shard: Shard) -> Exchange[Tensor]:
         """The mean of small tensors in full precision, and of the large ones behind one another by the codec."""
@@ -126,26 +119,13 @@ class CompressedGradient(WithLocalOptimizer):
                 spread(shard.state["worker_error"], large, error)
         return out
 
-    def _across(self, shard: Shard, x: Tensor, start: int, width: int) -> Exchange[Tensor]:
-        """The mean of `x`, which begins at `start` of the shard, over the ranks that compress."""
-        group = shard.cross if self.hierarchical else shard.world
-        codec = self.codec(group.size)
-        if self.granularity == "tensor":
-            codec = PerTensor(codec, tuple(v.part.stop - v.part.start for v in shard.views))
-        error = shard.state["worker_error"][start : start + x.numel()] if self.error_feedback else None
-        return (yield from self._coded(shard, x, codec, error, group=group, start=start, width=width))
-
-    def _coded(
-        self, shard: Shard, x: Tensor, codec: Codec, error: Tensor | None, **where: Any
-    ) -> Exchange[Tensor]:
-        """The mean of the messages C(x + e), gathered or in two phases; where: group, start, width of the reducers."""
+    def _coded(self, shard: Shard, x: Tensor, codec: Codec, error: Tensor | None) -> Exchange[Tensor]:
+        """The mean of the messages C(x + e), gathered or in two phases."""
         if self.form == "gather":
-            return (yield from gather_mean(shard, x, codec, "gradient", worker_error=error, **where))
+            return (yield from gather_mean(shard, x, codec, "gradient", worker_error=error))
         server = shard.state["server_error"] if self.error_feedback else None
         return (
-            yield from two_phase_mean(
-                shard, x, codec, "gradient", worker_error=error, server_error=server, **where
-            )
+            yield from two_phase_mean(shard, x, codec, "gradient", worker_error=error, server_error=server)
         )
 
     def steady(self) -> Mapping[str, Algorithm]:
@@ -166,7 +146,6 @@ class CompressedGradient(WithLocalOptimizer):
         )
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        """For nodes of one rank; see `Algorithm.wire_bytes`."""
         found: dict[str, Cost] = {}
         if self.warmup_steps:
             found["warm-up"] = wire.all_reduce(4 * wire.elements(shapes), n)

@@ -7,7 +7,7 @@ Differences: the paper's abstract and its authors' code could be read, not its b
 averaging the messages is how others make it distributed. It puts the learning rate inside p, so that e holds steps; here e
 holds gradients: the same at a constant rate, and when the rate changes what was kept back is applied at the new one. Any
 local optimizer may follow (the code's own step is SGD's, the default). Scales are per tensor, as there; ``bucket`` has one
-a bucket, hence depends on its size. The two-phase and hierarchical forms, which cut through tensors, need that.
+a bucket, hence depends on its size. The two-phase form, which cuts through tensors, needs that.
 """
 
 from __future__ import annotations

@@ -43,9 +43,7 @@ class HalfPrecision(WithLocalOptimizer):
 
     def check(self, world: Group) -> None:
         if self.format == "fp16" and world.size > 1 << 10:
-            raise UnsupportedError(
-                "fp16 has room for sums over 1024 ranks: use bf16, or average within nodes first"
-            )
+            raise UnsupportedError("fp16 has room for sums over 1024 ranks: use bf16")
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if shard.world.size == 1:

@@ -12,7 +12,7 @@ schedules). 4-bit codes carry weighted votes (there a count of + votes, biased f
 would round to no vote, the options are refused (there nothing moves any more). An update that is not finite on any rank
 makes the direction NaN on all ranks; one more vote is sent to say so. Buckets are padded one by one, there the model
 once. Selective synchronisation, shared scales, both two-phase forms of the integer sum, full resolution of a rank's own
-codes in them, full precision within nodes and for small tensors are ours. Error feedback is left out.
+codes in them, full precision for small tensors are ours. Error feedback is left out.
 """
 
 from __future__ import annotations
@@ -54,9 +54,6 @@ from reference_impls.reducers.parts import joined
 class LionCub(SynchronisedMomenta, LocalClip, Algorithm):
     """Lion Cub but for the vote, of which there are two. Kinds of step: ``step``, ``sync``, ``measure``."""
 
-    two_level: Literal["never", "fp32", "bf16"] = option(
-        "never", "mean of u within a node first, in this precision; the vote is then between nodes"
-    )
     fp32_below: int = option(
         0, "tensors of fewer elements follow the exact sign of the mean u, sent in fp32", ge=0
     )
@@ -83,22 +80,19 @@ class LionCub(SynchronisedMomenta, LocalClip, Algorithm):
         if self.local_clip_norm is not None:
             clip(shard.grads, self.local_clip_norm)
         u = mixed_in(shard, shard.state["momentum"], shard.grads)  # b1 m + (1 - b1) g
-        voters = shard.world
-        if self.two_level != "never" and shard.node.size > 1:
-            u, voters = (yield from self._mean_within_node(shard, u)), shard.cross
         small = [view.part for view in shard.views if view.param.numel() < self.fp32_below]
         exact = joined(u, small)
-        direction = yield from self.vote(shard, voters, u)
+        direction = yield from self.vote(shard, u)
         if small:  # their votes have been sent as well: a few bits more, and one vector for all
-            exact = yield from voters.mean(exact, "small-updates")
+            exact = yield from shard.world.mean(exact, "small-updates")
             lengths = [part.stop - part.start for part in small]
             for part, mean in zip(small, exact.split_with_sizes(lengths), strict=True):
                 direction[part] = mean.sign() + 0 * (mean + direction[part])  # the sign of NaN is 0
         return direction
 
     @abstractmethod
-    def vote(self, shard: Shard, group: Group, u: Tensor) -> Exchange[Tensor]:
-        """The direction all ranks of the group agree on, Tensor[d] of -1, 0, +1; may consume `u`."""
+    def vote(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
+        """The direction all ranks agree on, Tensor[d] of -1, 0, +1; may consume `u`."""
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         m = shard.state["momentum"]
@@ -108,12 +102,6 @@ class LionCub(SynchronisedMomenta, LocalClip, Algorithm):
 
     def synchronize(self, shard: Shard) -> Exchange[None]:
         return self.sync.synchronize(shard)
-
-    def _mean_within_node(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        if self.two_level == "fp32":
-            return (yield from shard.node.mean(u, "updates"))
-        message = buffers.empty_like(u, torch.bfloat16).copy_(u)
-        return u.copy_((yield from shard.node.mean(message, "updates")))
 
     def steady(self) -> Mapping[str, Algorithm]:
         return steady_sync(self, self.sync)
@@ -129,9 +117,8 @@ class LionCub(SynchronisedMomenta, LocalClip, Algorithm):
 
     def extra_bits(self) -> str:
         """What `traits` says behind the bits of the vote."""
-        node = "" if self.two_level == "never" else " across nodes"
         small = f", 32 more for tensors below {self.fp32_below}" if self.fp32_below else ""
-        return node + small + sync_bits(self.sync)
+        return small + sync_bits(self.sync)
 
 
 @dataclass(frozen=True)
@@ -150,10 +137,10 @@ class LionCub1Bit(LionCub):
         choices=(*POLICIES, "zero"),
     )
 
-    def vote(self, shard: Shard, group: Group, u: Tensor) -> Exchange[Tensor]:
+    def vote(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
         positive = signs.positive(u, verdict(self.zero_policy, shard, "zero"))
         tie = None if self.tie_policy == "zero" else verdict(self.tie_policy, shard, "tie")
-        return (yield from majority(group, positive, broken(u), tie, u.dtype))
+        return (yield from majority(shard.world, positive, broken(u), tie, u.dtype))
 
     def vote_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
         return majority_bytes(wire.elements(shapes), n, ties_are_zero=self.tie_policy == "zero")
@@ -202,8 +189,7 @@ class LionCubPBit(LionCub):
             raise UnsupportedError(
                 "levels='code' leaves no room for a sum on the way: use form='two-phase' or 'two-phase-sign'"
             )
-        if self.two_level == "never":  # else the number of nodes decides, which is known at the first step
-            self.limit(world.size)
+        self.limit(world.size)
 
     def limit(self, n: int) -> int:
         """Largest code of one of n voters."""
@@ -215,7 +201,8 @@ class LionCubPBit(LionCub):
             )
         return limit
 
-    def vote(self, shard: Shard, group: Group, u: Tensor) -> Exchange[Tensor]:
+    def vote(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
+        group = shard.world
         limit, parts = self.limit(group.size), [view.part for view in shard.views]
         scales = lion_integers.scales_of(u, parts, self.scale)
         if self.shared_scale:
@@ -224,7 +211,7 @@ class LionCubPBit(LionCub):
         codes = buffers.empty(shard.d + 1, torch.int8 if self.bits <= 8 else torch.int16, u.device)
         codes[-1] = lion_integers.encode(
             u, parts, self.scale, limit, codes[:-1],
-            gain=self.gain, scales=scales, key=shard.key("rounding", group=group),
+            gain=self.gain, scales=scales, key=shard.key("rounding"),
         )  # not finite?  # fmt: skip
         if self.form == "two-phase-sign":
             total = yield from integer_sum.sign_of_sum(group, codes, limit, "votes")

@@ -39,7 +39,7 @@ def levels(bits: int, world_size: int) -> int:
     if largest < world_size:
         raise UnsupportedError(
             f"{bits} bits hold sums of -{largest} .. {largest}, which leaves no level to each of {world_size} ranks: "
-            "use more bits, or average within nodes first"
+            "use more bits"
         )
     return largest // world_size
 

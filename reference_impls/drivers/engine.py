@@ -13,7 +13,7 @@ which is a count too, and equal on all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -167,7 +167,7 @@ class Engine:
             self._compare(requests)
             if isinstance(requests[0], Collective):
                 for ledger, request in zip(self.ledgers, requests, strict=True):
-                    ledger.record(request, self.transport.sizes[request.group])
+                    ledger.record(request, self.transport.size)
                 in_flight.transport = self.transport
                 in_flight.asked += 1
                 self.launched += 1
@@ -190,30 +190,16 @@ class Engine:
         return [self.complete(request.pending) for request in requests]
 
     def _compare(self, requests: Sequence[Any]) -> None:
-        """All local ranks must ask for the same thing; the message names the first two that do not.
-
-        Only those of one set (of one node, say) need to agree on length, dtype and operation too.
-        """
-        self._equal(requests, range(len(requests)), _kind)
+        """All local ranks must ask for the same thing; the message names the first two that do not."""
         first = requests[0]
-        if isinstance(first, Collective):
-            if first.group not in self.transport.groups:
-                raise UnsupportedError(
-                    f"no group {first.group!r} here; known: {sorted(self.transport.groups)}"
-                )
-            for ranks in self.transport.groups[first.group]:
-                self._equal(requests, ranks, _describe)
-        elif not isinstance(first, Start | Finish):
+        for i, request in enumerate(requests):
+            if _describe(request) != _describe(first):
+                asked, other = (f"asks for {_describe(one)}" for one in (first, request))
+                raise MismatchError(self._names(0, asked, i, other))
+        if not isinstance(first, Collective | Start | Finish):
             raise UsageError(
                 f"an exchange yielded {type(first).__name__}; write `yield from` before the verbs of a group"
             )
-
-    def _equal(self, requests: Sequence[Any], ranks: Sequence[int], what: Callable[[Any], Any]) -> None:
-        first = requests[ranks[0]]
-        for i in ranks[1:]:
-            if what(requests[i]) != what(first):
-                asked, other = (f"asks for {_describe(request)}" for request in (first, requests[i]))
-                raise MismatchError(self._names(ranks[0], asked, i, other))
 
     def _names(self, i: int, what: str, j: int, other: str) -> str:
         step = self.ledgers[0].step
@@ -221,11 +207,6 @@ class Engine:
             f"step {step}: rank {self.transport.ranks[i]} {what}, but rank {self.transport.ranks[j]} {other}. What a "
             "method sends must depend on its options, the step and agreed values only, never on local data"
         )
-
-
-def _kind(request: Any) -> tuple[str, ...]:
-    """What even ranks of different nodes must agree on: collective, stage, group."""
-    return request.signature()[:3] if isinstance(request, Collective) else (_describe(request),)
 
 
 def _describe(request: Any) -> str:

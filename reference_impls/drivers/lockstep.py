@@ -16,7 +16,6 @@ from torch import Tensor
 
 from reference_impls import buffers
 from reference_impls.collectives import AllGather, AllReduce, AllToAll, Collective, SendRecv
-from reference_impls.drivers.groups import partitions
 from reference_impls.errors import MismatchError, UnsupportedError
 
 _CACHED: Final = 1 << 15
@@ -24,23 +23,16 @@ _CACHED: Final = 1 << 15
 
 
 class Lockstep:
-    """Carries collectives out among `size` simulated ranks, in nodes of `node_size`."""
+    """Carries collectives out among `size` simulated ranks."""
 
-    def __init__(self, size: int, node_size: int = 1) -> None:
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise UnsupportedError(f"world_size must be at least 1, got {size}")
         self.ranks: Sequence[int] = range(size)
-        self.groups = partitions(size, node_size)
-        self.sizes = {name: len(sets[0]) for name, sets in self.groups.items()}
+        self.size = size
 
     def launch(self, requests: Sequence[Collective]) -> list[Any]:
-        """Carry the collective out at once, in every set of ranks of its group; the handle is the list of answers."""
-        answers: list[Any] = [None] * len(requests)
-        for ranks in self.groups[requests[0].group]:
-            own = self._carry_out([requests[rank] for rank in ranks])
-            for rank, answer in zip(ranks, own, strict=True):
-                answers[rank] = answer
-        return answers
-
-    def _carry_out(self, requests: Sequence[Collective]) -> list[Any]:
+        """Carry the collective out at once; the handle is the list of answers."""
         first = requests[0]
         sent = [request.buffer for request in requests]
         if isinstance(first, AllReduce):

@@ -18,16 +18,15 @@ from reference_impls.errors import UnsupportedError
 
 
 class NullTransport:
-    """Stands in for `transport`: the same ranks and groups, and no messages."""
+    """Stands in for `transport`: the same ranks, and no messages."""
 
     def __init__(self, transport: Transport) -> None:
         self.ranks = transport.ranks
-        self.sizes = transport.sizes
-        self.groups = transport.groups
+        self.size = transport.size
 
     def launch(self, requests: Sequence[Collective]) -> list[Any]:
         """Answer at once; the handle is the list of answers."""
-        return [answer(request, self.sizes[request.group]) for request in requests]
+        return [answer(request, self.size) for request in requests]
 
     def wait(self, handle: list[Any]) -> list[Any]:
         """The answers."""

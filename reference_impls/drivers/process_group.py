@@ -18,8 +18,6 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # its s
 from reference_impls import buffers
 from reference_impls.collectives import AllGather, AllReduce, AllToAll, Collective, SendRecv
 from reference_impls.drivers.agreement import Agreement, of_a_peer
-from reference_impls.drivers.groups import partitions
-from reference_impls.drivers.null import answer
 from reference_impls.errors import UnsupportedError, UsageError
 
 if TYPE_CHECKING:
@@ -38,31 +36,16 @@ class _Launched(NamedTuple):
 class ProcessGroup:
     """Carries collectives out for this process's rank.
 
-    group: None is the default group. node_size: ranks a node, the same on all ranks; groups within and across nodes are
-    made at construction, so construct on all ranks of `group` in the same order. agreement: see there.
+    group: None is the default group. agreement: see there.
     """
 
-    def __init__(
-        self,
-        group: dist.ProcessGroup | None = None,
-        agreement: Agreement | None = None,
-        node_size: int = 1,
-    ) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None, agreement: Agreement | None = None) -> None:
         if not dist.is_initialized():
             raise UsageError("call torch.distributed.init_process_group before building the optimizer")
         refuse_no_group(group)
         self.group = group
         self.ranks: Sequence[int] = [dist.get_rank(group)]
-        rank, size = self.ranks[0], dist.get_world_size(group)
-        sets = partitions(size, node_size)
-        self.groups = {name: [[0]] for name in sets}
-        self.sizes = {name: len(found[0]) for name, found in sets.items()}
-        self.members = {name: next(ranks for ranks in found if rank in ranks) for name, found in sets.items()}
-        self._handles = {
-            name: group if len(found) == 1 else _subgroup(group, found, rank)
-            for name, found in sets.items()
-            if len(self.members[name]) > 1 or name == "world"
-        }
+        self.size = dist.get_world_size(group)
         self.backend = dist.get_backend(group)
         self.agreement = agreement
 
@@ -74,7 +57,7 @@ class ProcessGroup:
                 f"stage {request.stage!r}: gloo cannot carry {request.buffer.dtype}; send its bytes as a uint8 view"
             )
         if self.agreement is not None:
-            self.agreement.before(request.signature(), self.members[request.group])
+            self.agreement.before(request.signature())
         try:
             return self._launch(request)
         except RuntimeError as error:
@@ -107,18 +90,8 @@ class ProcessGroup:
         """Begin the element-wise maximum of `x` over all ranks, in place; outside of any method, so not counted."""
         return dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group, async_op=True)
 
-    def close(self) -> None:
-        """Give up the groups within and across nodes; on all ranks, when nothing is under way."""
-        for name, handle in self._handles.items():
-            if handle is not self._handles["world"] and name != "world":
-                dist.destroy_process_group(handle)
-        self._handles = {"world": self.group}
-
     def _launch(self, request: Collective) -> _Launched:
-        x, n = request.buffer, self.sizes[request.group]
-        if request.group not in self._handles:  # this rank alone
-            return _Launched(request, [], answer(request, 1))
-        group = self._handles[request.group]
+        x, n, group = request.buffer, self.size, self.group
         if isinstance(request, AllReduce):
             return _Launched(request, [dist.all_reduce(x, _OPS[request.op], group=group, async_op=True)], x)
         if isinstance(request, AllGather):
@@ -132,31 +105,17 @@ class ProcessGroup:
                 pieces.view(n, -1),
             )
         if isinstance(request, SendRecv):
-            return self._send_recv(request, group)
+            return self._send_recv(request)
         raise UnsupportedError(f"a process group cannot carry out {type(request).__name__}")
 
-    def _send_recv(self, request: SendRecv, group: dist.ProcessGroup | None) -> _Launched:
+    def _send_recv(self, request: SendRecv) -> _Launched:
         operations, came = [], None
         if request.to is not None:
-            operations.append(dist.P2POp(dist.isend, request.buffer, group=group, group_peer=request.to))
+            operations.append(dist.P2POp(dist.isend, request.buffer, group=self.group, group_peer=request.to))
         if request.source is not None:
             came = buffers.empty_like(request.buffer)
-            operations.append(dist.P2POp(dist.irecv, came, group=group, group_peer=request.source))
+            operations.append(dist.P2POp(dist.irecv, came, group=self.group, group_peer=request.source))
         return _Launched(request, dist.batch_isend_irecv(operations) if operations else [], came)
-
-
-def _subgroup(
-    group: dist.ProcessGroup | None, sets: Sequence[Sequence[int]], rank: int
-) -> dist.ProcessGroup | None:
-    """Make the groups of `sets` (ranks of `group`), on all ranks in the same order; answers the one of `rank`."""
-    ranks = dist.get_process_group_ranks(group)
-    everybody = len(ranks) == dist.get_world_size()
-    own = None
-    for members in sets:
-        if everybody or rank in members:  # outside of `group` nobody would take part in making one
-            made = dist.new_group([ranks[i] for i in members], use_local_synchronization=not everybody)
-            own = made if rank in members else own
-    return own
 
 
 def refuse_no_group(group: Any) -> None:

@@ -127,8 +127,7 @@ class TimedTransport:
         self.transport = transport
         self.timeline = timeline
         self.ranks = transport.ranks
-        self.sizes = transport.sizes
-        self.groups = transport.groups
+        self.size = transport.size
 
     def launch(self, requests: Sequence[Collective]) -> tuple[Any, Callable[[], None]]:
         """Begin the collective; the handle is that of the transport and what to call on arrival."""

@@ -102,8 +102,7 @@ class Serial:
         self.transport = transport
         self.trace = trace
         self.ranks = transport.ranks
-        self.sizes = transport.sizes
-        self.groups = transport.groups
+        self.size = transport.size
 
     def launch(self, requests: Sequence[Collective]) -> list[Any]:
         """Carry the collective out; the handle is the list of answers."""

@@ -46,14 +46,13 @@ class Worker:
         *,
         rank: int,
         size: int,
-        node_size: int = 1,
         seed: int = 0,
         bucket_bytes: int = 4 << 20,
         storage: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         bucket_bytes = _BUCKET_BYTES.checked(type(algorithm).__name__, bucket_bytes)
         self.algorithm = algorithm
-        self.clock = Clock(Group("world", rank, size), seed=seed, node_size=node_size)
+        self.clock = Clock(Group("world", rank, size), seed=seed)
         algorithm.check(self.clock.world)
         places = canonical(groups)
         self.clock.device = places[0].param.device
@@ -191,7 +190,6 @@ class Worker:
             "version": STATE_VERSION,
             "world_size": self.clock.world.size,
             "rank": self.clock.world.rank,
-            "node_size": self.clock.node_size if self._depends_on_nodes() else None,
             "seed": self.clock.seed,
             "step": self.clock.step,
             "counters": dict(self.clock.counters),
@@ -203,10 +201,6 @@ class Worker:
             "parameters": {v.name: v.param.detach().clone() for s in self.shards for v in s.views},
             "optimizer": copied(self.optimizer.state_dict()),
         }
-
-    def _depends_on_nodes(self) -> bool:
-        """Whether this rank keeps what another cut into nodes would have made different."""
-        return self.clock.grouped and any(s.kind != "replicated" for s in self.algorithm.slots.values())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over what `state_dict` gave on the same rank of a run with the same world size; of any where ranks keep nothing
@@ -221,12 +215,6 @@ class Worker:
             )
         if (state["rank"], state["world_size"]) != (world.rank, world.size):
             self._refuse_of_another_rank(state)
-        node_size = state.get("node_size")
-        if node_size is not None and node_size != self.clock.node_size:
-            raise LayoutError(
-                f"checkpoint holds what single ranks keep in nodes of {node_size} ranks, here a node has "
-                f"{self.clock.node_size}: give node_size={node_size}"
-            )
         own = {v.name: v.param for s in self.shards for v in s.views}
         for name in own.keys() | state["parameters"].keys():
             if (
@@ -256,7 +244,6 @@ class Worker:
                 "param_names", None
             )  # else torch takes them over, those of the model as it was wrapped then
         self.optimizer.load_state_dict(inner)
-        self.clock.grouped |= node_size is not None
         self.clock.seed, self.clock.step = state["seed"], state["step"]
         self.clock.counters.clear()
         self.clock.counters.update(state["counters"])

@@ -4,14 +4,12 @@
 piece; pieces go to their servers, each averages and encodes its mean once more, and everybody gathers these: 2 (n-1)/n
 messages sent, two roundings. With a worker's error (and a server's) the codec may be biased: what a message lost is
 added to the next one, and mean(x_t) + E_{t-1} - E_t = answer_t holds with E the mean of the workers' errors plus the
-servers' (error feedback). `hierarchical_mean`: full precision within a node, any of these across.
+servers' (error feedback).
 
 Rows are added in the order of ranks, so the answer has the same bits everywhere. One rank compresses nothing.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -19,13 +17,10 @@ from torch import Tensor
 from reference_impls import buffers, wire
 from reference_impls.algorithm import Shard
 from reference_impls.codecs.codec import Codec
-from reference_impls.collectives import Exchange, Group
+from reference_impls.collectives import Exchange
 from reference_impls.randomness import Key
 
-__all__ = ["gather_mean", "hierarchical_mean", "two_phase_mean"]
-
-Across = Callable[[Tensor, int, int], Exchange[Tensor]]
-"""(piece, its first element in the shard, padded length of the pieces) -> its mean over the group across nodes."""
+__all__ = ["gather_mean", "two_phase_mean"]
 
 
 def gather_mean(
@@ -34,30 +29,24 @@ def gather_mean(
     codec: Codec,
     stage: str,
     *,
-    group: Group | None = None,
-    start: int = 0,
-    width: int | None = None,
     worker_error: Tensor | None = None,
 ) -> Exchange[Tensor]:
-    """Mean of `x` over the group, from everybody's message.
+    """Mean of `x` over all ranks, from everybody's message.
 
     Args:
         x: float [k] of this rank; consumed.
         stage: of the collective, and name of the random stream.
-        group: all ranks unless given.
-        start: place of ``x[0]`` in the shard, for the random stream.
-        width: elements that the message is long for, at least k; k unless given. The rest of it is 0.
         worker_error: float [k], per rank; added to x, then what the message lost.
 
     Returns:
-        float [k] in the dtype of x, the same bits on all ranks of the group.
+        float [k] in the dtype of x, the same bits on all ranks.
     """
-    group = shard.world if group is None else group
+    group = shard.world
     if group.size == 1:
         return x
     if worker_error is not None:
         x.add_(worker_error)
-    message = _encoded(x, codec, 1, x.numel() if width is None else width, shard.key(stage).at(start))[0]
+    message = _encoded(x, codec, 1, x.numel(), shard.key(stage))[0]
     if worker_error is not None:
         _keep_lost(x, message, codec, worker_error)
     return _mean_of((yield from group.gather(message, stage)), codec, x)
@@ -69,25 +58,22 @@ def two_phase_mean(
     codec: Codec,
     stage: str,
     *,
-    group: Group | None = None,
-    start: int = 0,
-    width: int | None = None,
     worker_error: Tensor | None = None,
     server_error: Tensor | None = None,
 ) -> Exchange[Tensor]:
-    """Mean of `x` over the group through a server for each piece. Collectives ``<stage>-up`` and ``<stage>-down``.
+    """Mean of `x` over all ranks through a server for each piece. Collectives ``<stage>-up`` and ``<stage>-down``.
 
     Args as for `gather_mean`; server_error: float, as long as this rank's piece (`Shard.chunk`), or longer: the rest is
-    not touched. Pieces are ceil(width / 8 n) * 8 elements, the last ones shorter or empty; a message is as long as for a
+    not touched. Pieces are ceil(k / 8 n) * 8 elements, the last ones shorter or empty; a message is as long as for a
     full piece, its scales are over real elements alone.
     """
-    group = shard.world if group is None else group
+    group = shard.world
     if group.size == 1:
         return x
-    size = wire.piece(x.numel() if width is None else width, group.size)
+    size = wire.piece(x.numel(), group.size)
     if worker_error is not None:
         x.add_(worker_error)
-    up = _encoded(x, codec, group.size, size, shard.key(f"{stage}-up").at(start))
+    up = _encoded(x, codec, group.size, size, shard.key(f"{stage}-up"))
     if worker_error is not None:
         for own, part, error in zip(up, torch.split(x, size), torch.split(worker_error, size), strict=False):
             _keep_lost(part, own, codec, error)
@@ -96,7 +82,7 @@ def two_phase_mean(
     if server_error is not None:
         server_error = server_error[: last - first]
         mean.add_(server_error)
-    down = _encoded(mean, codec, 1, size, shard.key(f"{stage}-down").at(start + first))[0]
+    down = _encoded(mean, codec, 1, size, shard.key(f"{stage}-down").at(first))[0]
     if server_error is not None:
         _keep_lost(mean, down, codec, server_error)
     pieces = yield from group.gather(down, f"{stage}-down")
@@ -104,26 +90,6 @@ def two_phase_mean(
     for piece, part in zip(pieces, torch.split(out, size), strict=False):
         _decode(piece, codec, part)
     return out
-
-
-def hierarchical_mean(shard: Shard, x: Tensor, stage: str, across: Across) -> Exchange[Tensor]:
-    """Mean of `x` over all ranks: exactly in fp32 within the node, piece by piece by `across` between nodes.
-
-    Place p of every node serves piece p of the vector: ``<stage>-scatter`` brings the node's pieces there, `across`
-    averages them over the ranks of the same place in all nodes, ``<stage>-node`` gathers the pieces within the node.
-    """
-    node = shard.node
-    if node.size == 1:
-        return (yield from across(x, 0, x.numel()))
-    size = wire.piece(x.numel(), node.size)
-    rows = _padded(x, node.size * size)
-    pieces = yield from node.all_to_all(rows, f"{stage}-scatter")
-    first, last = (min(place * size, x.numel()) for place in (node.rank, node.rank + 1))
-    mine = buffers.zeros(last - first, x.dtype, x.device)
-    for piece in pieces:
-        mine.add_(piece[: last - first])
-    mean = yield from across(mine.div_(node.size), first, size)
-    return (yield from node.gather(_padded(mean, size), f"{stage}-node")).view(-1)[: x.numel()]
 
 
 def _encoded(x: Tensor, codec: Codec, count: int, size: int, key: Key) -> Tensor:
@@ -169,11 +135,3 @@ def _mean_of(messages: Tensor, codec: Codec, like: Tensor) -> Tensor:
         _decode(message, codec, decoded)
         total.add_(decoded)
     return total.div_(len(messages))
-
-
-def _padded(x: Tensor, length: int) -> Tensor:
-    """[k] -> [length], filled up with zeros."""
-    out = buffers.empty(length, x.dtype, x.device)
-    out[: x.numel()] = x
-    out[x.numel() :].zero_()
-    return out

@@ -81,18 +81,18 @@ class Candidate:
 
     def recipe(self, kind: str, question: Question, bucket_bytes: float) -> Recipe:
         """What a unit of such steps sends. Raises `RecipeError` or `UnsupportedError` where it cannot with so many workers."""
-        n, node = question.workers, question.node_size
+        n = question.workers
         if question.shapes:
             from suite.costs.samples import method_recipe
 
-            return method_recipe(self.cases[kind], question.shapes, n, int(bucket_bytes), node)
-        kept = self.traffic.get(kind, {}).get(n) if node == 1 else None
+            return method_recipe(self.cases[kind], question.shapes, n, int(bucket_bytes))
+        kept = self.traffic.get(kind, {}).get(n)
         if isinstance(kept, str):
             raise RecipeError(kept)
         if kept is None:
             from suite.costs.recipe import traffic_of
 
-            kept = traffic_of(self.method(kind), kind, n, node)
+            kept = traffic_of(self.method(kind), kind, n)
         return kept.recipe(question.parameters, bucket_bytes)
 
 
@@ -262,8 +262,7 @@ class Question:
 
     parameters: of the model. compute_s: forward, backward and update of a step on a worker while the others compute too.
     rate_bps, delay_s: of each worker's link. bucket_sizes: of a method's buckets, bytes of fp32, of which the fastest counts.
-    cores: processors that the workers share; None: every worker has its own machine. node_size: consecutive workers that share
-    the link of their node, and are joined by node_rate_bps among themselves. shapes: of the model's parameters, in order,
+    cores: processors that the workers share; None: every worker has its own machine. shapes: of the model's parameters, in order,
     where they are known; else buckets of equal sizes and the matrices of a transformer stand in for them. overlap: whether
     computing and communication do. transport, device: of the rules, `constants`; no device: codecs as this project timed them.
     """
@@ -275,8 +274,6 @@ class Question:
     delay_s: float = 0.0
     bucket_sizes: tuple[int, ...] = SIZES
     cores: int | None = None
-    node_size: int = 1
-    node_rate_bps: float = math.inf
     shapes: tuple[tuple[int, ...], ...] = ()
     overlap: bool = True
     transport: str = OWN
@@ -287,13 +284,10 @@ class Question:
         for name, value, least in (
             ("parameters", self.parameters, 1), ("workers", self.workers, 2), ("rate", self.rate_bps, 1),
             ("compute", self.compute_s, 0), ("delay", self.delay_s, 0), ("bucket size in bytes", min(self.bucket_sizes), 4096),
-            ("cores", 1 if self.cores is None else self.cores, 1), ("ranks a node", self.node_size, 1),
-            ("node rate", self.node_rate_bps, 1),
+            ("cores", 1 if self.cores is None else self.cores, 1),
         ):  # fmt: skip
             if not value >= least or (math.isinf(value) and not name.endswith("rate")):
                 raise AdviceError(f"{name} is {value}: give a number of at least {least}")
-        if self.workers % self.node_size:
-            raise AdviceError(f"{self.workers} workers do not divide into nodes of {self.node_size}")
         self._check_rules()
 
     def _check_rules(self) -> None:
@@ -458,11 +452,7 @@ def _once(step: Seconds) -> Seconds:
 def network_of(question: Question, backend: Backend) -> Network:
     """The network that a question is about."""
     stack = question.constants.stacks[question.transport] if question.constants else Stack(fitted=True)
-    flat = stack.network(backend, question.rate_bps, question.delay_s, question.crowd)
-    if question.node_size == 1:
-        return flat
-    within = replace(flat, rate_bps=question.node_rate_bps, delay_s=0.0)
-    return replace(flat, node_size=question.node_size, within=within)
+    return stack.network(backend, question.rate_bps, question.delay_s, question.crowd)
 
 
 def _predicted(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reference_impls.errors import UnsupportedError
-from reference_impls.registry import registry
+from reference_impls.registry import former, registry
 from suite.analysis.columns import SENSITIVITY, SUMMARY
 from suite.analysis.evidence import Speed, accuracy, speed
 from suite.analysis.published import SESSION, find_frame, find_table, load_facts, studies_of
@@ -164,7 +164,8 @@ NOMINAL_WORKERS: Final = 4
 def configuration(algorithm: str, options: Mapping[str, Any]) -> str:
     """A method with its own options filled in, as a text to compare. Raises ValueError for what cannot be."""
     part = resolve_algorithm(algorithm, options, NOMINAL_WORKERS, NOMINAL_STEPS)
-    fields = {field.name for field in dataclasses.fields(registry.load(algorithm))}
+    cls = registry.load(algorithm)
+    fields = {field.name for field in dataclasses.fields(cls)} | former(cls).keys()
     return canonical_json(
         {"algorithm": algorithm, **{key: value for key, value in part.options.items() if key in fields}}
     )

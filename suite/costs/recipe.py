@@ -25,7 +25,6 @@ import torch
 
 from reference_impls.collectives import Collective
 from reference_impls.drivers.engine import Engine
-from reference_impls.drivers.groups import partitions
 from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.local_workers import LocalWorkers
 from reference_impls.drivers.null import answer
@@ -52,7 +51,6 @@ def recipe_of(
     *,
     kind: str = "step",
     bucket_bytes: int = 4 << 20,
-    node_size: int = 1,
 ) -> Recipe:
     """What a unit of steps of `kind` (one step, or a round ``round-H``) asks for on one of `n` ranks.
 
@@ -63,7 +61,7 @@ def recipe_of(
     end = AVERAGE if kind.startswith(ROUND) else kind
     try:
         with _eagerly():
-            steps = _steps(method, shapes, n, size, end, bucket_bytes, node_size)
+            steps = _steps(method, shapes, n, size, end, bucket_bytes)
     except (UnsupportedError, LayoutError) as error:
         raise RecipeError(f"{method.name} with {n} workers: {error}") from error
     if steps is None:
@@ -92,7 +90,6 @@ def _steps(
     size: int,
     end: str,
     bucket_bytes: int,
-    node_size: int,
 ) -> list[Step] | None:
     """The last `size` steps up to the second one that ends a unit: what is set up once is over then."""
     generator = torch.Generator().manual_seed(0)
@@ -100,8 +97,8 @@ def _steps(
     group = {
         "params": params, "param_names": [str(i) for i in range(len(params))], **method.group(lr=LEARNING_RATE),
     }  # fmt: skip
-    worker = Worker(method.algorithm, [group], rank=0, size=n, node_size=node_size, bucket_bytes=bucket_bytes)
-    engine = Engine(_Alone(n, node_size), [Ledger(0)])
+    worker = Worker(method.algorithm, [group], rank=0, size=n, bucket_bytes=bucket_bytes)
+    engine = Engine(_Alone(n), [Ledger(0)])
     asked = RequestLedger(engine, worker.shards)
     # gradients are drawn in place: nobody counts which have come
     workers = LocalWorkers([worker], engine, unused="zeros")
@@ -123,15 +120,13 @@ def _steps(
 class _Alone:
     """A transport for one rank of `n` that sends nothing and answers from the rank's own buffer."""
 
-    def __init__(self, n: int, node_size: int) -> None:
+    def __init__(self, n: int) -> None:
         self.ranks: Sequence[int] = [0]
-        sets = partitions(n, node_size)
-        self.groups = {name: [[0]] for name in sets}
-        self.sizes = {name: len(ranks[0]) for name, ranks in sets.items()}
+        self.size = n
 
     def launch(self, requests: Sequence[Collective]) -> list[Any]:
         """Answer at once; the handle is the list of answers."""
-        return [answer(request, self.sizes[request.group]) for request in requests]
+        return [answer(request, self.size) for request in requests]
 
     def wait(self, handle: list[Any]) -> list[Any]:
         """The answers."""
@@ -146,9 +141,9 @@ LARGEST_BUCKET: Final = 1 << 16
 """Elements of a traced bucket, at most."""
 
 
-def traffic_of(method: Method, kind: str, n: int, node_size: int = 1) -> Traffic:
+def traffic_of(method: Method, kind: str, n: int) -> Traffic:
     """What a method's steps of a kind send, of any model. Raises `RecipeError`."""
-    return _traced(_Key(method), kind, n, node_size)
+    return _traced(_Key(method), kind, n)
 
 
 @dataclass(frozen=True)
@@ -165,11 +160,10 @@ class _Key:
 
 
 @cache
-def _traced(key: _Key, kind: str, n: int, node_size: int) -> Traffic:
+def _traced(key: _Key, kind: str, n: int) -> Traffic:
     side = math.isqrt(int(min(LARGEST_BUCKET, max(TRACED_BYTES / n, 16 * n, 4096))))
     recipe, smaller = (
-        recipe_of(key.method, [(s, s)], n, kind=kind, bucket_bytes=1 << 40, node_size=node_size)
-        for s in (side, side // 2)
+        recipe_of(key.method, [(s, s)], n, kind=kind, bucket_bytes=1 << 40) for s in (side, side // 2)
     )
     steps = tuple(
         (len(list(same)), step)

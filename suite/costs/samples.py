@@ -195,15 +195,11 @@ def case_recipe(case: Case, shapes: tuple[tuple[int, ...], ...], n: int, bucket_
 _KEPT: dict[tuple[Any, ...], Recipe] = {}
 
 
-def method_recipe(
-    case: Case, shapes: tuple[tuple[int, ...], ...], n: int, bucket_bytes: int, node_size: int = 1
-) -> Recipe:
+def method_recipe(case: Case, shapes: tuple[tuple[int, ...], ...], n: int, bucket_bytes: int) -> Recipe:
     """What a unit of a method's steps asks for, asked once. Raises `RecipeError`."""
-    key = (case.case_id, shapes, n, bucket_bytes, node_size)
+    key = (case.case_id, shapes, n, bucket_bytes)
     if key not in _KEPT:
-        _KEPT[key] = recipe_of(
-            method_of(case), shapes, n, kind=case.kind, bucket_bytes=bucket_bytes, node_size=node_size
-        )
+        _KEPT[key] = recipe_of(method_of(case), shapes, n, kind=case.kind, bucket_bytes=bucket_bytes)
     return _KEPT[key]
 
 

@@ -195,11 +195,10 @@ class CodecOverhead:
 @dataclass(frozen=True)
 class Form:
     """An algorithm for a collective on n ranks. rounds: messages one after another. sent: bytes over the busiest rank's
-    wire, in one direction, for each byte of the buffer. ring: neighbours alone talk, so that of a node's ranks only one sends
-    to another node; else all of them do, over the one wire of their node. turns: a rank sends and receives whole messages;
-    where both are with the same rank, gloo's one connection carries them one after the other. hidden: share of the bytes' time
-    in which rounds pass unseen: gloo cuts a rank's part of an all-reduce in two, and one half travels while the other is agreed
-    on.
+    wire, in one direction, for each byte of the buffer. ring: neighbours alone talk. turns: a rank sends and receives whole
+    messages; where both are with the same rank, gloo's one connection carries them one after the other. hidden: share of the
+    bytes' time in which rounds pass unseen: gloo cuts a rank's part of an all-reduce in two, and one half travels while the
+    other is agreed on.
     """
 
     rounds: Callable[[int], float]
@@ -211,12 +210,6 @@ class Form:
     def times(self, n: int, mutual: bool = False) -> float:
         """How often the wire is busy with a byte. mutual: a rank receives from the rank that it sends to, as of two it does."""
         return 2.0 if self.turns and (mutual or n == 2) else 1.0
-
-    def through_a_node(self, n: int, node_size: int) -> float:
-        """Bytes out of a node over those that a rank sends, where nodes of so many ranks share a wire."""
-        if node_size == 1 or n <= node_size:
-            return 1.0
-        return 1.0 if self.ring else node_size * (n - node_size) / (n - 1)
 
 
 def _log2(n: int) -> float:
@@ -264,13 +257,6 @@ ELEMENT: Final = 4
 """Bytes of an element, of which a piece in a ring has at least one."""
 
 
-NODE: Final = "node"
-
-
-CROSS: Final = "cross"
-"""Groups of ranks within a node, and of the same place in every node (`reference_impls.drivers.groups`)."""
-
-
 def measured_as(request: Request) -> str:
     """The collective of `suite.links.probe` that a request is."""
     return REDUCED[request.dtype] if request.collective == "all-reduce" else request.collective
@@ -290,8 +276,7 @@ class Network:
     """A link with the prices of its backend. efficiency: share of the rate that payload reaches. delayed: delays a round, more
     than one where a round waits for acknowledgements.
 
-    crowd: ranks that share a processor, at least 1. node_size: ranks a node, which share the wire between nodes; within: the
-    network inside of a node, where it is another.
+    crowd: ranks that share a processor, at least 1.
     """
 
     rate_bps: float
@@ -300,26 +285,15 @@ class Network:
     efficiency: float = 0.949
     delayed: float = 1.0
     crowd: float = 1.0
-    node_size: int = 1
-    within: Network | None = None
     _known: dict[Request, Parts] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def of(self, request: Request) -> Parts:
-        """What a request takes, in its group: all ranks, those of a node, or one of every node, as many at a time as a node
-        has ranks."""
+        """What a request takes."""
         parts = self._known.get(request)
         if parts is None:
-            parts = self._known[request] = self._of(request)
+            parts = self.parts(measured_as(request), request.ranks, request.nbytes, request.mutual)
+            self._known[request] = parts
         return parts
-
-    def _of(self, request: Request) -> Parts:
-        if request.group == NODE and self.within is not None:
-            return self.within.parts(measured_as(request), request.ranks, request.nbytes, request.mutual)
-        parts = self.parts(measured_as(request), request.ranks, request.nbytes, request.mutual)
-        if request.group == CROSS:
-            return replace(parts, wire_s=self.node_size * parts.wire_s)
-        share = FORMS[OF_PROBE[measured_as(request)]].through_a_node(request.ranks, self.node_size)
-        return replace(parts, wire_s=share * parts.wire_s)
 
     def parts(self, what: str, n: int, nbytes: float, mutual: bool = False) -> Parts:
         """What a collective of `nbytes` on n ranks with a wire each takes. Raises KeyError for one that has no price.
@@ -469,16 +443,16 @@ def step_seconds(step: Step, local: Local, network: Network, overlap: Overlap) -
 
 
 class _Play:
-    """One step. `free` is when a link, the one between nodes or the one within, has carried what it was given; `threads` when
+    """One step. `free` is when the link has carried what it was given; `threads` when
     each of the backend's threads has brought its last collective to its end."""
 
     def __init__(self, network: Network, local: Local, overlap: Overlap) -> None:
         self.network = network
         self.local = local
         self.overlap = overlap
-        self.free = [0.0, 0.0]
+        self.free = 0.0
         self.threads = [0.0] * THREADS
-        self._known: dict[int, list[tuple[bool, int, float, float]]] = {}
+        self._known: dict[int, list[tuple[bool, float, float]]] = {}
 
     def play(self, step: Step) -> float:
         """The whole step; buckets on their way are [when the collective under way arrives, how many were launched, all of its
@@ -519,30 +493,29 @@ class _Play:
             waiting = rest
         return self.one_by_one(step.after, now + local.update_s)
 
-    def calls(self, requests: tuple[Request, ...]) -> list[tuple[bool, int, float, float]]:
-        """Of each request: whether it is a single message, which link it takes, how long it keeps others from it, and what
+    def calls(self, requests: tuple[Request, ...]) -> list[tuple[bool, float, float]]:
+        """Of each request: whether it is a single message, how long it keeps others from it, and what
         passes until it has arrived. Equal buckets are one object, and asked once."""
         found = self._known.get(id(requests))
         if found is None:
             found = self._known[id(requests)] = [self._call(request) for request in requests]
         return found
 
-    def _call(self, request: Request) -> tuple[bool, int, float, float]:
+    def _call(self, request: Request) -> tuple[bool, float, float]:
         parts = self.network.of(request)
-        link = int(request.group == NODE and self.network.within is not None)
         waits = (self.network.crowd - 1) * self.overlap.gather_s if request.collective == ALL_GATHER else 0.0
-        return request.collective == SEND_RECV, link, parts.busy_s, parts.latency_s + waits
+        return request.collective == SEND_RECV, parts.busy_s, parts.latency_s + waits
 
-    def launch(self, call: tuple[bool, int, float, float], now: float) -> float:
+    def launch(self, call: tuple[bool, float, float], now: float) -> float:
         """When it will have arrived. Single messages wait for no thread."""
-        single, link, busy, passes = call
-        begins = max(now, self.free[link])
+        single, busy, passes = call
+        begins = max(now, self.free)
         if single:
-            self.free[link] = begins + busy
+            self.free = begins + busy
             return begins + busy + passes
         threads = self.threads
         first = min(threads)
-        ends = self.free[link] = max(begins, first) + busy
+        ends = self.free = max(begins, first) + busy
         threads[threads.index(first)] = ends + passes
         return ends + passes
 

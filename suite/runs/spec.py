@@ -26,9 +26,9 @@ from pydantic import ConfigDict, Field, Strict, ValidationError, WrapValidator, 
 from pydantic.dataclasses import dataclass
 
 from reference_impls import create, info
-from reference_impls.catalogue import BUILT_IN
+from reference_impls.catalogue import BUILT_IN, FORMERLY_FIXED
 from reference_impls.errors import UnknownOptionError, nearest
-from reference_impls.registry import registry
+from reference_impls.registry import former, registry
 from reference_impls.schedules import LearningRate
 from suite.runs.documents import checked, clause_of
 from suite.runs.files import canonical_json, disk_cached, identity, plain
@@ -264,7 +264,9 @@ def _resolve_algorithm(
         key: list(value) if isinstance(value, tuple) else value
         for key, value in method.hyperparameters.items()
     }
-    return Part(name, about.version, {**own, **hyper})
+    unsaid = FORMERLY_FIXED.get(name, ())
+    gone = {key: value for key, value in former(type(method.algorithm)).items() if key not in unsaid}
+    return Part(name, about.version, {**gone, **own, **hyper})
 
 
 def resolve_workload(

@@ -205,7 +205,7 @@ def gathered_codec(method: Method, n: int) -> Codec | None:
         getattr(type(algorithm), phase) is not getattr(CompressedGradient, phase) for phase in _PHASES
     )
     special = (
-        algorithm.form != "gather" or algorithm.granularity != "bucket" or algorithm.hierarchical
+        algorithm.form != "gather" or algorithm.granularity != "bucket"
         or algorithm.warmup_steps or algorithm.smallest
         or algorithm.optimizer != "sgd" or any(method.hyperparameters.values())
     )  # fmt: skip

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from reference_impls import create, info
-from reference_impls.registry import Method, registry
+from reference_impls.registry import Method, former, registry
 from suite.runs.files import CanonicalError
 from suite.runs.plan import make_plan
 from suite.runs.spec import Part, Rate, RunSpec, make_spec, resolve_algorithm, source_hash
@@ -160,7 +160,8 @@ def method_of(case: Case) -> Method:
     module, _, name = case.options["class"].partition(":")
     cls = getattr(importlib.import_module(module), name)
     fields, hyper = ({k: _tupled(v) for k, v in case.options[part].items()} for part in ("fields", "hyper"))
-    return Method(case.algorithm, cls(**fields), hyper)
+    own = {key: value for key, value in fields.items() if key not in former(cls)}
+    return Method(case.algorithm, cls(**own), hyper)
 
 
 def ddp_cases(spec: SessionSpec) -> list[Case]:
@@ -198,7 +199,10 @@ def _case(method: Method, kind: str, steps: int) -> Case:
     algorithm = method.algorithm
     options = {
         "class": _target(type(algorithm)),
-        "fields": {f.name: getattr(algorithm, f.name) for f in dataclasses.fields(algorithm)},
+        "fields": {
+            **former(type(algorithm)),
+            **{f.name: getattr(algorithm, f.name) for f in dataclasses.fields(algorithm)},
+        },
         "hyper": {key: value for key, value in method.hyperparameters.items() if key != "lr"},
     }
     case = Case("method", f"{method.name}: {kind}", kind, steps, method.name, options)

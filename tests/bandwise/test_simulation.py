@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import io
 import math
 from collections.abc import Iterator
@@ -16,9 +15,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from bandwise import DataParallelOptimizer, SimulatedCluster, list_algorithms, simulate
-from bandwise.simulation import DataError, Shards, Simulation, _sent, worker_seed
+from bandwise.simulation import DataError, Shards, Simulation, worker_seed
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
-from reference_impls.requests import Request
 from reference_impls.units import UnitError
 from tests.reference_impls.gloo import run_ranks
 
@@ -278,15 +276,6 @@ def test_seconds_are_those_of_the_score(algorithm: str) -> None:
         requests = list(step.requests())
         first = FORMS[OF_PROBE[measured_as(requests[0])]].rounds(4) if requests else 0
         assert took == pytest.approx(8 * sent_bytes(Recipe((step,))) / 9.1e6 + first * 3e-3)
-
-
-def test_workers_of_a_node_share_its_link() -> None:
-    world = Request("all-to-all", "gradient", 8, 800.0, "int8")
-    assert _sent(world, 1) == 700
-    assert _sent(world, 4) == 700 * 4 * 4 / 7, "four workers each send to four that are elsewhere"
-    assert _sent(dataclasses.replace(world, collective="all-reduce"), 4) == 1400, "a ring leaves a node once"
-    assert _sent(Request("all-reduce", "gradient", 2, 100.0, "float32", "cross"), 4) == 400
-    assert _sent(Request("all-reduce", "gradient", 4, 100.0, "float32", "node"), 4) == 150
 
 
 @pytest.mark.parametrize(

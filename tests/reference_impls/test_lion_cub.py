@@ -258,7 +258,6 @@ def test_more_ranks_than_the_integers_have_room_for_are_refused(bits: int, size:
         ("lion-cub-pbit", {"form": "two-phase", "levels": "both"}),
         ("lion-cub-pbit", {"form": "two-phase", "bits": 1}),
         ("lion-cub-pbit", {"form": "two-phase", "bits": 17}),
-        ("lion-cub-pbit", {"two_level": "fp16"}),
         ("lion-cub-pbit", {"local_clip_norm": 0.0}),
         ("lion-cub-pbit", {"sync_names": "("}),
     ],

@@ -1,4 +1,4 @@
-"""Options of Lion Cub around the vote: nodes, small tensors, clipping, which momenta are synchronised."""
+"""Options of Lion Cub around the vote: small tensors, clipping, which momenta are synchronised."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.errors import UnsupportedError
 from reference_impls.optimizers import Lion
 from tests.reference_impls.lion_training import (
     DECAY,
     RATE,
     SHAPES,
-    D,
     advance,
     cluster,
     gradient,
@@ -32,60 +30,6 @@ def sent(name: str, size: int, **options: Any) -> float:
     found = cluster(name, size, **options)
     advance(found, 1)
     return sum(row["wire_bytes"] for row in found.ledger.totals() if row["rank"] == 0)
-
-
-# ---- nodes ----------------------------------------------------------------------------------------------------------
-
-
-def two_level(name: str, size: int, node_size: int, **options: Any) -> SimulatedCluster:
-    return SimulatedCluster(
-        name, parameters(), size, lr=RATE, seed=4, node_size=node_size, weight_decay=DECAY,
-        momentum_sync="never", **options,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("lion-cub-1bit", {"tie_policy": "hash"}),
-        (PBIT, {}),
-        (PBIT, {"scale": "l2-stochastic"}),
-        (PBIT, {"form": "two-phase-sign", "levels": "code", "shared_scale": True}),
-    ],
-    ids=str,
-)
-def test_two_levels_vote_between_nodes_on_the_mean_of_each(name: str, options: dict[str, Any]) -> None:
-    """Equal to the bit to a cluster of as many workers as nodes, each with the mean gradient of its node.
-
-    Gradients are multiples of 1/64 and betas of 1/2, so that means and momenta are exact.
-    """
-
-    def coarse(step: int, rank: int) -> list[Tensor]:
-        return [(g * 64).round() / 64 for g in gradient(step, rank)]
-
-    exact = {"betas": (0.5, 0.5)}
-    nodes = two_level(name, 6, 2, two_level="fp32", **options, **exact)
-    alone = cluster(name, 3, **options, **exact)
-    for step in range(8):
-        own = [coarse(step, rank) for rank in range(6)]
-        nodes.step(own)
-        alone.step([[(a + b) / 2 for a, b in zip(own[2 * i], own[2 * i + 1], strict=True)] for i in range(3)])
-    for rank in range(6):
-        assert torch.equal(vector(nodes.parameters(rank)), vector(alone.parameters(0)))
-
-
-def test_two_levels_take_more_workers_than_eight_bits_have_room_for_and_say_what_crosses() -> None:
-    with pytest.raises(UnsupportedError, match="within nodes"):
-        two_level(PBIT, 128, 2)
-    found = two_level(PBIT, 128, 2, two_level="bf16")
-    advance(found, 2)
-    assert torch.isfinite(vector(found.parameters(0))).all()
-    rows = found.ledger.frame(0)
-    rows = rows[rows.step == 0].set_index("group").wire_bytes
-    assert rows["node"] == pytest.approx(2 / 2 * 2 * D)
-    assert rows["cross"] == pytest.approx(2 * 63 / 64 * (D + 1))
-    with pytest.raises(UnsupportedError, match="more bits"):
-        advance(two_level(PBIT, 256, 2, two_level="fp32"), 1)
 
 
 # ---- small tensors, clipping, names ---------------------------------------------------------------------------------

@@ -37,9 +37,7 @@ def directions(u: Tensor, step: int = 0, seed: int = SEED, **options: Any) -> li
     """What each rank makes of the updates [size, d], by the method itself."""
     algorithm = create("lion-cub-1bit", momentum_sync="never", **options).algorithm
     members = shards(len(u), [u.shape[1]], start=START, step=step, seed=seed)
-    return run(
-        [algorithm.vote(shard, shard.world, row.clone()) for shard, row in zip(members, u, strict=True)]
-    )[0]
+    return run([algorithm.vote(shard, row.clone()) for shard, row in zip(members, u, strict=True)])[0]
 
 
 def coin(stage: str, step: int, d: int) -> Tensor:
@@ -126,7 +124,7 @@ def test_bytes_sent_are_those_of_the_formula(size: int, d: int, third_verdict: b
 def test_the_answer_has_the_dtype_of_the_update(dtype: torch.dtype) -> None:
     algorithm = create("lion-cub-1bit").algorithm
     members = shards(3, [10], dtype=dtype)
-    found, _ = run([algorithm.vote(s, s.world, torch.ones(10, dtype=dtype)) for s in members])
+    found, _ = run([algorithm.vote(s, torch.ones(10, dtype=dtype)) for s in members])
     assert found[0].dtype == dtype
 
 

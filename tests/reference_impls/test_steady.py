@@ -165,7 +165,7 @@ UNUSUAL: list[tuple[str, dict[str, Any]]] = [
                        "sync_measure_every": 5, "zero_policy": "plus", "tie_policy": "minus"}),
     ("lion-cub-pbit", {"momentum_sync": "periodic", "sync_dtype": "bf16", "bits": 6, "scale": "l0", "gain": 0.3,
                        "form": "two-phase-sign", "levels": "code", "shared_scale": True, "sync_names": "0",
-                       "two_level": "bf16", "fp32_below": 9, "local_clip_norm": 2.0}),
+                       "fp32_below": 9, "local_clip_norm": 2.0}),
     ("apmsqueeze", {"total_steps": 90, "warmup_fraction": 0.2, "lr_warmup_steps": 9, "compress": "gradient",
                     "compressor": "none", "norm": "l1", "scale": "shard", "bias_correction": True,
                     "initial_variance": 0.5}),

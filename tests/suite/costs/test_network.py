@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from reference_impls.requests import Request
@@ -67,21 +65,6 @@ def test_workers_with_machines_of_their_own_share_no_processor() -> None:
     assert backend.on(Link(8, 1e9)).crowd == 4
     assert backend.on(Link(2, 1e9)).crowd == 1
     assert backend.on(Link(8, 1e9), own_machines=True).crowd == 1
-
-
-def test_a_node_s_ranks_share_its_wire() -> None:
-    """Two nodes of 4: in a ring one rank of a node sends to the other node; of an all-to-all's 7 pieces 4 do, from 4 ranks."""
-    flat = Network(8e6, 0.0, {name: Price(0.0, 0.0, 0.0) for name in PRICES}, efficiency=1.0)
-    inside = replace(flat, rate_bps=8e8)
-    network = replace(flat, node_size=4, within=inside)
-
-    def seconds(collective: str, group: str, ranks: int) -> float:
-        return network.of(Request(collective, "x", ranks, 1e6, "float32", group)).wire_s
-
-    assert seconds("all-reduce", "world", 8) == pytest.approx(1.75)
-    assert seconds("all-to-all", "world", 8) == pytest.approx(7 / 8 * 4 * 4 / 7)
-    assert seconds("all-reduce", "node", 4) == pytest.approx(1.5 / 100)
-    assert seconds("all-reduce", "cross", 2) == pytest.approx(4 * 1.0)  # four at a time
 
 
 def test_processors_work_for_bytes_and_for_messages_that_are_not_empty() -> None:

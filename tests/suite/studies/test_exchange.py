@@ -21,7 +21,6 @@ SPECIAL = (
     Quantiser("small apart, other codec", "cgx", {"form": "gather"}),
     Quantiser("small too", "cgx", {"form": "gather", "smallest": 0}),
     Quantiser("small too, two phases", "cgx", {"smallest": 0}),
-    Quantiser("nodes", "qsgd", {"hierarchical": True}),
     Quantiser("warm-up", "qsgd", {"warmup_steps": 1}),
     Quantiser("memory", "qsgd", {"error_feedback": True, "bits": 2}),
     Quantiser("signs without memory", "ef-signsgd", {"granularity": "bucket", "error_feedback": False}),
