@@ -140,7 +140,7 @@ def first_tensors(whole: Captured, elements: int) -> Captured:
 
 
 _LARGEST_BUCKET: Final = 1 << 40
-_PHASES: Final = ("plan", "reduce", "_across", "update", "synchronize")
+_PHASES: Final = ("plan", "reduce", "update", "synchronize")
 
 
 @dataclass(frozen=True)
