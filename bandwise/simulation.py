@@ -29,7 +29,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import median
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -37,7 +36,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from reference_impls import wire
+from bandwise.costs import Link, at_least_zero
 from reference_impls.drivers.ledger import Ledgers
 from reference_impls.drivers.local_workers import Unused
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
@@ -45,7 +44,7 @@ from reference_impls.layout import bare_model, bare_name, named
 from reference_impls.registry import Method, registry
 from reference_impls.requests import Step
 from reference_impls.simulated import SimulatedCluster
-from reference_impls.units import UnitError, parse_duration, parse_rate
+from reference_impls.units import parse_duration, parse_rate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -210,15 +209,15 @@ class Simulation:
     ) -> pd.Series[float]:
         """What the steps would take on as many machines: computing, bytes over 0.91 of the rate, and the delays of one exchange.
 
-        Nothing is hidden behind computing. docs/cost-model.md says how far off that is ("beside naive formulas").
+        Nothing is hidden behind computing. docs/cost-model.md says how far off that is (`bandwise.costs`).
 
         Args:
             rate: Of each worker's link: bits a second, or words such as "100mbit".
             delay: One way: seconds, or words such as "5ms".
             compute_s: Seconds of forward, backward and update on a worker; None: `compute_s`, which was measured here, without
                 the update.
-            codec_s: Seconds a step that a worker encodes and decodes; 0: not counted (`bandwise advise` says how
-                long codecs take).
+            codec_s: Seconds a step that a worker encodes and decodes; 0: not counted (`bandwise advise`
+                counts it for methods of which it was measured).
 
         Returns:
             Seconds by step, by what rank 0 asked for in it.
@@ -228,26 +227,14 @@ class Simulation:
         """
         import pandas as pd
 
-        asked = {
-            "rate": parse_rate(rate) if isinstance(rate, str) else rate,
-            "delay": parse_duration(delay) if isinstance(delay, str) else delay,
-            "compute_s": self.compute_s if compute_s is None else compute_s,
-            "codec_s": codec_s,
-        }
-        for name, value in asked.items():
-            if not (value > 0 if name.endswith("rate") else 0 <= value < math.inf):
-                raise UnitError(
-                    f"{name} is {value}: give a number {'above' if name.endswith('rate') else 'of at least'} 0"
-                )
-
-        def sending(step: Step) -> float:
-            requests = list(step.requests())
-            exchange = _FORMS[requests[0].collective][1](requests[0].ranks) if requests else 0
-            sent = sum(_FORMS[request.collective][0](request.nbytes, request.ranks) for request in requests)
-            seconds = 8 * sent / (asked["rate"] * EFFICIENCY)
-            return seconds + exchange * asked["delay"]
-
-        took = {id(step): asked["compute_s"] + codec_s + sending(step) for step in self._steps}
+        link = Link(
+            parse_rate(rate) if isinstance(rate, str) else rate,
+            parse_duration(delay) if isinstance(delay, str) else delay,
+        )
+        local = self.compute_s if compute_s is None else compute_s
+        at_least_zero("compute_s", local)
+        at_least_zero("codec_s", codec_s)
+        took = {id(step): local + codec_s + link.step_seconds(step) for step in self._steps}
         index = pd.Index([row["step"] for row in self._rows], name="step")
         return pd.Series([took[id(step)] for step in self._steps], index=index, name="seconds", dtype=float)
 
@@ -262,19 +249,6 @@ class Simulation:
             **self._cluster.state_dict(),
             "buffers": {bare_name(k): buffer.detach().clone() for k, buffer in self._model.named_buffers()},
         }
-
-
-EFFICIENCY: Final = 0.91
-"""Share of a link's rate that payload reaches."""
-_FORMS: Final[Mapping[str, tuple[Callable[[float, int], float], Callable[[int], int]]]] = MappingProxyType(
-    {
-        "all-reduce": (wire.all_reduce, lambda n: 2 * (n - 1)),
-        "all-gather": (wire.all_gather, lambda n: n - 1),
-        "all-to-all": (wire.all_to_all, lambda n: 1),
-        "send-recv": (lambda payload, n: payload, lambda n: 1),
-    }
-)
-"""Collective -> bytes that a rank sends of so many that it hands over, on n ranks; and messages one after another."""
 
 
 def simulate(

@@ -1,5 +1,5 @@
 """What is made of declarations and of published tables: README's picture, table and advice, the pages of verbs, of methods
-and of file formats, JSON Schemas, claims and the cost model: `make docs`.
+and of file formats, JSON Schemas, claims, and what `bandwise advise` knows: `make docs`.
 
 A page has blocks ``<!-- table: keys KIND -->`` ... ``<!-- end of table -->``; what stands between them is made here. Tests hold
 all of it equal to what is made.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import textwrap
 import warnings
@@ -26,12 +27,12 @@ from scipy import stats
 from bandwise import output
 from bandwise.cli import main, parser
 from bandwise.verbs import GROUPS, load
+from docs.measured import files as advice_known
 from reference_impls.catalogue import BUILT_IN
 from reference_impls.facts import facts
 from reference_impls.registry import create, info
 from report.drawing.numbers import weight
 from report.drawing.theme import FAMILIES
-from report.pages import costs
 from report.rendering import slug
 from report.study.data import SHARDINGS
 from slurm.profile import ProfileFile
@@ -44,10 +45,6 @@ from suite.analysis.tables import Row, read_frame, read_table, table_path
 from suite.claims import columns as claims_record
 from suite.claims.claim import WORDS, ClaimFile, load_claims
 from suite.claims.columns import CLAIMS, VERDICT_TABLES, statements
-from suite.costs import document as cost_document
-from suite.costs.columns import BREAK_EVEN_CHECKS
-from suite.costs.document import COST_TABLES
-from suite.costs.external import Rules, Source
 from suite.runs.documents import json_schema, key_rows
 from suite.runs.files import dump, write_atomic
 from suite.runs.result import RESULT_VERSION, Evaluation, Note, Result
@@ -67,8 +64,6 @@ KINDS: Final = MappingProxyType(
     {
         "claim": ClaimFile,
         "evaluation": Evaluation,
-        "external": Source,
-        "external-rules": Rules,
         "learning-rates": RatesFile,
         "profile": ProfileFile,
         "result": Result,
@@ -82,8 +77,6 @@ KINDS: Final = MappingProxyType(
 TABLES: Final = (
     *(*OF_SWEEP, *OF_SESSION, REFUSED),
     *(*VERDICT_TABLES, RATE_DISTORTION, EQUAL_LEVELS, SIGN_AGREEMENT),
-    *COST_TABLES,
-    BREAK_EVEN_CHECKS,
 )
 """All tables whose columns pages list."""
 FRONT: Final = (
@@ -207,15 +200,6 @@ def made() -> Iterator[tuple[Path, str]]:
             yield page, fill(text, ROOT / "results", {"keys": keys, "columns": columns})
     for name, schema in schemas().items():
         yield SCHEMAS / name, dump(schema, indent=1) + "\n"
-
-
-def cost_model() -> Iterator[tuple[Path, str]]:
-    """The pages of the cost model and their pictures, of published tables where there are any."""
-    root = documents_root(ROOT / "results")
-    for name, text in costs.pictures(root, cost_document.places(root)).items():
-        yield costs.IMAGES / name, text
-    for page in costs.DOCUMENTS:
-        yield page, cost_document.filled(page.read_text(encoding="utf-8"), root)
 
 
 def decided() -> Iterator[tuple[Path, str]]:
@@ -559,11 +543,15 @@ def _share(row: Row) -> str:
 
 def advice(root: Path, rows: str) -> str:
     """The first rows of what `bandwise advise` answers to README's question."""
+    del root  # what it knows comes with the package
     command = ["advise", *FRONT_QUESTION.split()]
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        assert main([*command, "--json", "--results", str(root)]) == 0
-    found = json.loads(said.getvalue())["methods"][: int(rows)]
-    text = output.table(found, ["method", "step_ms", "speedup", "MB_sent", "pays_below_vs_bf16"])
+        assert main([*command, "--json"]) == 0
+    found = [
+        {**row, "worth": f"{row['worth']:.2f} [{row['worth_low']:.2f}, {row['worth_high']:.2f}]"}
+        for row in json.loads(said.getvalue())["methods"][: int(rows)]
+    ]
+    text = output.table(found, ["method", "step_ms", "overlapped_ms", "speedup", "MB_sent", "worth"])
     return f"```console\n$ bandwise {' '.join(command)}\n{text}\n...\n```"
 
 
@@ -709,5 +697,7 @@ def front() -> Iterator[tuple[Path, str]]:
 
 
 if __name__ == "__main__":
-    for path, text in (*made(), *cost_model(), *decided(), *front()):
+    for path, text in itertools.chain(
+        made(), advice_known(), decided(), front()
+    ):  # README shows what is known by then
         write_atomic(path, text)

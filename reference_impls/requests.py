@@ -1,18 +1,18 @@
 """What a step asks of the network, in numbers: which collectives, over which group, of how many bytes, bucket by bucket.
 
-Plain data, which needs no torch: `reference_impls.drivers.requests` writes it down, a cost model reads it.
+Plain data, which needs no torch: `reference_impls.drivers.requests` writes it down, `bandwise.costs` reads it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """A collective as one rank asks for it. ranks: in its group. nbytes: of the buffer that is handed over. group: world, node or
-    cross. mutual: a message goes to the rank from which one comes. grows: with the model."""
+    cross."""
 
     collective: str
     stage: str
@@ -20,8 +20,6 @@ class Request:
     nbytes: float
     dtype: str
     group: str = "world"
-    mutual: bool = False
-    grows: bool = field(default=True, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,9 +139,9 @@ def asset(name: str) -> str:
     return (HERE / "static" / name).read_text(encoding="utf-8").strip()
 
 
-def script(*names: str) -> str:
-    """What stands in a page's script: that of its pictures and wide tables, and the named ones, by default that of tables."""
-    return "\n".join(asset(name) for name in (*(names or ("table.js",)), "pictures.js"))
+def script() -> str:
+    """What stands in a page's script: that of its tables and pictures."""
+    return "\n".join(asset(name) for name in ("table.js", "pictures.js"))
 
 
 def lean(css: str, classes: Collection[str]) -> str:

@@ -132,7 +132,6 @@ WAITS = {
 COMPILES = "tests of what is compiled"
 SHARES = {
     "tests/report/": "tests/report",
-    "tests/suite/costs/": "tests/suite/costs",
     "tests/suite/workloads/": "tests/suite/workloads",
     "tests/reference_impls/codecs/test_compiled.py": COMPILES,
     "tests/reference_impls/test_gpu_code.py": COMPILES,

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from bandwise.cli import main
 from bandwise.verbs import VERBS
-from docs import make
+from docs import make, measured
 from reference_impls import SimulatedCluster
 from reference_impls.catalogue import BUILT_IN
 from reference_impls.registry import Method
@@ -164,6 +164,20 @@ def commands(path: str) -> list[str]:
     """The commands of a document's blocks of shell, without comments and what is aligned beside them."""
     lines = "\n".join(blocks(path, "sh")).replace("\\\n", " ").splitlines()
     return [re.split(r"\s#|\s{3,}[a-z]", line.strip())[0].strip() for line in lines]
+
+
+def test_what_advice_knows_is_of_the_tables_that_ship() -> None:
+    for path, text in measured.files():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make docs`"
+
+
+def test_own_computing_is_weighed_by_steps_and_rounds_lie_on_a_line() -> None:
+    timed = {"round-4": 1.25, "round-16": 1.0625, "sync": 3.0, "step": 2.0}  # 1 a step, and 1 a round
+    assert measured._composed({"round-8": 2, "round-4": 1}, timed) == pytest.approx(1 + 3 / 20)
+    assert measured._composed({"step": 30, "sync": 10}, timed) == pytest.approx(2.25)
+    assert measured._composed({"round-8": 2}, {"round-4": 1.25}) == 1.25
+    assert measured._composed({"warm-up": 1, "step": 9}, timed) is None
+    assert measured._composed({}, timed) is None
 
 
 def test_what_is_generated_is_up_to_date() -> None:

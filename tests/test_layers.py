@@ -32,8 +32,7 @@ PACKAGES = {
         "timing": 4,
         "analysis": 5,
         "studies": 6,
-        "costs": 7,
-        "claims": 8,
+        "claims": 7,
     },
     "report": {"drawing": 0, "pages": 1, "study": 2, "site": 3},
 }
@@ -186,9 +185,6 @@ def test_a_page_is_made_of_tables_and_loads_nothing_that_makes_them() -> None:
     makers |= {
         f"suite.analysis.{name}"
         for name in ("collect", "check", "join", "session_tables", "speed", "summary")
-    }
-    makers |= {
-        f"suite.costs.{name}" for name in ("break_even", "model", "prices", "recipe", "samples", "score")
     }
     makers |= {"suite.timing.cases", "suite.timing.subject", "suite.links.probe", "suite.links.cluster"}
     assert not makers & found

@@ -11,9 +11,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def test_changes_are_mapped_to_the_tests_of_their_folders() -> None:
-    assert touched.arguments(["suite/costs/score.py", "docs/timing.md"]) == [
+    assert touched.arguments(["suite/claims/verdict.py", "docs/timing.md"]) == [
         "tests/golden",
-        "tests/suite/costs",
+        "tests/suite/claims",
     ]
     assert touched.arguments(["suite/sweeps/quick.yaml"]) == ["tests/golden", "tests/suite"]
     assert touched.arguments(["report/study/page.py", "tests/slurm/test_jobs.py"]) == [

@@ -22,7 +22,6 @@ ARGUMENTS = {
     "cluster": ["status"],
     "collect": ["quick"],
     "compare": ["a", "b"],
-    "costs": ["score"],
     "export": ["quick"],
     "info": [METHOD],
     "new": ["method", "my-method"],
@@ -40,7 +39,7 @@ ARGUMENTS = {
     "watch": ["quick"],
 }
 """Of verbs that want some."""
-ALONE = {"info", "list", "new", "schedule", "test-method"}
+ALONE = {"advise", "info", "list", "new", "schedule", "test-method"}
 """Verbs that need no checkout."""
 CODE = """
 import io, json, sys, traceback
@@ -102,10 +101,3 @@ def test_every_verb_answers_or_says_what_it_needs(site: Path, tmp_path: Path) ->
         assert code == 2, (verb, code, said)
         assert "works in a checkout of the project" in said, (verb, said)
         assert said.count("\n") == 1, (verb, said)
-
-
-def test_the_readme_shows_no_other_verb_without_a_checkout() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    before, advise, _ = text.partition("$ bandwise advise")
-    assert advise
-    assert "In a checkout" in before.rpartition("\n## ")[2]

@@ -1,7 +1,7 @@
 """Which long tests a submission needs: `python -m tests.touched [BASE]` prints what pytest is to be given, a line an argument.
 
 What changed since the merge base with BASE (origin/main, else main, else the commit before) is mapped to folders of tests by
-name: `suite/costs` is tested in `tests/suite/costs`. For `reference_impls`, whose long tests take hours, it is the test files
+name: `suite/claims` is tested in `tests/suite/claims`. For `reference_impls`, whose long tests take hours, it is the test files
 that name a changed module, with the rows of those methods alone that import it; where that is most methods, of a sample.
 """
 

@@ -47,7 +47,6 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         },
         "speed": {
             "session": "time the methods of a study on an emulated cluster",
-            "costs": "the cost model: probe, predict a session, score",
         },
         "emulated clusters": {
             "doctor": "what this machine lacks for an emulated cluster, and the command that helps",

@@ -1,17 +1,14 @@
 """Which method to run for a model, a link and a number of workers: predicted seconds a step, and where each starts to pay.
 
-  bandwise advise --params 110e6 --workers 16 --rate 10gbit --compute-ms 180
+  bandwise advise --params 110e6 --workers 16 --rate 1gbit --compute-ms 180
 
---compute-ms is what a step takes on one worker without communication. A method stands as `bandwise try --methods` takes it:
-its name, and the options of `create` that are not its defaults. Its own computing is that of this project's codecs on the
-processor that the table's facts name, a thread a worker. Time is that of as many steps; what studies say of accuracy after as
-many stands beside it. Break-even: below this rate the method's step is shorter than the reference's. The model's errors, with
-what it had not seen when they were found, are printed below.
+--compute-ms is what a step takes on one worker without communication. A method stands as `create` and `bandwise try --methods`
+take it, NAME:option=value. A step is computing, the method's own computing (kappa, a share of it, as published sessions
+measured it), bytes over 0.91 of the rate, and delays; where all overlaps it is the longer one of computing and communication.
+*Plain* is torch's own DDP, the faster of bf16 and fp32.
 
---device and --transport replace codecs and prices by those of the rules by which published measurements are predicted
-(results/external/rules.yaml), and --no-overlap exchanges the whole model when backward is over, as some systems do.
-
---measure probes the network first, in place of --rate: run the same command on every worker, as torchrun or srun do.
+Worth: how many of plain training's steps one of the method's is worth, in the published study whose model is nearest in size.
+Net: worth times speedup. Both are of that study's model: seconds are predicted here, accuracy is not.
 """
 
 from __future__ import annotations
@@ -20,28 +17,44 @@ import argparse
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from bandwise.options import add_results_option, require_checkout, results_root
 from bandwise.output import print_json, table
 
 if TYPE_CHECKING:
-    from suite.costs.advice import Kept, Predicted, Question
+    from bandwise.costs import Link, Predicted
 
 NAME = "advise"
-COLUMNS = (
+METHODS: Final = (
+    "streaming-diloco:period=16:fragments=2",
+    "zero-one-adam",
+    "qsr-adamw:h_base=4:alpha=0.002",
+    "local-adamw:period=8",
+    "apmsqueeze",
+    "global-qsgd:optimizer=adamw:dithering=exponential",
+    "lion-cub-1bit:momentum_sync=never",
+    "powersgd:optimizer=adamw:rank=4",
+    "allreduce-bf16:optimizer=adamw",
+    "control-one-worker:optimizer=adamw",
+)
+"""What is compared unless methods are named; the last two are the alternatives: plain training in bf16, one worker alone."""
+COLUMNS: Final = (
     "method",
     "step_ms",
+    "overlapped_ms",
     "speedup",
-    "own_ms",
     "MB_sent",
-    "bucket_MB",
-    "pays_below_vs_fp32",
-    "pays_below_vs_bf16",
-    "accuracy",
+    "pays_below",
+    "kappa",
+    "worth",
+    "net",
+    "measured_on",
 )
+PLAIN: Final = {"bf16": "allreduce-bf16", "fp32": "allreduce"}
+"""Precision of plain training -> a method that sends as much."""
+LARGER: Final = 10.0
+"""A model of more than so many times the parameters is another one: what a study says of it is not known to hold."""
 
 
 class AdviceRequestError(ValueError):
@@ -51,111 +64,83 @@ class AdviceRequestError(ValueError):
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     model = parser.add_mutually_exclusive_group(required=True)
-    model.add_argument("--params", type=float, metavar="N", help="parameters of the model, such as 110e6")
+    model.add_argument(
+        "--params", type=float, metavar="N", help="parameters of the model, such as 110e6: shapes are a GPT's"
+    )
     model.add_argument(
         "--shapes",
         type=Path,
         metavar="FILE",
-        help="the model itself, where buckets and matrices count: JSON of `[list(p.shape) for p in model.parameters()]`",
+        help="the model itself, where matrices count: JSON of `[list(p.shape) for p in model.parameters()]`",
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="workers, each with a link of its own")
-    parser.add_argument("--rate", help="of each worker's link, such as 10gbit")
+    parser.add_argument("--workers", type=int, required=True, metavar="N", help="each with a link of its own")
+    parser.add_argument("--rate", required=True, help="of each worker's link, such as 10gbit")
     parser.add_argument("--delay", default="0us", metavar="TIME", help="one way, such as 50us (default: 0us)")
     parser.add_argument(
-        "--compute-ms",
-        type=float,
-        required=True,
-        metavar="MS",
+        "--compute-ms", type=float, required=True, metavar="MS",
         help="a step on a worker while the others compute too, nothing sent",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--bucket-mb",
-        type=float,
-        metavar="MB",
-        help="size of a method's buckets (default: the faster of 4 and 25)",
-    )
-    parser.add_argument(
-        "--cores",
-        type=int,
-        metavar="N",
-        help="workers share this many cores, as on an emulated cluster; default: they share none",
-    )
-    parser.add_argument(
-        "--no-overlap",
-        action="store_true",
-        help="communication begins when backward is over (default: they overlap)",
-    )
-    parser.add_argument(
-        "--device",
-        metavar="CLASS",
-        help="codecs by the rules of published measurements: v100, a100, h100, cpu, ... (default: as timed here)",
-    )
-    parser.add_argument(
-        "--transport",
-        default="gloo",
-        metavar="NAME",
-        help="what carries collectives, by the same rules: gloo, nccl-socket, nccl-ib, ... (default: gloo)",
-    )
-    parser.add_argument("--measure", action="store_true", help="probe the network of these processes first")
-    parser.add_argument(
-        "--evidence", action="store_true", help="list the studies behind each verdict on accuracy"
-    )
-    add_results_option(parser)
+        "--steps", type=int, default=1000, metavar="N",
+        help="of the training, by which some methods plan (default: 1000)",
+    )  # fmt: skip
+    parser.add_argument("--methods", metavar="A,B,...", help="in place of the usual ones")
 
 
 def run(args: argparse.Namespace) -> int:
     """Answer."""
-    require_checkout(NAME)
+    from bandwise.costs import Link, method_of, predict, published, score_words, sent, transformer_shapes
     from reference_impls.units import parse_duration, parse_rate
-    from suite.costs.advice import OWN, SIZES, AdviceError, Question, advise, read_kept
 
-    root = results_root(args)
-    kept = read_kept(root)
-    if kept is None:  # other tables than what is kept was made of: a minute
-        from suite.costs.methods import gathered
-        from suite.costs.model import model_of
-        from suite.costs.samples import known
-
-        everything = known(root)
-        kept = gathered(root, everything, model_of(everything))
-    model = kept.model
-    workers, rate = args.workers, None if args.rate is None else parse_rate(args.rate)
-    delay = parse_duration(args.delay)
-    if args.measure:
-        if args.transport != OWN:
-            raise AdviceError("--measure finds the prices of this network: leave out --transport")
-        from suite.costs.prices import measure
-
-        measured = measure(root / "meetings")
-        if measured.rank:
-            return 0
-        model, rate, delay = replace(model, backend=measured.backend(model.backend)), measured.rate_bps, 0.0
-        workers = workers or measured.world_size
-    if workers is None or rate is None:
-        raise AdviceRequestError("give --workers and --rate, or --measure on every worker")
-    shapes = () if args.shapes is None else _shapes(args.shapes)
-    question = Question(
-        parameters=args.params if args.shapes is None else sum(math.prod(shape) for shape in shapes),
-        workers=workers,
-        rate_bps=rate,
-        compute_s=args.compute_ms / 1e3,
-        delay_s=delay,
-        bucket_sizes=SIZES if args.bucket_mb is None else (int(args.bucket_mb * 2**20),),
-        cores=args.cores,
-        shapes=shapes,
-        overlap=not args.no_overlap,
-        transport=args.transport,
-        device=args.device or "",
-        constants=kept.constants,
-    )
-    _show(args, question, advise(question, kept.methods, model), kept)
+    shapes = _shapes(args.shapes) if args.shapes else None
+    parameters = sum(math.prod(shape) for shape in shapes) if shapes else args.params
+    for name, value, least in (
+        ("params", parameters, 1),
+        ("workers", args.workers, 2),
+        ("steps", args.steps, 1),
+    ):
+        if not least <= value < math.inf:
+            raise AdviceRequestError(f"--{name} {value:g}: give a number of at least {least}")
+    if not 0 < args.compute_ms < math.inf:
+        raise AdviceRequestError(f"--compute-ms {args.compute_ms:g}: give a number above 0")
+    shapes = shapes or transformer_shapes(parameters)
+    link, compute_s = Link(parse_rate(args.rate), parse_duration(args.delay)), args.compute_ms / 1e3
+    plain = {
+        precision: predict(
+            sent(method_of(name, args.steps), shapes, args.workers, args.steps), link, compute_s, 0.0
+        )
+        for precision, name in PLAIN.items()
+    }
+    texts = METHODS if args.methods is None else tuple(filter(None, args.methods.split(",")))
+    rows = [_row(text, args, parameters, shapes, link, plain) for text in dict.fromkeys(texts)]
+    rows.sort(key=lambda row: (row["refused"] != "", row["step_ms"] or 0.0))
+    rho = plain["bf16"].step_s / compute_s - 1
+    if args.json:
+        print_json({
+            "predicted": True, "parameters": parameters, "workers": args.workers, "rate_bps": link.rate_bps,
+            "delay_s": link.delay_s, "compute_s": compute_s, "rho": rho, "methods": rows,
+            "plain": {
+                name: {"step_ms": _rounded(1e3 * of.step_s), "MB_sent": _rounded(of.nbytes / 1e6)}
+                for name, of in plain.items()
+            },
+            "formula_error": published()[1],
+        })  # fmt: skip
+        return 0
+    print(f"rho {rho:.2g}: plain bf16 training communicates {rho:.2g} times as long as it computes")
+    print(f"{_best(rows)}: predicted seconds, not accuracy\n")
+    print(table([_shown(row) for row in rows], COLUMNS))
+    steps = ", ".join(f"{name} {1e3 * of.step_s:.4g} ms" for name, of in plain.items())
+    print(f"\nspeedup, pays_below: against torch's own DDP, {steps}, where nothing overlaps")
+    for line in _caveats(rows, parameters):
+        print(line)
+    print(f"error of the formula: {'; '.join(score_words())}")
     return 0
 
 
-def _shapes(path: Path) -> tuple[tuple[int, ...], ...]:
+def _shapes(path: Path) -> list[tuple[int, ...]]:
     try:
         listed = json.loads(path.read_text(encoding="utf-8"))
-        shapes = tuple(tuple(shape) for shape in listed)
+        shapes = [tuple(shape) for shape in listed]
     except OSError as error:
         raise AdviceRequestError(f"--shapes {path}: {error.strerror}") from error
     except (ValueError, TypeError) as error:
@@ -169,89 +154,108 @@ def _shapes(path: Path) -> tuple[tuple[int, ...], ...]:
     return shapes
 
 
-def _show(args: argparse.Namespace, question: Question, predictions: Sequence[Predicted], kept: Kept) -> None:
-    from suite.costs.advice import best_known, of_configuration, shown_worse, verdict
+def _row(
+    text: str,
+    args: argparse.Namespace,
+    parameters: float,
+    shapes: Sequence[Sequence[int]],
+    link: Link,
+    plain: dict[str, Predicted],
+) -> dict[str, Any]:
+    """A method's numbers; None where there is none."""
+    from bandwise.costs import measured, method_of, pays_below, predict, sent
+    from reference_impls.errors import UnsupportedError
 
-    references = [method for method in predictions if not method.algorithm]
-    reference = min(method.step_s for method in references)
-    band = kept.band(question)
-    rows: dict[str, dict[str, Any]] = {}
-    for method in predictions:
-        judged = of_configuration(method.configuration, kept.studies) if method.configuration else []
-        accuracy = verdict(judged, question.parameters) if method.algorithm else "reference"
-        speedup = reference / method.step_s
-        name = method.name or method.label
-        rows.setdefault(name, {
-            "method": name,
-            "step_ms": _rounded(1e3 * method.step_s),
-            "speedup": _rounded(speedup),
-            "speedup_low": None if band is None else _rounded(speedup / (1 + band)),
-            "speedup_high": None if band is None else _rounded(speedup * (1 + band)),
-            "own_ms": _rounded(1e3 * (method.local_s - question.compute_s)),
-            "MB_sent": _rounded(method.wire_bytes / 1e6),
-            "bucket_MB": _rounded(method.bucket_bytes / 2**20) if method.bucket_bytes else "-",
-            "pays_below_vs_fp32": _rate(method.break_even.get("fp32")),
-            "pays_below_vs_bf16": _rate(method.break_even.get("bf16")),
-            "accuracy": method.refused or accuracy,
-            "worse": shown_worse(judged),
-            "evidence": [study.text for study in best_known(judged)],
-        })  # fmt: skip
-    told = [rows.pop(method.label) for method in references]
-    ranked = sorted(
-        rows.values(),
-        key=lambda row: (row["step_ms"] is None, row["worse"], row["step_ms"] or math.inf),
+    method = method_of(text, args.steps)
+    known = measured(method, parameters)
+    row: dict[str, Any] = {
+        "method": text, "refused": "", "step_ms": None, "overlapped_ms": None, "speedup": None, "overlapped_speedup": None,
+        "MB_sent": None, "pays_below_bps": None, "kappa": known.kappa if known else None,
+        "worth": None, "worth_low": None, "worth_high": None, "net": None, "net_low": None, "net_high": None, "n": None,
+        "parameters": known.parameters if known else None, "study": known.study if known else None,
+    }  # fmt: skip
+    try:
+        kinds = sent(method, shapes, args.workers, args.steps)
+    except UnsupportedError as error:
+        return {**row, "refused": str(error)}
+    found = predict(kinds, link, args.compute_ms / 1e3, row["kappa"])
+    best = min(plain.values(), key=lambda one: one.step_s)
+    speedup = best.step_s / found.step_s
+    below = pays_below(found, best)
+    row |= {
+        "step_ms": _rounded(1e3 * found.step_s), "overlapped_ms": _rounded(1e3 * found.overlapped_s),
+        "speedup": _rounded(speedup), "overlapped_speedup": _rounded(best.overlapped_s / found.overlapped_s),
+        "MB_sent": _rounded(found.nbytes / 1e6), "pays_below_bps": _rounded(below) if math.isfinite(below) else "always",
+    }  # fmt: skip
+    if known is not None and known.worth is not None and known.low is not None and known.high is not None:
+        row |= {
+            "worth": known.worth, "worth_low": known.low, "worth_high": known.high, "n": known.n,
+            "net": _rounded(known.worth * speedup), "net_low": _rounded(known.low * speedup),
+            "net_high": _rounded(known.high * speedup),
+        }  # fmt: skip
+    return row
+
+
+def _best(rows: Sequence[dict[str, Any]]) -> str:
+    worthy = [row for row in rows if row["net"] is not None]
+    if worthy:
+        best = max(worthy, key=lambda row: row["net"])
+        words = f"{best['net']:g} [{best['net_low']:g}, {best['net_high']:g}]"
+        if best["net_low"] <= 1:
+            return f"no method here is predicted to be worth it; the highest net speedup is {words}, of {best['method']}"
+        return f"highest predicted net speedup over plain training: {words}, {best['method']}"
+    timed = [row for row in rows if row["step_ms"] is not None]
+    return (
+        f"shortest predicted step: {timed[0]['method']}, {timed[0]['step_ms']:g} ms"
+        if timed
+        else "no method can be used so"
     )
-    if args.json:
-        print_json({
-            "parameters": question.parameters, "workers": question.workers, "rate_bps": question.rate_bps,
-            "delay_s": question.delay_s, "compute_s": question.compute_s, "overlap": question.overlap,
-            "transport": question.transport, "device": question.device or None, "methods": ranked, "references": told,
-            "model_error": list(kept.errors), "error_band": band, "predicted": True, "timed_on": kept.timed_on,
-        })  # fmt: skip
-        return
-    print(table(ranked, COLUMNS))
-    whose = (
-        f"by the rules of published measurements, device {question.device}"
-        if question.device
-        else f"as timed on {kept.timed_on}, one thread a worker"
-    )
-    print(f"\nPredicted, not measured. Own computing {whose}; transport {question.transport}.")
-    steps = ", ".join(f"{row['method']} {row['step_ms']:g} ms" for row in told)
-    print(f"speedup: over the faster of torch's own, {steps}; rho of fp32: {_rho(question):.2g}")
-    if not kept.errors:
-        print("model error: not scored yet; `bandwise costs score`")
-    for row in kept.errors:
-        print(
-            f"model error, {row['left_out']} not seen before: median {100 * row['median_error']:.0f} %, "
-            f"worst {100 * row['worst_error']:.0f} % (n = {row['n']})"
-        )
-    if band is not None:
-        print(f"half of such predictions are off by at most {100 * band:.0f} %: the band of a speedup")
-    if args.evidence:
-        for row in ranked:
-            for line in row["evidence"]:
-                print(f"{row['method']}: {line}")
 
 
-def _rho(question: Question) -> float:
-    n = question.workers
-    seconds = 2 * (n - 1) / n * 32 * question.parameters / question.rate_bps
-    return float(seconds / max(question.compute_s, 1e-9))
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    if row["refused"]:
+        return {"method": row["method"], "measured_on": row["refused"]}
+    below = row["pays_below_bps"]
+    return {
+        **row,
+        "pays_below": "always" if below == "always" else _rate(below),
+        "kappa": "not known" if row["kappa"] is None else f"{row['kappa']:.2f}",
+        "worth": _interval(row, "worth"),
+        "net": _interval(row, "net"),
+        "measured_on": "-" if row["study"] is None else f"{row['study']}, {row['parameters'] / 1e6:.2g} M"
+        + (f", n = {row['n']}" if row["n"] else ""),
+    }  # fmt: skip
 
 
-def _rounded(value: float) -> float | None:
-    """Three digits of the first nine, so that the last bits of a sum decide nothing."""
-    return float(f"{float(f'{value:.9g}'):.3g}") if math.isfinite(value) else None
-
-
-def _rate(bits: float | None) -> str:
-    if bits is None:
+def _interval(row: dict[str, Any], name: str) -> str:
+    if row[name] is None:
         return "-"
-    if bits == 0:
+    return f"{row[name]:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
+
+
+def _caveats(rows: Sequence[dict[str, Any]], parameters: float) -> list[str]:
+    found = []
+    if unknown := [row["method"] for row in rows if row["kappa"] is None and not row["refused"]]:
+        found.append(f"codec seconds not known, and not counted: {', '.join(unknown)}")
+    sizes = [row["parameters"] for row in rows if row["worth"] is not None]
+    if sizes:
+        found.append(
+            "intervals of net are those of worth, which was measured on models of "
+            f"{min(sizes) / 1e6:.2g} to {max(sizes) / 1e6:.2g} M parameters, kappa beside it on processors"
+            + (f"; for {parameters / 1e6:.3g} M neither is known" if parameters > LARGER * max(sizes) else "")
+        )
+    return found
+
+
+def _rounded(value: float) -> float:
+    """Four digits of the first nine, so that the last bits of a sum decide nothing."""
+    return float(f"{float(f'{value:.9g}'):.4g}")
+
+
+def _rate(bits: float) -> str:
+    if not bits:
         return "never"
-    if math.isinf(bits):
-        return "always"
     for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6)):
         if bits >= size:
-            return f"{_rounded(bits / size):.3g} {unit}"
-    return f"{_rounded(bits):.3g} bit/s"
+            return f"{bits / size:.3g} {unit}"
+    return f"{bits:.3g} bit/s"

@@ -4,7 +4,7 @@
     bandwise publish quick --replace             # in place of what is published and different; git keeps what it was
     bandwise publish quick --replace --keep-runs # with published runs where they are not here: more arms, seeds, new rates
     bandwise publish quick --as 2026-11-20-quick # by itself under a label, beside what comes later, or beside another machine's
-    bandwise publish costs                       # also: claims, predictions
+    bandwise publish claims                      # the record of claims, and tables that were made for a claim
     bandwise publish --verify                    # every published file against its hash
 
 Nothing else writes there. Refused is what is not whole (a run that has not finished, a link without numbers), what
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from pathlib import Path
 
 from bandwise.options import OptionError, add_results_option, require_checkout, results_root
 from bandwise.output import print_json
@@ -30,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name",
         nargs="?",
-        help="a sweep or a session, by name or path of its .yaml file; costs, claims",
+        help="a sweep or a session, by name or path of its .yaml file; claims",
     )
     parser.add_argument(
         "--replace", action="store_true", help="take the place of what is published and different"
@@ -63,22 +62,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         for one in found:
             print(f"{one.name}: published {one.day}, {one.files} files, fingerprint {one.fingerprint}")
-        if not advice_is_current(root):
-            print(
-                "advice as it ships is of other tables than are published now; keep it again: `bandwise costs keep --published`, "
-                "then `bandwise publish costs --replace`"
-            )
     return 0
-
-
-def advice_is_current(root: Path) -> bool:
-    """Whether the advice that is published, if any is, was kept of the tables that are."""
-    from suite.analysis.published import published_root
-    from suite.costs.advice import NAME as KEPT
-    from suite.costs.advice import read_kept
-
-    shared = published_root(root)
-    return not (shared / "tables" / KEPT).is_file() or read_kept(shared) is not None
 
 
 def _verify(args: argparse.Namespace, root: object) -> int:

@@ -3,7 +3,7 @@
 bandwise report                 a site: a first page with the answer, every study, every method, every run, claims, comparisons
 bandwise report --no-runs       the same without the pages of single runs
 bandwise report quick           the page of one sweep, whole by itself
-bandwise report claims          the claims on record; also: advice, literature, scaling, rate-distortion
+bandwise report claims          the claims on record; also: rate-distortion
 
 Tables are brought up to date from the run folders first. What was made here is shown where it is whole (every run has ended,
 every link gave numbers), what is published otherwise, a study's tables always as one; pages say which. --local shows what
@@ -21,7 +21,7 @@ from bandwise.options import OptionError, add_results_option, require_checkout, 
 from bandwise.output import print_json
 
 NAME = "report"
-PAGES = ("advice", "claims", "literature", "scaling", "rate-distortion")
+PAGES = ("claims", "rate-distortion")
 """Pages that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
 EVERYTHING = "all"
 """Stands for the site, as no name does."""

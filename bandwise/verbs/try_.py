@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from bandwise.options import TOP, add_results_option, parse_value, require_checkout, results_root
+from bandwise.options import add_results_option, require_checkout, results_root
 from bandwise.output import ProgressLine, print_json, table
 
 if TYPE_CHECKING:
@@ -89,8 +89,9 @@ def run(args: argparse.Namespace) -> int:
     require_checkout(NAME)
     import torch
 
+    from bandwise.costs import parsed, score_words
     from reference_impls.units import parse_duration, parse_rate
-    from report.pages.trial import Trial, build_trial_page, score_of
+    from report.pages.trial import Trial, build_trial_page
 
     if args.seeds < 1 or args.threads < 1:
         raise TryError(f"--seeds {args.seeds} --threads {args.threads}: give at least 1 of each")
@@ -99,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     texts = METHODS[args.optimizer] if args.methods is None else tuple(filter(None, args.methods.split(",")))
     if len(set(texts)) < len(texts):
         raise TryError("--methods names one twice: name each once")
-    methods = [_method(text) for text in texts]
+    methods = [parsed(text) for text in texts]
     if not methods:
         raise TryError(
             "--methods names none: write names with commas, as in allreduce-adamw,lion-cub-1bit:lr=1e-4"
@@ -128,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
         delay_s=delay,
         compute_s=trained.compute_s or 0.0,
         measured=stated is None,
-        score=score_of(root) or score_of(TOP / "results"),
+        score=score_words(),
     )
     page = build_trial_page(trial, args.html or root / "reports" / f"try-{_path(args.script).stem}.html")
     if args.json:
@@ -282,18 +283,3 @@ def _made(make: Callable[[], Any], script: str, seed: int) -> tuple[Any, Any, An
             "data(rank, workers, step)"
         )
     return model, loss, data
-
-
-def _method(text: str) -> tuple[str, dict[str, Any]]:
-    """``NAME:option=value:...``. Raises `TryError`, or what `create` does for names and options that are not."""
-    from reference_impls import create
-
-    name, *settings = text.split(":")
-    options = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            raise TryError(f"--methods {text}: write NAME:option=value")
-        options[key] = parse_value(value)
-    create(name, **{key: value for key, value in options.items() if key != "lr"})
-    return name, options

@@ -1,7 +1,7 @@
 """Writing down what the steps of a rank ask for.
 
 `RequestLedger` counts the bytes of a rank as every ledger does, and besides writes down what was asked, and where in the step:
-in a simulation as the training goes on, or of one rank alone, which is how a cost model asks a method for its steps.
+in a simulation as the training goes on, or of one rank alone, which is how `bandwise.costs` asks a method for its steps.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reference_impls.algorithm import Shard
-from reference_impls.collectives import Collective, SendRecv
+from reference_impls.collectives import Collective
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.trace import Untraced
@@ -42,13 +42,8 @@ class RequestLedger(Ledger):
         if size > 1:
             nbytes = collective.buffer.numel() * collective.buffer.element_size()
             dtype = str(collective.buffer.dtype).removeprefix("torch.")
-            mutual = (
-                isinstance(collective, SendRecv)
-                and collective.to is not None
-                and collective.to == collective.source
-            )
             self._asked.setdefault(self._place, []).append(
-                Request(collective.name, collective.stage, size, nbytes, dtype, collective.group, mutual)
+                Request(collective.name, collective.stage, size, nbytes, dtype, collective.group)
             )
 
     def _end_step(self) -> None:

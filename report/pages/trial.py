@@ -22,10 +22,7 @@ from report.drawing.svg import inline, svg_file
 from report.drawing.table import Cell, Column, Line, View, bytes_cell, chips, text_cell, time_cell
 from report.drawing.theme import colour
 from report.rendering import render_page
-from suite.analysis.published import find_frame
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, paired_difference
-from suite.analysis.tables import number, rows_of
-from suite.costs.columns import BESIDE
 from suite.links.link import duration_words, rate_words
 from suite.runs.files import write_atomic
 
@@ -173,12 +170,8 @@ class Trial:
             f"{END_SHARE:.0%} of the steps. Nothing was held out.",
             f"Seconds are predicted, not measured, for {rate_words(self.rate_bps)} a worker, "
             f"{duration_words(self.delay_s)} one way, and {write.quantity(self.compute_s, 'seconds')} of computing ({own}). "
-            "What a method's codec and update take is not counted: `bandwise advise` counts it where it was timed.",
-            *(
-                [f"The formula's own errors, beside sessions that were measured: {'; '.join(self.score)}."]
-                if self.score
-                else []
-            ),
+            "What a method's codec and update take is not counted: `bandwise advise` counts it where sessions timed it.",
+            *([f"The formula's own errors: {'; '.join(self.score)}."] if self.score else []),
         ]
 
     def findings(self) -> list[str]:
@@ -219,20 +212,8 @@ def _ratio(over: float | None, under: float | None) -> float | None:
     return over / under if over is not None and under else None
 
 
-def score_of(results_root: Path) -> tuple[str, ...]:
-    """How far off the formula of the seconds is, in words; empty where it was not scored."""
-    table = find_frame(results_root, BESIDE)
-    return tuple(
-        f"{row['left_out']} not seen before: median {number(row, 'median_error'):.0%}, worst {number(row, 'worst_error'):.0%}"
-        for row in ([] if table is None else rows_of(table))
-        if row["predictor"] == FORMULA
-    )
-
-
 # ---- the page
 
-FORMULA: Final = "local + bytes"
-"""What `Simulation.seconds` says, among the predictors that were scored."""
 COLUMNS: Final = (
     Column("method", "method", "The first is what the others are compared with."),
     Column("end_loss", "loss at the end", f"Training loss over the last {END_SHARE:.0%} of the steps; mean over seeds.", True),

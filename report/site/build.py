@@ -7,7 +7,7 @@
         methods.html                    every method of the catalogue
         methods/<method>.html           a method that something here was measured of
         claims.html                     the claims on record
-        speed.html                      sessions of no study, and the cost model
+        speed.html                      sessions of no study
         compare/<label>.html            what changed since a study that is published under a label
 
 Links are relative and lead only to pages that were built. A study whose tables cannot be read is named on the first page
@@ -23,16 +23,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from report.drawing.scales import look
-from report.pages.advice import build_advice_page
 from report.pages.claims import Verdicts, build_claims_page, findings, load_verdicts
 from report.pages.compare import build_compare_page
-from report.pages.costs import Costs, costs_parts, load_costs
-from report.pages.literature import build_literature_page
 from report.pages.rate_distortion import build_distortion_page
-from report.pages.scaling import build_scaling_page
 from report.rendering import Links, ReportError, asset, embedded, navigation, render_page, script, template
 from report.site import methods, overview
 from report.site.leaderboard import Standing, ranked_view, standings, unranked_view
@@ -61,11 +57,8 @@ HOME: Final = "index.html"
 SPEED: Final = "speed.html"
 STUDIES: Final = (f"{HOME}#studies-section", "Studies")
 PAGES: Final = (
-    ("advice", "Advice", build_advice_page),
     ("claims", "Claims", build_claims_page),
-    ("scaling", "Scaling", build_scaling_page),
     ("rate-distortion", "Rate and distortion", build_distortion_page),
-    ("literature", "Literature", build_literature_page),
 )
 """Pages that no study owns: name of the file, words of its link, what builds it or says why it cannot."""
 RARELY: Final = 200_000
@@ -142,12 +135,10 @@ def _build(root: Path, folder: Path, runs: bool) -> BuiltSite:
     unread: list[tuple[str, str]] = []
     none: tuple[SessionData, ...] = ()
     alone = _readable(unread, root, "sessions of no study", lambda: load_sessions(root, None), none)
-    tables = _readable(unread, root, "the cost model", lambda: load_costs(root), Costs())
-    costs = costs_parts(tables)
     verdicts = _readable(unread, root, "claims", lambda: load_verdicts(root), Verdicts())
     studies = _studies(root, verdicts, unread)
     lone = _pages(root, folder, unread)
-    with_speed = bool(alone or tables.tables)
+    with_speed = bool(alone)
     pages = [
         *([STUDIES, (methods.ALL, "Methods")] if studies else []),
         *lone,
@@ -158,7 +149,7 @@ def _build(root: Path, folder: Path, runs: bool) -> BuiltSite:
         whole = path.read_text(encoding="utf-8").replace(bare, navigation(_links(pages, address)), 1)
         write_atomic(path, whole)
     if with_speed:
-        write_atomic(folder / SPEED, _speed(alone, costs, _links(pages, SPEED)))
+        write_atomic(folder / SPEED, _speed(alone, _links(pages, SPEED)))
     built = 1 + len(lone) + with_speed
     known = methods.trained({f"{name}.html": study for name, study in studies.items()})
     if studies:
@@ -171,7 +162,7 @@ def _build(root: Path, folder: Path, runs: bool) -> BuiltSite:
         )
         built += count
     compared = list(_compared(root, folder, studies, unread, pages))
-    said, text = _index(root, studies, drawn, pages, compared, unread, costs, verdicts)
+    said, text = _index(root, studies, drawn, pages, compared, unread, verdicts)
     write_atomic(folder / HOME, text)
     return BuiltSite(folder / HOME, said, built + len(compared), unread)
 
@@ -236,7 +227,7 @@ def _studies(root: Path, verdicts: Verdicts, unread: list[tuple[str, str]]) -> d
         try:
             if name in RESERVED:
                 raise ReportError(f"a study cannot be called {name}: another page has that name")
-            study = load(root, name, alone=False, costs=Costs(), verdicts=verdicts)
+            study = load(root, name, alone=False, verdicts=verdicts)
             _have_ids(study)
         except (ReportError, TableError) as error:
             unread.append((name, _short(root, error)))
@@ -284,11 +275,11 @@ def _study(
     return 1 + len({row["run_id"] for _, row in rows}), page
 
 
-def _speed(alone: tuple[SessionData, ...], costs: dict[str, Any] | None, links: Links) -> str:
+def _speed(alone: tuple[SessionData, ...], links: Links) -> str:
     sentences = [ended_sentence(session) for session in alone]
     sentences += [alone_sentence(s, link, 1) for s in alone for link in s.links if link.usable]
-    said = [sentence for sentence in sentences if sentence] or ["No session without a study was held here."]
-    parts = {"sessions": [session_parts(session) for session in alone], "costs": costs}
+    said = [sentence for sentence in sentences if sentence]
+    parts = {"sessions": [session_parts(session) for session in alone]}
     return render_page("speed_page.html.j2", said, (), parts, links)
 
 
@@ -319,7 +310,7 @@ def _compared(
 def _index(
     root: Path, studies: dict[str, StudyData], drawn: dict[str, BuiltReport],
     pages: list[tuple[str, str]], compared: list[tuple[str, str]],
-    unread: list[tuple[str, str]], costs: dict[str, Any] | None, verdicts: Verdicts,
+    unread: list[tuple[str, str]], verdicts: Verdicts,
 ) -> tuple[list[str], str]:  # fmt: skip
     by_address = {f"{name}.html": study for name, study in studies.items()}
     board = [one for address, study in by_address.items() for one in standings(study, address)]
@@ -334,7 +325,6 @@ def _index(
         equal_time=overview.equal_time(by_address, {at: page.equal_time for at, page in drawn.items()}),
         picture=overview.newest_picture(by_address, {at: page.pictures for at, page in drawn.items()}),
         bars=overview.claims_bars(verdicts),
-        cost=overview.cost_picture(costs),
         ranked=ranked_view(board),
         unranked=unranked_view(board),
         absent=overview.not_on_the_board(list(studies.values()), board),
@@ -343,7 +333,6 @@ def _index(
         refused=overview.refused_view(load_refused(root), unread),
         origins=origins_view(*studies.values()),
         drift=drift(*studies.values()),
-        advice=next((at for at, _ in pages if at == "advice.html"), ""),
         data=embedded({"tables": {}}),
         css=asset("style.css"),
         js=script(),

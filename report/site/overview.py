@@ -164,13 +164,6 @@ def claims_bars(verdicts: Verdicts) -> list[dict[str, Any]]:
     return sorted(found, key=lambda bar: -int(bar["n"]))
 
 
-def cost_picture(parts: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The first picture of the cost model, and how far off it is."""
-    if parts is None or not parts["pictures"]:
-        return None
-    return {**parts["pictures"][0], "score": parts["score"]}
-
-
 def not_on_the_board(studies: Sequence[StudyData], board: Sequence[Standing]) -> list[str]:
     """Studies without a place on the leaderboard, each with what would give it one."""
     there = {one.study for one in board}

@@ -20,7 +20,6 @@ from report.drawing.svg import inline, svg_file
 from report.drawing.table import View
 from report.drawing.theme import FAMILIES, SHAPES
 from report.pages.claims import claims_parts
-from report.pages.costs import costs_parts
 from report.rendering import ALONE, Links, asset, embedded, packed, script, slug, template
 from report.study.budget_sweep import budgets_figure, budgets_view
 from report.study.curves import MEAN_CURVES, Curve, mean_curves, panel_curves
@@ -244,7 +243,6 @@ def render(
         speed=speed,
         equal_time=equal_time,
         climbed=any(panel.equal_loss for panel in study.panels),
-        costs=costs_parts(study.costs),
         data=embedded(data),
         to_target=to_target_parts(study, curves),
         profiles=profiles_parts(study),

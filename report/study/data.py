@@ -17,7 +17,6 @@ import pandas as pd
 
 from report.drawing.table import Row
 from report.pages.claims import Verdicts, load_verdicts
-from report.pages.costs import Costs, load_costs
 from report.rendering import ReportError, slug
 from suite.analysis.columns import (
     BUDGET_TABLES,
@@ -150,7 +149,7 @@ class Panel:
 @dataclass(frozen=True)
 class StudyData:
     """All tables of a study, its facts, its panels in order, and what was timed: its own sessions first, then
-    those of no sweep; the tables of the cost model, which are of no study; the claims that any of this decides; and
+    those of no sweep; the claims that any of this decides; and
     records of sessions that are there and are not read; origin: where the study's own tables come from.
     """
 
@@ -159,7 +158,6 @@ class StudyData:
     facts: Mapping[str, Any]
     panels: list[Panel]
     sessions: tuple[SessionData, ...] = ()
-    costs: Costs = field(default_factory=Costs)
     verdicts: Verdicts = field(default_factory=Verdicts)
     refused: Sequence[Row] = ()
     origin: Source = field(default_factory=lambda: Source("", Path(), local=True))
@@ -202,7 +200,6 @@ def load(
     results_root: Path | str,
     sweep: str,
     alone: bool = True,
-    costs: Costs | None = None,
     verdicts: Verdicts | None = None,
     side: Side = "whole",
 ) -> StudyData:
@@ -210,7 +207,7 @@ def load(
     a page of their own, and have nothing to do with somebody's study.
 
     side: which are taken where some were made here and others are published.
-    costs, verdicts: tables that all studies share, where they have been read already.
+    verdicts: tables that all studies share, where they have been read already.
     Raises ReportError or TableError where one is missing or of another shape.
     """
     root = Path(results_root)
@@ -237,7 +234,6 @@ def load(
         facts,
         _panels(tables, facts),
         sessions,
-        load_costs(root) if costs is None else costs,
         decided,
         refused_records(root),
         origin,

@@ -57,9 +57,7 @@ from suite.runs.sweep import UnknownSweepError, load_sweep
 from suite.timing.spec import UnknownSessionError, load_session, sessions_of
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "costs": ("costs-", "collectives", "external"),
     "claims": ("claims", "rate-distortion", "equal-levels", "sign-agreement"),
-    "predictions": (),
 }
 """What is published by one word besides studies and sessions: the beginnings of its files' names."""
 
@@ -264,12 +262,6 @@ def _group(root: Path, name: str, day: str, replace: bool) -> list[Publication]:
     found = [
         _put(root, one, _tables(root, one), {"day": day}, replace) for one in sets if files_of(root, one)
     ]
-    if name in ("costs", "predictions"):
-        for path in sorted((root / "predictions").glob("*.json")):
-            file = f"predictions/{path.name}"
-            found.append(
-                _put(root, file.removesuffix(".json"), {file: path.read_bytes()}, {"day": day}, replace)
-            )
     if not found:
         raise PublishedError(
             f"nothing of {name} was made here: no table under {top} begins with {', '.join(starts) or name}"

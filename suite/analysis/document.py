@@ -55,25 +55,3 @@ def markdown(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "\n".join(
         "| " + " | ".join("" if cell is None else str(cell) for cell in line) + " |" for line in lines
     )
-
-
-def significant(value: object) -> str:
-    """Three significant digits, and no exponent where people would not write one."""
-    if value is None:
-        return ""
-    if not isinstance(value, float):
-        return str(value)
-    if value == 0 or 1e-3 <= abs(value) < 1e5:
-        digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
-        return f"{value:.3g}" if 0 < abs(value) < 1 else f"{value:.{digits}f}"
-    return f"{value:.1e}"
-
-
-def milliseconds(value: float | None) -> str:
-    """Seconds as milliseconds."""
-    return "" if value is None else significant(1000 * value)
-
-
-def span(row: Row, low: str, high: str, show: Callable[[Any], str] = significant) -> str:
-    """``low to high``; empty where there is no interval."""
-    return "" if row[low] is None else f"{show(row[low])} to {show(row[high])}"

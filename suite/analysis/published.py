@@ -6,7 +6,7 @@ Local results and published ones are parted, and never mixed within a set:
     <results>/published/               in git; `bandwise publish` alone writes here
         manifest.json                  every set: the day on which it was published, where it comes from, SHA-256 of each file
         tables/, figures/<study>/      as under <results>; pictures of a study
-        predictions/, patches/         what was predicted before it was measured; how code differed from its commit
+        patches/                       how code differed from its commit
         <label>/tables/, figures/      a study as it was on one day, under a name of its own; a results folder by itself
 
 A *set* is what stands or falls as one: the tables of a study (its name), those of a timing session (`session-` and its name),
@@ -20,7 +20,6 @@ their rows hold (commit, environment) stands in.
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 import os
@@ -62,12 +61,6 @@ FACTS_SCHEMA: Final = 1
 OF_SESSION: Final = (*SPEED_TABLES, BOUNDS, STAGES, EQUAL_LOSS_SECONDS, NET_ROUNDS, NET)
 TOGETHER: Final = MappingProxyType({"claims": ("claims.csv", "claims-parts.csv")})
 """Sets of several tables that belong to no study and no session."""
-COVERING: Final = MappingProxyType(
-    {
-        "collectives": ("backend", "world_size", "rate_mbit", "delay_ms", "what", "bytes"),
-    }
-)
-"""Tables that grow row by row: a set here is whole where it has every one of these that is published."""
 Side = Literal["whole", "local", "published"]
 """Which one is taken where both are there: local where it is whole; local; published."""
 
@@ -238,18 +231,7 @@ def lacking(root: Path, name: str) -> str:
         )
         if gone := [label for label in there if label not in here]:
             return f"it was not held over {', '.join(gone)}"
-    if name in COVERING:
-        here_rows, there_rows = (
-            _keys(top / TABLES / f"{name}.csv", COVERING[name]) for top in (root, shared)
-        )
-        if count := len(there_rows - here_rows):
-            return f"{len(here_rows)} of its rows were measured here, {count} that are published were not"
     return ""
-
-
-def _keys(path: Path, names: Iterable[str]) -> set[tuple[str, ...]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return {tuple(row.get(name) or "" for name in names) for row in csv.DictReader(file)}
 
 
 def _facts(root: Path, file: str) -> dict[str, Any] | None:

@@ -26,7 +26,6 @@ from reference_impls.codecs.natural import Natural
 from reference_impls.collectives import Group
 from reference_impls.registry import create
 from reference_impls.schedules import QSR, LearningRate, sync_steps
-from suite.costs.papers import GLOBAL_QSGD_GAMMA, GLOBAL_QSGD_OMEGA, GlobalQSGD, most_warm_up, with_warm_up
 
 # ---- bounds that papers prove, held against what codecs and methods do, and papers' own models with the papers' settings
 
@@ -129,21 +128,29 @@ def last_iterate(
     return {"least": float(ratio.min()), "most": float(ratio.max())}
 
 
-def break_even(
-    *, dithering: str, gamma: float = GLOBAL_QSGD_GAMMA, beta: float | None = None
-) -> dict[str, float]:
-    """Global-QSGD's model: gigabytes a second of a link below which codes pay, and the speedup of communication at `beta`."""
-    model = GlobalQSGD(beta=beta or 1.0, gamma=gamma, omega=GLOBAL_QSGD_OMEGA[dithering])
-    found = {"gigabytes_a_second": model.break_even / 1e9 if math.isfinite(model.break_even) else math.inf}
-    return found | ({} if beta is None else {"speedup": model.speedup(1e8, 4)})
+def break_even(*, dithering: str, gamma: float = 2e12, beta: float | None = None) -> dict[str, float]:
+    """Global-QSGD's model of an all-reduce on a tree, latency left out (arXiv 2305.18627, section 5): a round takes 2 S / beta +
+    S / gamma seconds in fp32, 2 S / (4 beta) + omega S / (4 gamma) in codes of 8 bits; gamma: bytes a second that the paper's
+    A100 adds, omega: how much slower it adds codes.
+
+    Gigabytes a second of a link below which codes pay, and the speedup of communication at `beta`.
+    """
+    omega, ratio = {"standard": 1.0, "exponential": 79.0}[dithering], 4.0
+    below = 2 * (ratio - 1) * gamma / (omega - ratio) / 1e9 if omega > ratio else math.inf
+    if beta is None:
+        return {"gigabytes_a_second": below}
+    speedup = ratio * (2 / beta + 1 / gamma) / (2 / beta + omega / gamma)
+    return {"gigabytes_a_second": below, "speedup": speedup}
 
 
 def warm_up_cap(*, share: float, speedup: float = math.inf, wanted: float = 10.0) -> dict[str, float]:
     """Most that a training can gain whose first `share` of the steps is uncompressed, and the longest warm-up, in percent,
     with which the whole is `wanted` times as fast."""
+    step = 1 / speedup
+    longest = (1 / wanted - step) / (1 - step)
     return {
-        "cap": with_warm_up(share, speedup) if share else speedup,
-        "longest_warm_up": 100 * most_warm_up(wanted, speedup),
+        "cap": 1 / (share + (1 - share) * step) if share else speedup,
+        "longest_warm_up": 100 * longest if longest >= 0 else math.nan,
     }
 
 

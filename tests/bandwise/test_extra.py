@@ -30,7 +30,6 @@ COMMANDS = {
     "session": [["session", "quick"]],
     "cluster": [["cluster", "status"]],
     "doctor": [["doctor"]],
-    "costs": [["costs", "score"]],
     "advise": [["advise", "--params", "1e6", "--workers", "4", "--rate", "1gbit", "--compute-ms", "10"]],
     "try": [["try", "no_such_script.py:make"]],
     "new": [["new", "method", "No Name"]],

@@ -424,21 +424,17 @@ def study(name: str) -> Case:
 
 # tables that ship, made again from what is in git
 
-SHIPPED = ("quick", "digits", "profiles", "ladder", "costs", "claims")
+SHIPPED = ("quick", "digits", "profiles", "ladder", "claims")
 
 
 def remade(name: str, root: Path) -> None:
-    """Make the derived tables of a study that ships, of the cost model or of the claims again, under another root.
+    """Make the derived tables of a study that ships or of the claims again, under another root.
 
     Of a study they are made from its rows and curves as they stand in git, put back as runs.
     """
-    if name in ("costs", "claims"):  # nothing but what is published: what was made here has no say
+    if name == "claims":  # nothing but what is published: what was made here has no say
         shutil.copytree(PUBLISHED.parent, root / "published")
         shutil.copytree(RESULTS / "claims", root / "claims")
-    if name == "costs":
-        answer("costs", "score", "--results", root)
-        answer("costs", "scaling", "--results", root)
-    elif name == "claims":
         answer("claims", "--write", "--results", root)
     else:
         _put_back(name, root)

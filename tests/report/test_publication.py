@@ -16,7 +16,7 @@ from suite.analysis import published
 from suite.analysis.columns import NET, SUMMARY
 from suite.analysis.published import PublishedError, facts_path, read_manifest, source, verify
 from suite.analysis.tables import read_table, table_path, write_table
-from suite.costs.columns import CALIBRATION
+from suite.studies.sign_agreement import SIGN_AGREEMENT
 from tests.report import made_up_speed
 from tests.report.conftest import Built
 
@@ -131,10 +131,10 @@ def test_a_session_needs_every_link(root: Path) -> None:
 
 
 def test_groups_are_published_and_nothing_is_said_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_table(table_path(root, CALIBRATION), CALIBRATION, [])
-    assert [one.name for one in publish(root, "costs")] == ["collectives"]
     assert main(["publish", "claims", "--results", str(root)]) == 2
     assert "begins with claims" in capsys.readouterr().err
+    write_table(table_path(root, SIGN_AGREEMENT), SIGN_AGREEMENT, [])
+    assert [one.name for one in publish(root, "claims")] == ["sign-agreement"]
     assert main(["publish", "no-such", "--results", str(root)]) == 2
     assert "nothing was made here of no-such" in capsys.readouterr().err
 

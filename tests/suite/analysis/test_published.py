@@ -18,7 +18,6 @@ from suite.analysis.published import (
     unfinished,
 )
 from suite.analysis.tables import table_path, write_table
-from suite.costs.columns import CALIBRATION
 
 SHIPPED = Path(__file__).resolve().parents[3] / "results" / "published"
 
@@ -89,21 +88,6 @@ def test_a_session_is_read_here_where_all_its_links_gave_numbers(tmp_path: Path)
         assert (found.aside, found.local) == (aside, not aside)
         assert len((load_facts(tmp_path, "quick") or {})["links"]) == 2
     assert sessions_held(tmp_path) == ["quick"]
-
-
-def test_a_few_measured_exchanges_do_not_displace_the_published_ones(tmp_path: Path) -> None:
-    def rows(n: int) -> list[dict[str, object]]:
-        return [{**dict.fromkeys(CALIBRATION.names), "backend": "gloo", "bytes": k} for k in range(n)]
-
-    write_table(table_path(tmp_path / "published", CALIBRATION), CALIBRATION, rows(51))
-    write_table(table_path(tmp_path, CALIBRATION), CALIBRATION, rows(5))
-    assert find_table(tmp_path, CALIBRATION).is_relative_to(tmp_path / "published")
-    assert (
-        "5 of its rows were measured here, 46 that are published were not"
-        in source(tmp_path, "collectives").aside
-    )
-    write_table(table_path(tmp_path, CALIBRATION), CALIBRATION, rows(52))
-    assert find_table(tmp_path, CALIBRATION) == table_path(tmp_path, CALIBRATION)
 
 
 def test_damaged_facts_here_do_not_hide_what_is_published(tmp_path: Path) -> None:

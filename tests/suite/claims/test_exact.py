@@ -78,6 +78,25 @@ def test_natural_compression_that_only_rounds_down_is_found_out(monkeypatch: pyt
     assert float(run("natural-compression", {"mantissa_bits": 6})["bias"]) > 0.4  # type: ignore[arg-type]
 
 
+def test_a_warm_up_caps_a_speedup() -> None:
+    assert run("warm-up-cap", {"share": 0.15})["cap"] == pytest.approx(1 / 0.15)
+    assert run("warm-up-cap", {"share": 0.0, "speedup": 7.0})["cap"] == 7.0
+    assert run("warm-up-cap", {"share": 1.0, "speedup": 7.0})["cap"] == pytest.approx(1.0)
+    longest = run("warm-up-cap", {"share": 0.1, "speedup": 32.0})["longest_warm_up"]
+    assert longest == pytest.approx(7.1, abs=0.05), "APMSqueeze's 10 times, 32 in compressed steps"
+    assert run("warm-up-cap", {"share": longest / 100, "speedup": 32.0})["cap"] == pytest.approx(10.0)
+    assert math.isnan(run("warm-up-cap", {"share": 0.1, "speedup": 5.0})["longest_warm_up"])
+
+
+@pytest.mark.parametrize(("beta", "speedup"), [(53.9e9, 1.96), (5.4e9, 3.62), (160e9, 1.0)])
+def test_where_codes_pay_in_the_model_of_global_qsgd(beta: float, speedup: float) -> None:
+    found = run("break-even", {"dithering": "exponential", "beta": beta})
+    assert found["gigabytes_a_second"] == pytest.approx(160)
+    assert found["speedup"] == pytest.approx(speedup, abs=0.01)
+    equal = run("break-even", {"dithering": "standard", "beta": beta})
+    assert equal == {"gigabytes_a_second": math.inf, "speedup": pytest.approx(4.0)}
+
+
 @pytest.mark.parametrize(
     ("check", "options", "quantity", "expected"),
     [

@@ -1,0 +1,384 @@
+"""Seconds of a step, predicted by a formula: computing + a method's own computing + bytes over the rate + delays.
+
+    seconds = computing x (1 + kappa) + 8 bytes / (0.91 x rate) + rounds x delay
+
+kappa is the method's own computing as a share of computing; bytes are those that a worker sends; rounds are the messages, one
+after another, of the first exchange of a step. That is a step in which nothing overlaps; where all overlaps it takes the longer
+one of computing and communication. `docs/cost-model.md` says how far off that is.
+
+What a training sends follows from the method: its kinds of steps from its own plan of every step, the bytes of each from what it
+declares (`Algorithm.wire_bytes`, which tests hold against the ledger), the exchanges from a step that one rank takes without a
+network. What was measured of methods, kappa and worth, is in `measured.json`, made of published tables by `make docs`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+from bandwise.options import parse_value
+from reference_impls import wire
+from reference_impls.errors import UnsupportedError
+from reference_impls.registry import Method, create, registry
+from reference_impls.requests import Step
+from reference_impls.units import UnitError
+
+if TYPE_CHECKING:
+    from reference_impls.algorithm import Clock
+
+EFFICIENCY: Final = 0.91
+"""Share of a link's rate that payload reaches."""
+_FORMS: Final[Mapping[str, tuple[Callable[[float, int], float], Callable[[int], int]]]] = MappingProxyType(
+    {
+        "all-reduce": (wire.all_reduce, lambda n: 2 * (n - 1)),
+        "all-gather": (wire.all_gather, lambda n: n - 1),
+        "all-to-all": (wire.all_to_all, lambda n: 1),
+        "send-recv": (lambda payload, n: payload, lambda n: 1),
+    }
+)
+"""Collective -> bytes that a rank sends of so many that it hands over, on n ranks; and messages one after another."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Of every worker.
+
+    Attributes:
+        rate_bps: Bits a second.
+        delay_s: Seconds, one way.
+
+    Raises:
+        UnitError: A rate or a delay cannot be.
+    """
+
+    rate_bps: float
+    delay_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.rate_bps > 0:
+            raise UnitError(f"rate is {self.rate_bps}: give a number above 0")
+        at_least_zero("delay", self.delay_s)
+
+    def seconds(self, nbytes: float, rounds: float = 0) -> float:
+        """Of so many bytes of a worker, in so many messages one after another."""
+        return 8 * nbytes / (EFFICIENCY * self.rate_bps) + rounds * self.delay_s
+
+    def step_seconds(self, step: Step) -> float:
+        """Seconds that communication takes in a step whose exchanges are known, as one rank asks for them."""
+        sent = sum(_FORMS[asked.collective][0](asked.nbytes, asked.ranks) for asked in step.requests())
+        return self.seconds(sent, rounds(step))
+
+
+def at_least_zero(name: str, value: float) -> None:
+    """Raise `UnitError` unless it is a finite number of at least 0."""
+    if not 0 <= value < math.inf:
+        raise UnitError(f"{name} is {value}: give a number of at least 0")
+
+
+def rounds(step: Step) -> int:
+    """Messages one after another of the first exchange of a step; 0 where it sends nothing."""
+    first = next(step.requests(), None)
+    return 0 if first is None else _FORMS[first.collective][1](first.ranks)
+
+
+# ---- what a training sends
+
+
+class MethodTextError(ValueError):
+    """A method is not written as NAME:option=value:...; the message says how."""
+
+
+def parsed(text: str) -> tuple[str, dict[str, Any]]:
+    """``NAME:option=value:...``
+
+    Args:
+        text: As `bandwise try --methods` and `bandwise advise --methods` take it; ``lr`` may be among the options.
+
+    Returns:
+        The name and the options.
+
+    Raises:
+        MethodTextError: It is not written so.
+        UnknownAlgorithmError, UnknownOptionError, UnsupportedError: As `create` raises them.
+    """
+    name, *settings = text.split(":")
+    options = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise MethodTextError(f"--methods {text}: write NAME:option=value")
+        options[key] = parse_value(value)
+    create(name, **{key: value for key, value in options.items() if key != "lr"})
+    return name, options
+
+
+def method_of(text: str, steps: int) -> Method:
+    """The method of a text, told how long the training is where it must know; raises as `parsed`."""
+    name, options = parsed(text)
+    if "total_steps" in {field.name for field in fields(registry.load(name))}:
+        options.setdefault("total_steps", steps)
+    return create(name, **{key: value for key, value in options.items() if key != "lr"})
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A kind of steps: its share of a training's steps, bytes that a worker sends in one, messages one after another."""
+
+    share: float
+    nbytes: float
+    rounds: int
+
+
+def transformer_shapes(parameters: float) -> list[tuple[int, ...]]:
+    """The shapes of a model of which only the size is known: that of a GPT.
+
+    Args:
+        parameters: How many, at least 1.
+
+    Returns:
+        The matrices of about w / 64 blocks of width w, and what is left over, for embeddings, as one matrix.
+    """
+    width = min(round((parameters * 64 / 12) ** (1 / 3)), math.isqrt(int(parameters / 12)))
+    depth = int(parameters / (12 * width * width)) if width else 0
+    rest = math.floor(parameters) - 12 * width * width * depth
+    block = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width)]
+    return [*(block * depth), *([(rest,)] if rest else [])]
+
+
+PEAK_RATE: Final = 1e-3
+"""Learning rate in whose course methods plan their steps: a cosine from here to a hundredth."""
+
+
+def sent(method: Method, shapes: Sequence[Sequence[int]], workers: int, steps: int) -> list[Sent]:
+    """What a training sends.
+
+    Args:
+        method: Configured.
+        shapes: Of the model's parameters, in order.
+        workers: How many.
+        steps: Of the training.
+
+    Returns:
+        The kinds of its steps.
+
+    Raises:
+        UnsupportedError: The method cannot be used so, plans by what happens in training, or does not say what it sends.
+    """
+    algorithm = method.algorithm
+    if algorithm.plans_from_data:
+        raise UnsupportedError(
+            f"{method.name} plans by what happens in training: `bandwise try` counts what it sends"
+        )
+    kinds, first = _planned(method, workers, steps)
+    try:
+        declared = algorithm.wire_bytes(shapes, workers)
+    except NotImplementedError as error:
+        raise UnsupportedError(f"{error}: `bandwise try` counts it") from None
+    found = []
+    for kind, count in kinds.items():
+        step = _taken(method, workers, *first[kind])
+        cost = declared[kind]
+        nbytes = sum(cost) / 2 if isinstance(cost, tuple) else cost
+        plan = declared.get("plan", 0.0) if step.plan else 0.0
+        nbytes += sum(plan) / 2 if isinstance(plan, tuple) else plan
+        found.append(Sent(count / steps, nbytes, rounds(step)))
+    return found
+
+
+def _planned(
+    method: Method, workers: int, steps: int
+) -> tuple[Counter[str], dict[str, tuple[int, dict[str, Any], float]]]:
+    """Kind -> how many steps of a training; and the first of them: completed steps, counters, learning rate."""
+    from reference_impls.algorithm import Clock
+    from reference_impls.collectives import Group
+    from reference_impls.schedules import LearningRate
+
+    rate = LearningRate("cosine", PEAK_RATE, PEAK_RATE / 100, 0, steps)
+    clock = Clock(Group("world", 0, workers))
+    method.algorithm.check(clock.world)
+    kinds: Counter[str] = Counter()
+    first: dict[str, tuple[int, dict[str, Any], float]] = {}
+    for clock.step in range(steps):
+        clock.lr = rate(clock.step)
+        before = clock.step, dict(clock.counters), clock.lr
+        kind = _kind(method, clock)
+        kinds[kind] += 1
+        first.setdefault(kind, before)
+    return kinds, first
+
+
+def _kind(method: Method, clock: Clock) -> str:
+    kind = method.algorithm.plan(clock)
+    if not isinstance(kind, str):
+        raise UnsupportedError(
+            f"{method.name} asks others for the kind of a step: `bandwise try` counts what it sends"
+        )
+    return kind
+
+
+def _taken(method: Method, workers: int, step: int, counters: dict[str, Any], lr: float) -> Step:
+    """What one rank asks for in a step of a model of one small matrix, taken without a network."""
+    import torch
+
+    from reference_impls.drivers.engine import Engine
+    from reference_impls.drivers.ledger import Ledger
+    from reference_impls.drivers.local_workers import LocalWorkers
+    from reference_impls.drivers.null import NullTransport
+    from reference_impls.drivers.requests import RequestLedger
+    from reference_impls.drivers.worker import Worker
+
+    alone: Any = SimpleNamespace(ranks=[0], size=workers)
+    group = {"params": [torch.zeros(16, 16)], "param_names": ["0"], **method.group(lr=lr)}
+    worker = Worker(method.algorithm, [group], rank=0, size=workers)
+    worker.clock.step = step
+    worker.clock.counters.update(counters)
+    engine = Engine(NullTransport(alone), [Ledger(0)])
+    asked = RequestLedger(engine, worker.shards)
+    for shard in worker.shards:
+        shard.grads.normal_(generator=torch.Generator().manual_seed(0))
+        for probe in method.algorithm.probes:
+            shard.gradients[probe] = shard.grads.clone()
+    taking = LocalWorkers([worker], engine, unused="zeros")
+    taking.plan()
+    taking.complete()
+    return asked.steps[-1]
+
+
+# ---- what was measured
+
+
+MEASURED: Final = Path(__file__).with_name("measured.json")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a published study and its sessions say of a method as it was configured there.
+
+    Attributes:
+        method: As a text.
+        study: Its name; `parameters`, `workers`, `steps`: of its trainings.
+        worth: Share of plain training's steps that a training is worth, with its 95 % interval of `n` seeds; None: the
+            reference, or not known.
+        kappa: Own computing as a share of computing, the median over `links` links of its session; None: not timed.
+    """
+
+    method: str
+    study: str
+    parameters: int
+    workers: int
+    steps: int
+    worth: float | None
+    low: float | None
+    high: float | None
+    n: int
+    kappa: float | None
+    links: int
+
+
+def measured(method: Method, parameters: float, known: Iterable[Measured] | None = None) -> Measured | None:
+    """What is known of a method, from the study whose model is nearest in size.
+
+    Args:
+        method: Configured.
+        parameters: Of the model in question.
+        known: All that was measured; None: what was published.
+
+    Returns:
+        What was measured of exactly this configuration; None where nothing was.
+    """
+    fitting = [
+        one
+        for one in (published()[0] if known is None else known)
+        if one.method.partition(":")[0] == method.name and method_of(one.method, _course(method)) == method
+    ]
+    return min(fitting, key=lambda one: abs(math.log(one.parameters / parameters)), default=None)
+
+
+def _course(method: Method) -> int:
+    """What the method was told of the length of the training, which makes no other configuration of it."""
+    return int(getattr(method.algorithm, "total_steps", 1) or 1)
+
+
+def published() -> tuple[list[Measured], list[dict[str, Any]]]:
+    """What was measured of methods, and how far off the formula was, as `measured.json` has them."""
+    found = json.loads(MEASURED.read_text(encoding="utf-8"))
+    return [Measured(**one) for one in found["methods"]], found["score"]
+
+
+def score_words() -> tuple[str, ...]:
+    """How far off the formula was, a sentence for each whole set of steps that it was held against."""
+    return tuple(
+        f"{row['of']}: median {row['median']:.0%}, worst {row['worst']:.0%} (n = {row['n']})"
+        for row in published()[1]
+        if row["whole"]
+    )
+
+
+# ---- the formula
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Seconds of a step of a method, the mean over a training.
+
+    Attributes:
+        step_s: Where nothing overlaps.
+        overlapped_s: Where all overlaps.
+        own_s: The method's own computing; None: not known, and not counted.
+        nbytes: That a worker sends.
+        delay_s: Of its exchanges.
+    """
+
+    step_s: float
+    overlapped_s: float
+    own_s: float | None
+    nbytes: float
+    delay_s: float
+
+
+def predict(kinds: Sequence[Sent], link: Link, compute_s: float, kappa: float | None) -> Predicted:
+    """The formula.
+
+    Args:
+        kinds: What a training sends (`sent`).
+        link: Of every worker.
+        compute_s: Seconds of forward, backward and update on a worker.
+        kappa: The method's own computing as a share of that; None: not known.
+
+    Returns:
+        Seconds of a step.
+    """
+    at_least_zero("compute_s", compute_s)
+    own = None if kappa is None else kappa * compute_s
+    local = compute_s + (own or 0.0)
+    on_link = [(kind.share, link.seconds(kind.nbytes, kind.rounds)) for kind in kinds]
+    return Predicted(
+        local + sum(share * seconds for share, seconds in on_link),
+        sum(share * max(local, seconds) for share, seconds in on_link),
+        own,
+        sum(kind.share * kind.nbytes for kind in kinds),
+        sum(kind.share * kind.rounds for kind in kinds) * link.delay_s,
+    )
+
+
+def pays_below(method: Predicted, plain: Predicted) -> float:
+    """Below which rate a method's step is shorter than that of plain training, where nothing overlaps.
+
+    Args:
+        method: The one.
+        plain: The other, on the same link.
+
+    Returns:
+        Bits a second; 0: never, infinity: always.
+    """
+    saved = 8 * (plain.nbytes - method.nbytes) / EFFICIENCY
+    extra = (method.own_s or 0.0) + method.delay_s - (plain.own_s or 0.0) - plain.delay_s
+    if saved <= 0:
+        return math.inf if extra < 0 and saved == 0 else 0.0
+    return saved / extra if extra > 0 else math.inf

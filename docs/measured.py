@@ -1,0 +1,203 @@
+"""What `bandwise advise` knows of methods, `bandwise/measured.json`, and how far off its formula is: of published tables.
+
+kappa of a method: seconds a step with every collective replaced by a local copy, over those of torch's own DDP on the same link
+of the same session, less 1; kinds of steps weighed as the training has them, rounds of other lengths on the line through the
+timed ones in 1 / H; the median over links. A median below zero is noise, and stands as 0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from bandwise.costs import MEASURED
+from suite.analysis.columns import WORTH
+from suite.analysis.document import fill, markdown
+from suite.analysis.published import SESSION, documents_root
+from suite.analysis.speed_columns import ARMS, CASES
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
+from suite.analysis.tables import read_frame, table_path
+from suite.runs.files import dump
+from suite.runs.sweep import load_sweep
+from suite.timing.case import ROUND
+from suite.timing.cases import cases_of
+from suite.timing.spec import load_session
+from suite.workloads import get
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PAGE: Final = ROOT / "docs" / "cost-model.md"
+STUDIES: Final = ("language", "size", "size-large")
+"""Whose methods are known, with the sessions of their names."""
+SHARDING: Final = "iid"
+PEAK_RATE: Final = 1e-3
+"""At which options that follow the learning rate are written."""
+SOURCES: Final = {
+    "bagua": "Bagua", "deepspeed": "DeepSpeed", "dynamiq": "DynamiQ", "grace": "GRACE", "qsr": "QSR", "sdp4bit": "SDP4Bit",
+}  # fmt: skip
+LEFT_OUT: Final = {
+    "rate": "steps of sessions here, computing taken from other links",
+    "model": "the same, computing taken from other models",
+    "workers": "the same, computing taken from other numbers of workers",
+}
+WITHIN: Final = 0.25
+"""Relative error of a good prediction."""
+FORMULA: Final = "local + bytes"
+"""What the formula is called in the table of scores."""
+
+
+def files() -> Iterator[tuple[Path, str]]:
+    """The files that are made here, with their text."""
+    root = documents_root(ROOT / "results")
+    methods = [row for study in STUDIES for row in _methods(root, study)]
+    yield MEASURED, dump({"methods": methods, "score": score(root)}, indent=1) + "\n"
+    yield PAGE, fill(PAGE.read_text(encoding="utf-8"), root, {"score": score_table})
+
+
+def _methods(root: Path, study: str) -> Iterator[dict[str, Any]]:
+    """A row a method of a study, controls left out but for the one that is an alternative."""
+    sweep = load_sweep(study)
+    worth = read_frame(table_path(root, WORTH, study), WORTH)
+    worth = worth[worth["sharding"] == SHARDING].set_index("arm")
+    kappas = _kappas(root, study)
+    (workload,) = sweep.workloads
+    parameters = sum(value.numel() for value in get(workload.name, **workload.options).build().parameters())
+    for label, arm in sweep.arms.items():
+        if arm.control and label != "control-one-worker":
+            continue
+        options = {**arm.options, **{key: factor * PEAK_RATE for key, factor in arm.per_lr.items()}}
+        own = worth.loc[label] if label in worth.index else None
+        known = own is not None and pd.notna(own["worth"]) and np.isfinite(own["high"])
+        yield {
+            "method": ":".join([arm.algorithm, *(f"{key}={_word(value)}" for key, value in options.items())]),
+            "study": study, "parameters": parameters, "workers": sweep.world_sizes[0], "steps": sweep.steps,
+            "worth": _rounded(own["worth"]) if known else None,
+            "low": _rounded(own["low"]) if known else None, "high": _rounded(own["high"]) if known else None,
+            "n": int(own["n"]) if known else 0,
+            "kappa": _rounded(max(0.0, median(kappas[label]))) if label in kappas else None,
+            "links": len(kappas.get(label, ())),
+        }  # fmt: skip
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _kappas(root: Path, study: str) -> dict[str, list[float]]:
+    """Arm -> own computing as a share of computing, a link each, of the session of a study."""
+    cases = cases_of(load_session(study))
+    timed = read_frame(table_path(root, CASES, f"{SESSION}{study}"), CASES)
+    timed = timed[timed["null_s"].notna()]
+    arms = read_frame(table_path(root, ARMS, f"{SESSION}{study}"), ARMS)
+    found: dict[str, list[float]] = {}
+    for _, row in arms[arms["sharding"] == SHARDING].iterrows():
+        here = timed[timed["link"] == row["link"]]
+        plain = here.loc[here["role"] == "ddp", "null_s"].median()
+        local = here.set_index("case")["null_s"]
+        kinds = {
+            kind: float(local[cases.of(case_id).label])
+            for kind, case_id in cases.uses[row["arm"]][SHARDING].items()
+            if cases.of(case_id).label in local.index
+        }
+        own = _composed(json.loads(row["steps_by_kind"] or "{}"), kinds)
+        if own is not None and plain > 0:
+            found.setdefault(row["arm"], []).append(own / plain - 1)
+    return found
+
+
+def _composed(units: Mapping[str, int], kinds: Mapping[str, float]) -> float | None:
+    """Seconds a step without messages of a training of so many units; None where a kind was not timed so."""
+    timed = sorted(
+        (1 / int(kind.removeprefix(ROUND)), kinds[kind]) for kind in kinds if kind.startswith(ROUND)
+    )
+    total = steps = 0.0
+    for kind, count in units.items():
+        if kind.startswith(ROUND):
+            if not timed:
+                return None
+            length = int(kind.removeprefix(ROUND))
+            line = np.polynomial.Polynomial.fit(*zip(*timed, strict=True), deg=min(1, len(timed) - 1))
+            total += count * length * float(line(1 / length))
+            steps += count * length
+        elif kind in kinds:
+            total += count * kinds[kind]
+            steps += count
+        else:
+            return None
+    return total / steps if steps else None
+
+
+# ---- how far off the formula is
+
+
+def score(root: Path) -> list[dict[str, Any]]:
+    """How far off the formula is, beside what was measured.
+
+    Args:
+        root: Results folder of the published tables.
+
+    Returns:
+        A row a set of steps: whether it is a whole one or a part, n, the median of the relative errors, its 95 % interval where
+        the single errors are there, the share of errors up to 25 %, the worst, and the median of the simulator that went.
+    """
+    scored = pd.read_csv(root / "tables" / "costs-naive.csv").set_index(["predictor", "left_out"])
+    own, other = scored.loc[FORMULA], scored.loc["model"]
+    rows = [
+        _scored(
+            words,
+            column == "rate",
+            own.at[column, "n"],
+            *(own.at[column, name] for name in ("median_error", "within", "worst_error")),
+            other.at[column, "median_error"],
+        )
+        for column, words in LEFT_OUT.items()
+    ]
+    points = pd.read_csv(root / "tables" / "external.csv")
+    points = points[points["anchor"] == "no"]
+    errors, others = ((points[of] / points["published_s"] - 1).abs() for of in ("naive_s", "model_s"))
+    for words, here in (
+        ("points that others published", errors),
+        *((f"of {words}", errors[points["source"] == name]) for name, words in SOURCES.items()),
+    ):
+        interval = median_interval(here.tolist()) if len(here) >= MINIMUM_FOR_INTERVAL else None
+        numbers = (here.median(), (here <= WITHIN).mean(), here.max(), others[here.index].median())
+        rows.append(_scored(words, here is errors, len(here), *numbers, interval))
+    return rows
+
+
+def _scored(
+    of: str,
+    whole: bool,
+    n: float,
+    middle: float,
+    within: float,
+    worst: float,
+    simulator: float,
+    interval: Interval | None = None,
+) -> dict[str, Any]:
+    ends = (None, None) if interval is None else (_rounded(interval.low), _rounded(interval.high))
+    return {
+        "of": of, "whole": whole, "n": int(n), "median": _rounded(middle), "low": ends[0], "high": ends[1],
+        "within": _rounded(within), "worst": _rounded(worst), "simulator": _rounded(simulator),
+    }  # fmt: skip
+
+
+def score_table(root: Path) -> str:
+    """The same for a page."""
+    return markdown(
+        ("steps", "n", "median error", "95 %", "errors up to 25 %", "worst", "median of the simulator"),
+        [
+            (row["of"], row["n"], f"{row['median']:.1%}", "" if row["low"] is None else f"{row['low']:.1%} to {row['high']:.1%}",
+             f"{row['within']:.0%}", f"{row['worst']:.0%}", f"{row['simulator']:.1%}")
+            for row in score(root)
+        ],
+    )  # fmt: skip
