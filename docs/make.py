@@ -435,69 +435,6 @@ def ranks(root: Path, study: str, sharding: str) -> str:
     return f"{markdown(heads, lines)}\n\n{said}"
 
 
-def undecided(root: Path, study: str, sharding: str) -> str:
-    """The open verdicts against plain training: how far from 1, what makes the interval, what evidence would leave 1 out."""
-    table = read_frame(table_path(root, WORTH, study), WORTH)
-    worth = table[table["sharding"] == sharding].set_index("arm")
-    net = read_frame(table_path(root, NET, f"{SESSION}{study}"), NET)
-    methods = {
-        row["arm"]
-        for row in read_table(table_path(root, SUMMARY, study), SUMMARY)
-        if row["sharding"] == sharding and row["baseline"] and not row["control"]
-    }
-    net = net[(net["sharding"] == sharding) & net["arm"].isin(methods)]
-    lines = []
-    for row in net[net["plain"] == "undecided"].to_dict("records"):
-        own = worth.loc[row["arm"]]
-        halves = {
-            "worth": np.log(own["high"] / own["low"]) / 2,
-            "seconds": np.log(row["time_high"] / row["time_low"]) / 2,
-            "net": np.log(row["net_high"] / row["net_low"]) / 2,
-        }
-        more = (halves["net"] / np.log(row["net"])) ** 2
-        lines.append(
-            (
-                row["link"],
-                row["arm"],
-                f"{row['net']:.2f} [{row['net_low']:.2f}, {row['net_high']:.2f}]",
-                *(f"±{halves[of]:.1%}".replace("%", " %") for of in ("worth", "seconds")),
-                "none: Holm's correction" if more < 1 else f"{more:.1f}×" if more < 20 else "over 20×",
-            )
-        )
-    heads = ("link", "method", "net speedup", "of worth", "of seconds", "evidence wanted")
-    return (
-        f"{markdown(heads, lines)}\n\nHalf intervals of what the training is worth and of the seconds a step, as shares. "
-        "Evidence: the square of half the interval of the net speedup over its distance from 1, both in logarithms, were the "
-        "estimate the truth."
-    )
-
-
-def order(root: Path, study: str, *names: str) -> str:
-    """Whether methods stand in the same order in other studies: Spearman's rho of what they are worth; uncompressed ones aside.
-
-    Args:
-        root: Results folder of the published tables.
-        study: The one that others are compared with.
-        names: Shardings, and other studies: a row for each pair.
-    """
-    own = read_frame(table_path(root, WORTH, study), WORTH)
-    lines = []
-    for other in (name for name in names if name not in SHARDINGS):
-        table = read_frame(table_path(root, WORTH, other), WORTH)
-        apart = " and ".join(_apart([one.iloc[0] for one in (own, table)]))
-        for sharding in (name for name in names if name in SHARDINGS):
-            one, two = (of[of["sharding"] == sharding].set_index("arm")["worth"] for of in (own, table))
-            methods = [
-                arm
-                for arm in one.index.intersection(two.index)
-                if not arm.startswith(("allreduce-", "control-"))
-            ]
-            both = (values.loc[methods].to_numpy("float64") for values in (one, two))
-            lines.append((SHARDINGS[sharding], apart, len(methods), _rho(*both)))
-    heads = ("shards", "between", "methods", "rank correlation")
-    return f"{markdown(heads, lines)}\n\nIn brackets 95 % of a bootstrap over methods."
-
-
 def _rho(x: np.ndarray, y: np.ndarray) -> str:
     """Spearman's rho with 95 % of a bootstrap over pairs: −0.32 (−0.68 to +0.16). Samples that are constant have none, and are
     left out.
@@ -635,7 +572,7 @@ def _cell(text: str) -> str:
 
 
 def methods(root: Path) -> str:
-    """Every method of the catalogue by family: its paper, what it sends, how it differs, its options, what came of claims."""
+    """Every method of the catalogue by family: its paper, what it sends, how it differs, what came of claims."""
     titles = {claim.paper.arxiv: claim.paper.title for claim in load_claims(ROOT / "results")}
     places: dict[str, str] = {}
     words: dict[str, Counter[str]] = {}
@@ -661,10 +598,6 @@ def methods(root: Path) -> str:
                 lines.append(
                     f"Differences: {known.differences if before == name else f'as [`{before}`](#{before})'}"
                 )
-            options = {**known.options, **known.hyperparameters}
-            lines.append(
-                f"Options: {', '.join(f'`{key}={option.default}`' for key, option in options.items()) or 'none'}"
-            )
             if entry.paper in words:
                 verdicts = ", ".join(f"{words[entry.paper][w]} {w}" for w in WORDS if words[entry.paper][w])
                 anchor = slug(places[entry.paper].replace("/", ""))
@@ -690,7 +623,7 @@ def front() -> Iterator[tuple[Path, str]]:
     """README and the pages that stand on the same tables and declarations."""
     blocks: dict[str, Callable[..., str]] = {
         "picture": picture, "answer": answer, "regime": regime, "worth": worth, "ranks": ranks,
-        "undecided": undecided, "order": order, "advice": advice, "verbs": verbs, "methods": methods,
+        "advice": advice, "verbs": verbs, "methods": methods,
     }  # fmt: skip
     for page in FRONT:
         yield page, fill(page.read_text(encoding="utf-8"), documents_root(ROOT / "results"), blocks)
