@@ -213,6 +213,7 @@ def test_nobody_needs_root() -> None:
     needed = (
         "slurm/__init__.py",
         "slurm/devcluster",
+        "reference_impls",
         "suite/__init__.py",
         "suite/links",
         "tests/__init__.py",
