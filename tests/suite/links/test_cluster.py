@@ -38,7 +38,13 @@ def walked_by_nobody(state_dir: Path) -> dict[str, Any]:
     """The tour by a user without any privilege, from a copy of the files that this user can read."""
     require_system("setpriv")
     state_dir.parent.chmod(0o777)
-    needed = ("reference_impls", "suite/__init__.py", "suite/links", "tests/__init__.py", "tests/suite/links/tour.py")
+    needed = (
+        "reference_impls",
+        "suite/__init__.py",
+        "suite/links",
+        "tests/__init__.py",
+        "tests/suite/links/tour.py",
+    )
     said = said_by_nobody(state_dir.parent / "copy", needed, "tests.suite.links.tour", str(state_dir))
     return dict(json.loads(said))
 
