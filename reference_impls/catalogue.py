@@ -24,7 +24,20 @@ ALGORITHMS = "reference_impls.algorithms"
 
 FORMER: Mapping[str, Mapping[str, Any]] = {
     "CompressedGradient": {"hierarchical": False},
-    "LionCub": {"two_level": "never"},
+    "DGC": {"indices": "packed"},
+    "DQSGD": {"hold_budget": False},
+    "DeMo": {"aggregate": "senders"},
+    "GTopK": {"indices": "packed"},
+    "IntSGD": {"measure": "movement"},
+    "LionCub": {"two_level": "never", "fp32_below": 0},
+    "LionCub1Bit": {"zero_policy": "hash", "tie_policy": "alternate"},
+    "PowerSGD": {"reshape": "first"},
+    "QuadraticSynchronization": {"h_max": None},
+    "RootSGD": {"slope_from": 0, "largest_step": None},
+    "SignSGD": {"tie_policy": "alternate"},
+    "SynchronisedMomenta": {"sync_until": None, "sync_dtype": "fp32", "sync_names": None},
+    "THC": {"wide_sums": False},
+    "TopKGradient": {"indices": "packed"},
 }
 """Options that went, by the class that had them, at the value that is left. It may still be given, and is part of the identity
 of runs and timed cases."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,9 +38,6 @@ class DeMo(WithLocalOptimizer):
     side: int = option(64, "side of a block", ge=1)
     k: int = option(32, "coefficients of a block that are sent", ge=1)
     sign: bool = option(True, "step along sign(G) (the method), or hand G to the optimizer as a gradient")
-    aggregate: Literal["senders", "all"] = option(
-        "senders", "a coefficient is averaged over the workers that sent it (not zero), or over all"
-    )
 
     reduces_gradient: ClassVar[bool] = False
 
@@ -70,9 +67,8 @@ class DeMo(WithLocalOptimizer):
         some = buffers.empty_like(total)
         for row in sent:
             total.add_(row)
-            if self.aggregate == "senders":
-                count.add_(torch.ne(row, 0, out=some))
-        return total.div_(count.clamp_(min=1) if self.aggregate == "senders" else len(sent))
+            count.add_(torch.ne(row, 0, out=some))
+        return total.div_(count.clamp_(min=1))
 
     def _codec(self, view: View) -> BlockDCT:
         return BlockDCT(tuple(view.param.shape), self.side, self.k)

@@ -26,7 +26,7 @@ from torch import Tensor
 from reference_impls import wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
 from reference_impls.codecs.codec import Codec, PerTensor
-from reference_impls.codecs.sparse import Indices, TopK, Values
+from reference_impls.codecs.sparse import TopK, Values
 from reference_impls.collectives import Exchange
 from reference_impls.reducers.coded_mean import gather_mean
 
@@ -54,7 +54,6 @@ class DGC(Algorithm):
         "tensor", "k coordinates of each tensor, or of the model"
     )
     values: Values = option("fp32", "values on the wire: fp32, fp16 or bf16")
-    indices: Indices = option("packed", "places on the wire: packed (ceil(log2 d) bits), int32 or bitmap")
     warmup_steps: int = option(0, "first steps, in which the share falls to ratio", ge=0)
     warmup_stages: int = option(4, "shares that the warm-up goes through, equally long each", ge=1)
 
@@ -70,7 +69,7 @@ class DGC(Algorithm):
         return float(self.ratio ** (stage / (self.warmup_stages + 1)))
 
     def _codec(self, ratio: float, lengths: Sequence[int]) -> Codec:
-        codec = TopK(ratio, self.values, self.indices)
+        codec = TopK(ratio, self.values)
         return codec if self.granularity == "model" else PerTensor(codec, tuple(lengths))
 
     def plan(self, clock: Clock) -> str:
@@ -108,7 +107,7 @@ class DGC(Algorithm):
         return {_kind(r): self.at_defaults("warmup_steps", "warmup_stages", ratio=r) for r in shares}
 
     def traits(self) -> Traits:
-        bits = 8 * TopK(self.ratio, self.values, self.indices).wire_bytes(1 << 20) / (1 << 20)
+        bits = 8 * TopK(self.ratio, self.values).wire_bytes(1 << 20) / (1 << 20)
         warm = "; more in the warm-up" if self.warmup_steps else ""
         return Traits(
             bits=f"(n-1) x {bits:.4g}{warm}", unbiased=False, sums=False, warm_up=self.warmup_steps > 0

@@ -25,7 +25,6 @@ from reference_impls import buffers, wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
 from reference_impls.algorithms.lion_update import (
     HYPERPARAMETERS,
-    POLICIES,
     LocalClip,
     SynchronisedMomenta,
     clip,
@@ -35,7 +34,8 @@ from reference_impls.algorithms.lion_update import (
     step,
     sync_bits,
     sync_bytes,
-    verdict,
+    ties,
+    zeros,
 )
 from reference_impls.codecs import signs
 from reference_impls.codecs.dithering import levels
@@ -57,12 +57,10 @@ class Votes:
     """Options that say how votes travel, and what a zero votes."""
 
     transport: Transport = option(
-        "two-phase", "how votes travel: two-phase, all-gather, int4-sum, int8-sum or fp32-sum"
+        "two-phase", "how votes travel: two-phase, all-gather, int8-sum or fp32-sum"
     )
-    zero_policy: str = option(
-        "hash",
-        "vote of a zero update: hash (shared coin), alternate, plus, minus or zero (sums only)",
-        choices=(*POLICIES, "zero"),
+    zero_policy: Literal["hash", "zero"] = option(
+        "hash", "vote of a zero update: hash (shared coin) or zero (sums only)"
     )
 
 
@@ -81,13 +79,13 @@ def cast(own: Votes, shard: Shard, u: Tensor) -> tuple[Tensor, Tensor | None]:
     if own.zero_policy == "zero":
         positive, abstains = (buffers.empty_like(u, torch.bool) for _ in range(2))
         return torch.gt(u, 0, out=positive), torch.eq(u, 0, out=abstains)
-    return signs.positive(u, verdict(own.zero_policy, shard, "zero")), None
+    return signs.positive(u, zeros(shard)), None
 
 
-def majority_of_signs(own: Votes, shard: Shard, u: Tensor, tie_policy: str) -> Exchange[Tensor]:
-    """MaVo: -1, 0 and 1; ties by their policy, NaN everywhere if `u` is not finite on any rank."""
+def majority_of_signs(own: Votes, shard: Shard, u: Tensor, ties_are_zero: bool = False) -> Exchange[Tensor]:
+    """MaVo: -1, 0 and 1; ties alternate unless they are 0, NaN everywhere if `u` is not finite on any rank."""
     positive, abstains = cast(own, shard, u)
-    tie = None if tie_policy == "zero" else verdict(tie_policy, shard, "tie")
+    tie = None if ties_are_zero else ties(shard)
     return (yield from majority(shard.world, positive, broken(u), tie, u.dtype, own.transport, abstains))
 
 
@@ -98,9 +96,9 @@ def average_of_signs(own: Votes, shard: Shard, u: Tensor) -> Exchange[Tensor]:
     return lead.div_(shard.world.size)
 
 
-def majority_traits(own: Votes, tie_policy: str) -> Traits:
+def majority_traits(own: Votes, ties_are_zero: bool = False) -> Traits:
     """Of methods that apply the majority."""
-    return _traits(own, "3" if tie_policy == "zero" else "2")
+    return _traits(own, "3" if ties_are_zero else "2")
 
 
 def average_traits(own: Votes) -> Traits:
@@ -113,7 +111,6 @@ def _traits(own: Votes, counts: str) -> Traits:
     bits = {
         "two-phase": f"{counts} (n-1)/n",
         "all-gather": "n-1",
-        "int4-sum": "8 (n-1)/n",
         "int8-sum": "16 (n-1)/n",
         "fp32-sum": "64 (n-1)/n",
     }[own.transport]
@@ -160,20 +157,18 @@ class DistributedLion(Votes, LocalClip, Algorithm):
 class DistributedLionMaVo(DistributedLion):
     """The majority of signs."""
 
-    tie_policy: str = option(
-        "alternate",
-        "verdict on ties: alternate, plus, minus, hash or zero (two-phase: a second bit down)",
-        choices=(*POLICIES, "zero"),
+    tie_policy: Literal["alternate", "zero"] = option(
+        "alternate", "verdict on ties: alternate by step, or zero (two-phase: a second bit down)"
     )
 
     def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        return majority_of_signs(self, shard, u, self.tie_policy)
+        return majority_of_signs(self, shard, u, self.tie_policy == "zero")
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         return {"step": majority_bytes(wire.elements(shapes), n, self.transport, self.tie_policy == "zero")}
 
     def traits(self) -> Traits:
-        return majority_traits(self, self.tie_policy)
+        return majority_traits(self, self.tie_policy == "zero")
 
 
 @dataclass(frozen=True)

@@ -3,20 +3,17 @@
 B = 1 + log2(1 + factor contraction^(left/2) |g|), rounded up: the quantiser's step |g| / s is then the same in all steps
 (non-convex, contraction 1), or shrinks geometrically towards the end of the training (strongly convex). The quantiser is
 QSGD's with s = 2^(B-1) - 1; no error feedback. `calibration_steps` of fixed width find the factor by which the average
-width would be `target_bits` if the norm stayed as it is; ``hold_budget`` finds it anew in every step from the bits that
-are left, and never spends more than target_bits times the steps.
+width would be `target_bits` if the norm stayed as it is.
 
 Differences: read were the main text of an earlier version (ICLR 2021 submission; its second algorithm and how it sets the
 constants were not in it) and the abstract of the later one. |g| is that of the last step's mean gradient over the whole
 model, which all ranks know without a word, there of the step's own local gradient; the first width is
 ceil(target_bits). One bit, which would leave no level, is forbidden. The scale that is sent is a message's own, there
-the whole vector's: so the step is at most |g| / s. Calibration, and holding a budget (which rounds to the nearest
-width, since what is rounded up would be missing later), are ours. Only the way to a server is counted there.
+the whole vector's: so the step is at most |g| / s. Calibration is ours. Only the way to a server is counted there.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -29,9 +26,8 @@ from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.schedules import bits as rules
 
-_MEMORY = 0.9  # of the running mean of norms
 _WHEN = (
-    "rule", "contraction", "factor", "target_bits", "calibration_steps", "hold_budget", "total_steps",
+    "rule", "contraction", "factor", "target_bits", "calibration_steps", "total_steps",
     "min_bits", "max_bits", "warmup_steps",
 )  # fmt: skip
 
@@ -47,30 +43,19 @@ class DQSGD(AdaptiveBits):
     factor: float = option(0.0, "k or t of the rule; 0: calibrated", ge=0)
     target_bits: float = option(4.5, "average bits a coordinate, which the calibration aims at", gt=0)
     calibration_steps: int = option(100, "first steps, of ceil(target_bits), whose norms are averaged", ge=0)
-    hold_budget: bool = option(False, "find the factor anew in every step from the bits that are left")
-    total_steps: int | None = option(None, "steps of the training (convex rule, hold_budget)", ge=1)
+    total_steps: int | None = option(None, "steps of the training (convex rule)", ge=1)
 
     def check(self, world: Group) -> None:
         super().check(world)
         if not self.factor and self.calibration_steps < 1:
             raise UnsupportedError("without a factor there must be at least one of calibration_steps")
-        if (self.rule == "convex" or self.hold_budget) and not self.total_steps:
-            raise UnsupportedError("the convex rule and hold_budget need total_steps, the training's length")
-        if self.hold_budget and not self.min_bits <= self.target_bits:
-            raise UnsupportedError(
-                f"{self.min_bits} bits in every step are more than the budget of {self.target_bits} on average: lower "
-                "min_bits or raise target_bits"
-            )
+        if self.rule == "convex" and not self.total_steps:
+            raise UnsupportedError("the convex rule needs total_steps, the training's length")
 
     @property
     def first_bits(self) -> int:
         """Width before a norm is known."""
         return rules.whole_bits(self.target_bits, self.min_bits, self.max_bits)
-
-    @property
-    def budget(self) -> float:
-        """Bits a coordinate that all compressed steps together may take."""
-        return self.target_bits * max((self.total_steps or 0) - self.warmup_steps, 0)
 
     def plan(self, clock: Clock) -> str:
         return "warm-up" if clock.step < self.warmup_steps else f"{self.width_at(clock)}-bit"
@@ -80,15 +65,8 @@ class DQSGD(AdaptiveBits):
 
     def width_at(self, clock: Clock) -> int:
         """Bits of this step, min_bits .. max_bits; writes ``clock.counters``."""
-        counters = clock.counters
         left = max((self.total_steps or 0) - clock.step, 1)
-        up = 0.5 if self.hold_budget else 0.0  # to the nearest: what is rounded up would be missing later
-        bits = rules.whole_bits(self.nominal(clock, left) - up, self.min_bits, self.max_bits)
-        if self.hold_budget:  # what is left must do for the fewest bits in all later steps
-            spare = self.budget - counters.get("spent", 0)
-            bits = max(min(bits, math.floor(spare - self.min_bits * (left - 1) + 1e-9)), self.min_bits)
-        counters["spent"] = counters.get("spent", 0) + bits
-        return bits
+        return rules.whole_bits(self.nominal(clock, left), self.min_bits, self.max_bits)
 
     def nominal(self, clock: Clock, left: int) -> float:
         """Bits of the rule, a real number."""
@@ -98,12 +76,9 @@ class DQSGD(AdaptiveBits):
             return self.first_bits
         contraction = self.contraction if self.rule == "convex" else 1.0
         factor = self.factor or counters.get("factor", 0.0)
-        if self.hold_budget or not factor:
-            bits = self.target_bits
-            if self.hold_budget:
-                bits = (self.budget - counters.get("spent", 0)) / left
+        if not factor:
             factor = rules.factor_for(
-                bits, counters["mean_norm"], contraction, left, self.min_bits, self.max_bits
+                self.target_bits, counters["mean_norm"], contraction, left, self.min_bits, self.max_bits
             )
             counters["factor"] = factor
         return rules.nominal_bits(rules.wanted_levels(factor, counters["norm"], contraction, left))
@@ -112,9 +87,8 @@ class DQSGD(AdaptiveBits):
         counters = shards[0].clock.counters
         norm = whole_norm(reduced, self.norm)
         seen = int(counters.get("norms", 0))
-        weight = max(1 / (seen + 1), 1 - _MEMORY) if self.hold_budget else 1 / (seen + 1)
         mean = counters.get("mean_norm", 0.0)
-        return {"norm": norm, "norms": seen + 1, "mean_norm": mean + weight * (norm - mean)}
+        return {"norm": norm, "norms": seen + 1, "mean_norm": mean + 1 / (seen + 1) * (norm - mean)}
 
     def always(self, bits: int) -> Algorithm:
         return self.at_defaults(*_WHEN, min_bits=bits, max_bits=bits)

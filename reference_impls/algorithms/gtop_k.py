@@ -27,7 +27,7 @@ from reference_impls.algorithm import Cost, Shard, Slot, Traits, option, per_ran
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import selection
 from reference_impls.codecs.selection import kept
-from reference_impls.codecs.sparse import Indices, TopK, pack_pairs, unpack_pairs
+from reference_impls.codecs.sparse import TopK, pack_pairs, unpack_pairs
 from reference_impls.collectives import Exchange
 from reference_impls.reducers import folds
 from reference_impls.reducers.folds import Fold
@@ -42,14 +42,13 @@ class GTopK(WithLocalOptimizer):
     put_back: Literal["merger", "mask"] = option(
         "merger", "who keeps what drops out: merger or mask (published)"
     )
-    indices: Indices = option("packed", "places on the wire: packed (ceil(log2 d) bits), int32 or bitmap")
 
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {"worker_error": per_rank()}
 
     def _codec(self) -> TopK:
-        return TopK(self.ratio, "fp32", self.indices)
+        return TopK(self.ratio, "fp32")
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if shard.world.size == 1:
@@ -59,18 +58,18 @@ class GTopK(WithLocalOptimizer):
         error = shard.state["worker_error"].add_(shard.grads)
         message = torch.zeros(codec.wire_bytes(d), dtype=torch.uint8, device=error.device)
         codec.encode(error.to(torch.float32), shard.key("largest"), message)
-        places, values = unpack_pairs(message, d, k, self.indices, "fp32")
+        places, values = unpack_pairs(message, d, k, "fp32")
         if self.put_back == "merger":
             error[places] -= values.to(error.dtype)
 
         def combine(mine: Tensor, came: Tensor, accounts: bool) -> Tensor:
-            both, (out, left) = merge(mine, came, d, k, self.indices)
+            both, (out, left) = merge(mine, came, d, k)
             if accounts and self.put_back == "merger":
                 error[out] += left.to(error.dtype)
             return both
 
         message = yield from folds.fold(shard.world, message, combine, "largest", self.form)
-        final, total = unpack_pairs(message, d, k, self.indices, "fp32")
+        final, total = unpack_pairs(message, d, k, "fp32")
         if self.put_back == "mask":
             used = places[torch.isin(places, final)]
             error[used] = 0
@@ -86,9 +85,7 @@ class GTopK(WithLocalOptimizer):
         return {"step": folds.wire_bytes(self._codec().wire_bytes(wire.elements(shapes)), n, self.form)}
 
 
-def merge(
-    mine: Tensor, came: Tensor, numel: int, k: int, indices: Indices
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def merge(mine: Tensor, came: Tensor, numel: int, k: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Two messages uint8 [bytes] of k entries each (fp32 values) -> the merged message, and what it leaves out.
 
     Entries at the same place are added (one float32 addition, the same in both orders); of the up to 2k places that
@@ -97,7 +94,7 @@ def merge(
     Returns:
         (message, (places int64 [m], values float32 [m])): 0 <= m <= k entries that were not among the largest.
     """
-    (a, x), (b, y) = (unpack_pairs(m, numel, k, indices, "fp32") for m in (mine, came))
+    (a, x), (b, y) = (unpack_pairs(m, numel, k, "fp32") for m in (mine, came))
     places, order = torch.sort(torch.cat([a, b]), stable=True)
     values = torch.cat([x, y])[order]
     twice = (places[1:] == places[:-1]).nonzero().view(-1)
@@ -108,5 +105,5 @@ def merge(
     stay = torch.zeros_like(places, dtype=torch.bool)
     stay[selection.largest(selection.magnitude(values), k)] = True
     message = torch.zeros_like(mine)
-    pack_pairs(places[stay], values[stay], numel, message, indices, "fp32")
+    pack_pairs(places[stay], values[stay], numel, message, "fp32")
     return message, (places[~stay], values[~stay])

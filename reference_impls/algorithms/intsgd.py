@@ -4,11 +4,11 @@ q_i = Int(a g_i), g <- sum(q_i) / (n a), summed in `bits` bits. Every rank knows
 have seen: r <- beta r + (1 - beta) |x_t - x_{t-1}|^2, a = alpha sqrt(d) / sqrt(2 n r / lr^2 + epsilon), so that the noise
 follows the recent step. After the first step, in full precision, no float travels.
 
-``measure="gradient"``: r averages |g|^2 of the applied mean instead, the same for plain SGD at a constant rate (the
-published code's form). ``factor="exponent"`` (`intsgd-heuristic`): a = (2^(b-1) - 1) / (n 2^e), e the exponent of the
+``factor="exponent"`` (`intsgd-heuristic`): a = (2^(b-1) - 1) / (n 2^e), e the exponent of the
 largest magnitude over all ranks, 4 bytes in a max all-reduce: the rule of in-network aggregation.
 
-Differences: the body of the paper could not be read; two published codes and what is recalled of the paper were. a is per
+Differences: the body of the paper could not be read; two published codes and what is recalled of the paper were. The
+published code averages |g|^2 of the applied mean in the place of the movement. a is per
 tensor (their block-wise form, with epsilon for each tensor instead of a share of it) or per bucket, not per model. Codes
 are cut at the whole number floor((2^(b-1) - 1) / n), so no sum overflows; theirs is cut at a fraction and truncated. Cutting
 is biased in both, and ``unbiased`` is said of what is not cut: 8 bits leave +-1 at n = 64, where of an element above
@@ -63,9 +63,6 @@ class IntSGD(WithLocalOptimizer):
 
     bits: int = option(8, "bits of a code and of a sum: 4, 8, 16 or 32", choices=WIDTHS)
     rounding: Literal["stochastic", "nearest"] = option("stochastic", "stochastic (unbiased) or nearest")
-    measure: Literal["movement", "gradient"] = option(
-        "movement", "what the factor follows: movement of the parameters, or the mean gradient"
-    )
     factor: Literal["adaptive", "exponent"] = option(
         "adaptive", "adaptive (known to all) or exponent (of the largest magnitude, a max all-reduce)"
     )
@@ -107,13 +104,11 @@ class IntSGD(WithLocalOptimizer):
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         super().update(shard, reduced)
-        if self.factor == "adaptive" and self.measure == "gradient":
-            self._average(shard, reduced)
-        elif self.factor == "adaptive":
+        if self.factor == "adaptive":
             shard.scratch("before", shard.d, shard.params.dtype).copy_(shard.params)
 
     def synchronize(self, shard: Shard) -> None:
-        if self.factor == "adaptive" and self.measure == "movement":
+        if self.factor == "adaptive":
             before = shard.scratch("before", shard.d, shard.params.dtype)
             self._average(shard, torch.sub(shard.params, before, out=before))
 
@@ -135,10 +130,8 @@ class IntSGD(WithLocalOptimizer):
         for part, group in shard.groups():
             inside = [i for i, v in enumerate(shard.views) if part.start <= v.part.start < part.stop]
             rates[inside] = float(group["lr"])
-        unknown = (r == _UNKNOWN) | (r == 0)
-        if self.measure == "movement":
-            unknown |= rates == 0
-            r = r / rates.square()
+        unknown = (r == _UNKNOWN) | (r == 0) | (rates == 0)
+        r = r / rates.square()
         count = lengths.double()
         if self.scale == "bucket":
             r, count = torch.where(unknown, 0.0, r).sum().view(1), count.sum().view(1)

@@ -12,7 +12,7 @@ schedules). 4-bit codes carry weighted votes (there a count of + votes, biased f
 would round to no vote, the options are refused (there nothing moves any more). An update that is not finite on any rank
 makes the direction NaN on all ranks; one more vote is sent to say so. Buckets are padded one by one, there the model
 once. Selective synchronisation, shared scales, both two-phase forms of the integer sum, full resolution of a rank's own
-codes in them, full precision for small tensors are ours. Error feedback is left out.
+codes in them are ours. Error feedback is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -30,7 +29,6 @@ from reference_impls import buffers, wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option
 from reference_impls.algorithms.lion_update import (
     HYPERPARAMETERS,
-    POLICIES,
     LocalClip,
     SynchronisedMomenta,
     clip,
@@ -39,7 +37,8 @@ from reference_impls.algorithms.lion_update import (
     step,
     sync_bits,
     sync_bytes,
-    verdict,
+    ties,
+    zeros,
 )
 from reference_impls.codecs import lion_integers, signs
 from reference_impls.collectives import Exchange, Group
@@ -47,16 +46,11 @@ from reference_impls.errors import UnsupportedError
 from reference_impls.reducers import integer_sum
 from reference_impls.reducers.majority import broken, majority, majority_bytes, voided
 from reference_impls.reducers.momentum_sync import MODES
-from reference_impls.reducers.parts import joined
 
 
 @dataclass(frozen=True)
 class LionCub(SynchronisedMomenta, LocalClip, Algorithm):
     """Lion Cub but for the vote, of which there are two. Kinds of step: ``step``, ``sync``, ``measure``."""
-
-    fp32_below: int = option(
-        0, "tensors of fewer elements follow the exact sign of the mean u, sent in fp32", ge=0
-    )
 
     defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
     reduces_gradient: ClassVar[bool] = False
@@ -80,15 +74,7 @@ class LionCub(SynchronisedMomenta, LocalClip, Algorithm):
         if self.local_clip_norm is not None:
             clip(shard.grads, self.local_clip_norm)
         u = mixed_in(shard, shard.state["momentum"], shard.grads)  # b1 m + (1 - b1) g
-        small = [view.part for view in shard.views if view.param.numel() < self.fp32_below]
-        exact = joined(u, small)
-        direction = yield from self.vote(shard, u)
-        if small:  # their votes have been sent as well: a few bits more, and one vector for all
-            exact = yield from shard.world.mean(exact, "small-updates")
-            lengths = [part.stop - part.start for part in small]
-            for part, mean in zip(small, exact.split_with_sizes(lengths), strict=True):
-                direction[part] = mean.sign() + 0 * (mean + direction[part])  # the sign of NaN is 0
-        return direction
+        return (yield from self.vote(shard, u))
 
     @abstractmethod
     def vote(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
@@ -111,14 +97,7 @@ class LionCub(SynchronisedMomenta, LocalClip, Algorithm):
         """Bytes that a rank sends in a vote."""
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        small = sum(size for shape in shapes if (size := prod(shape)) < self.fp32_below)
-        direction = self.vote_bytes(shapes, n) + wire.all_reduce(4 * small, n)
-        return sync_bytes(self.sync, direction, shapes, n)
-
-    def extra_bits(self) -> str:
-        """What `traits` says behind the bits of the vote."""
-        small = f", 32 more for tensors below {self.fp32_below}" if self.fp32_below else ""
-        return small + sync_bits(self.sync)
+        return sync_bytes(self.sync, self.vote_bytes(shapes, n), shapes, n)
 
 
 @dataclass(frozen=True)
@@ -128,26 +107,16 @@ class LionCub1Bit(LionCub):
     momentum_sync: str = option(
         "periodic", "when momenta are averaged: never, periodic, doubling or selective", choices=MODES
     )
-    zero_policy: str = option(
-        "hash", "bit of a zero update: hash (shared coin), alternate, plus or minus", choices=POLICIES
-    )
-    tie_policy: str = option(
-        "alternate",
-        "verdict on ties: alternate, plus, minus, hash or zero (a second bit down)",
-        choices=(*POLICIES, "zero"),
-    )
 
     def vote(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        positive = signs.positive(u, verdict(self.zero_policy, shard, "zero"))
-        tie = None if self.tie_policy == "zero" else verdict(self.tie_policy, shard, "tie")
-        return (yield from majority(shard.world, positive, broken(u), tie, u.dtype))
+        positive = signs.positive(u, zeros(shard))
+        return (yield from majority(shard.world, positive, broken(u), ties(shard), u.dtype))
 
     def vote_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
-        return majority_bytes(wire.elements(shapes), n, ties_are_zero=self.tie_policy == "zero")
+        return majority_bytes(wire.elements(shapes), n)
 
     def traits(self) -> Traits:
-        bits = f"{3 if self.tie_policy == 'zero' else 2} (n-1)/n"
-        return Traits(bits=bits + self.extra_bits(), unbiased=None, sums=False)
+        return Traits(bits="2 (n-1)/n" + sync_bits(self.sync), unbiased=None, sums=False)
 
 
 @dataclass(frozen=True)
@@ -246,5 +215,5 @@ class LionCubPBit(LionCub):
             "two-phase-sign": f"({up} + 2)(n-1)/n",
         }[self.form]
         return Traits(
-            bits=bits + self.extra_bits(), unbiased=None, sums=self.form == "all-reduce" and p != 16
+            bits=bits + sync_bits(self.sync), unbiased=None, sums=self.form == "all-reduce" and p != 16
         )

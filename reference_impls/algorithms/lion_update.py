@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -25,9 +25,8 @@ from reference_impls.randomness import Key
 from reference_impls.reducers.momentum_sync import MODES, MomentumSync
 
 HYPERPARAMETERS: Final[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
-POLICIES: Final = ("hash", "alternate", "plus", "minus")
-_WHEN: Final = ("sync_every", "sync_until", "sync_doubling", "sync_measure_every")
-_SYNC: Final = (*_WHEN, "sync_fraction", "sync_dtype", "sync_names")
+_WHEN: Final = ("sync_every", "sync_doubling", "sync_measure_every")
+_SYNC: Final = (*_WHEN, "sync_fraction")
 
 
 @dataclass(frozen=True)
@@ -51,33 +50,26 @@ class SynchronisedMomenta:
         "never", "when momenta are averaged: never, periodic, doubling or selective", choices=MODES
     )
     sync_every: int = option(100, "steps between synchronisations (periodic, selective)", ge=1)
-    sync_until: int | None = option(None, "last step at which momenta are synchronised", ge=0)
     sync_doubling: float = option(1.0, "gaps double every this many synchronisations (doubling)", gt=0)
     sync_fraction: float = option(0.25, "share of the elements that is synchronised (selective)", gt=0, le=1)
     sync_measure_every: int = option(1000, "steps between measurements of disagreement (selective)", ge=1)
-    sync_dtype: Literal["fp32", "bf16"] = option("fp32", "how momenta travel")
-    sync_names: str | None = option(
-        None, "only tensors in whose names this regular expression is found; None: all"
-    )
 
     @property
     def sync(self) -> MomentumSync:
         """The rule that the options describe; `UnsupportedError` for impossible ones."""
         return MomentumSync(
-            self.momentum_sync, self.sync_every, self.sync_until, self.sync_doubling,
-            self.sync_fraction, self.sync_measure_every, self.sync_dtype, self.sync_names,
+            self.momentum_sync, self.sync_every, self.sync_doubling, self.sync_fraction, self.sync_measure_every,
         )  # fmt: skip
 
 
 def steady_sync(own: Algorithm, sync: MomentumSync) -> Mapping[str, Algorithm]:
     """`Algorithm.steady` of a method with the options of `SynchronisedMomenta`."""
     plain = own.at_defaults(*_SYNC, momentum_sync="never")
-    kept = {"sync_dtype": sync.dtype, "sync_names": sync.names}
     if sync.mode == "selective":  # at every step after 0, which measures
         often = own.at_defaults(*_WHEN, sync_every=1)
     else:
-        often = own.at_defaults(*_SYNC, momentum_sync="periodic", sync_every=1, **kept)
-    measuring = own.at_defaults(*_WHEN, "sync_dtype", sync_measure_every=1)
+        often = own.at_defaults(*_SYNC, momentum_sync="periodic", sync_every=1)
+    measuring = own.at_defaults(*_WHEN, sync_measure_every=1)
     found = {"step": plain, "sync": often, "measure": measuring}
     return {kind: found[kind] for kind in sync.kinds()}
 
@@ -96,16 +88,18 @@ def sync_bits(sync: MomentumSync) -> str:
     """What synchronising adds to `traits`."""
     if sync.mode == "never":
         return ""
-    most = "up to " if sync.mode == "selective" or sync.names is not None else ""
-    bits = f"; sync: + {most}2 (n-1)/n x {16 if sync.dtype == 'bf16' else 32}"
+    bits = f"; sync: + {'up to ' if sync.mode == 'selective' else ''}2 (n-1)/n x 32"
     return bits + ("; measure: + 2 (n-1)/n x 64" if sync.mode == "selective" else "")
 
 
-def verdict(policy: str, shard: Shard, stage: str) -> bool | Key:
-    """What a policy of `POLICIES` says at this step: +1, -1, or a stream of coins that all ranks share."""
-    if policy == "hash":
-        return shard.key(stage, shared=True)
-    return shard.step % 2 == 0 if policy == "alternate" else policy == "plus"
+def zeros(shard: Shard) -> Key:
+    """What a zero votes: coins that all ranks share."""
+    return shard.key("zero", shared=True)
+
+
+def ties(shard: Shard) -> bool:
+    """Whether a tie is for + at this step; every other one is."""
+    return shard.step % 2 == 0
 
 
 def mixed_in(shard: Shard, momentum: Tensor, gradient: Tensor) -> Tensor:

@@ -8,8 +8,7 @@ goes with any rule.
 Differences: parameters of all trainable tensors are averaged, also of those without gradient (the official code skips
 them). Optimizer states stay local unless `inner_state` says otherwise; the official code can average Adam's m and v
 apart. During the warm-up H = H_base as in its examples; the paper takes the first value after it, which a method that
-sees one learning rate at a time cannot know: give it as `warmup_period`. `h_max` is ours, for schedules that come near
-0: there the rule asks for rounds of thousands of steps. Buffers are not touched (there, BatchNorm statistics are
+sees one learning rate at a time cannot know: give it as `warmup_period`. Buffers are not touched (there, BatchNorm statistics are
 estimated anew before each evaluation). With `total_steps` the last round is cut so that the last average is exactly at
 the end, as in the official code; without it training is open-ended, and what follows the last whole round stays local.
 """
@@ -93,7 +92,6 @@ class QuadraticSynchronization(TimedAsLocalSGD):
     power: float = option(2.0, "exponent of the rule", gt=0)
     lr_warmup_steps: int = option(0, "steps of learning-rate warm-up, in which H = warmup_period", ge=0)
     warmup_period: int | None = option(None, "H during the warm-up, and with alpha 0; default: h_base", ge=1)
-    h_max: int | None = option(None, "longest round; default: no limit, as published", ge=1)
 
     @property
     def rule(self) -> QSR:
@@ -104,7 +102,6 @@ class QuadraticSynchronization(TimedAsLocalSGD):
             power=self.power,
             warmup=self.lr_warmup_steps,
             total=self.total_steps,
-            h_max=self.h_max,
             h_warmup=self.warmup_period,
         )
 

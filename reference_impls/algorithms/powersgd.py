@@ -37,7 +37,7 @@ from reference_impls.algorithm import (
     per_tensor,
 )
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
-from reference_impls.codecs.low_rank import Reshape, compresses, matrix, orthonormal, refreshed
+from reference_impls.codecs.low_rank import compresses, matrix, orthonormal, refreshed
 from reference_impls.codecs.sums import BLOCK
 from reference_impls.collectives import Exchange, Group
 
@@ -57,7 +57,6 @@ class PowerSGD(WithLocalOptimizer):
     """Kinds of step: ``warm-up`` (fp32 all-reduce) and ``compressed``."""
 
     rank: int = option(2, "rank of the factors; less for matrices with a smaller side", ge=1)
-    reshape: Reshape = option("first", "matrix: first dimension against the rest, or the balanced cut")
     min_compression_rate: float = option(2.0, "matrices that would shrink by less stay uncompressed", ge=0)
     error_feedback: bool = option(True, "add what the last answer lacked to the next gradient")
     warm_start: bool = option(True, "begin at the last Q; False: a new draw in every step")
@@ -79,7 +78,7 @@ class PowerSGD(WithLocalOptimizer):
 
     def size_of(self, shape: Sequence[int], rank: int) -> tuple[int, int, int] | None:
         """(a, b, rank) of a tensor of this shape, None if it is sent uncompressed."""
-        found = matrix(shape, self.reshape)
+        found = matrix(shape)
         if found is None:
             return None
         rank = min(rank, *found)

@@ -36,15 +36,12 @@ RULES = ("constant", "power", "inverse")
 class StepSize:
     """eta_t for step t = 1, 2, ... at learning rate lr.
 
-    ``constant``: lr. ``power``: lr t^-exponent. ``inverse``: 1 / (1/lr + slope max(0, t - start)^exponent). Never more
-    than `largest`, if that is given.
+    ``constant``: lr. ``power``: lr t^-exponent. ``inverse``: 1 / (1/lr + slope t^exponent).
     """
 
     rule: Literal["constant", "power", "inverse"] = "constant"
     exponent: float = 0.505
     slope: float = 0.0
-    start: int = 0
-    largest: float | None = None
 
     def __post_init__(self) -> None:
         if self.rule not in RULES:
@@ -52,20 +49,17 @@ class StepSize:
                 f"the step-size rule must be one of {', '.join(RULES)}; got {self.rule!r}"
                 f"{nearest(str(self.rule), RULES)}"
             )
-        if not (self.exponent >= 0 and self.slope >= 0 and self.start >= 0):
+        if not (self.exponent >= 0 and self.slope >= 0):
             raise UnsupportedError(
-                f"exponent, slope and start of a step-size rule must not be negative, got {self.exponent}, {self.slope}, "
-                f"{self.start}"
+                f"exponent and slope of a step-size rule must not be negative, got {self.exponent}, {self.slope}"
             )
-        if self.largest is not None and not self.largest > 0:
-            raise UnsupportedError(f"the largest step size must be positive, got {self.largest}")
 
     def __call__(self, t: int, lr: float) -> float:
         if self.rule == "power":
             lr *= t**-self.exponent
         elif self.rule == "inverse" and lr != 0:
-            lr = 1 / (1 / lr + self.slope * max(0, t - self.start) ** self.exponent)
-        return lr if self.largest is None else min(lr, self.largest)
+            lr = 1 / (1 / lr + self.slope * t**self.exponent)
+        return lr
 
 
 @dataclass(frozen=True)
@@ -74,12 +68,10 @@ class RootSGD(Algorithm):
 
     burn_in: int = option(10, "T_0: the first step that moves the parameters; 1 for none", ge=1)
     step_size: Literal["constant", "power", "inverse"] = option(
-        "constant", "eta_t: lr, lr t^-exponent, or 1 / (1/lr + slope max(0, t - slope_from)^exponent)"
+        "constant", "eta_t: lr, lr t^-exponent, or 1 / (1/lr + slope t^exponent)"
     )
     exponent: float = option(0.505, "exponent of the step-size rule", ge=0)
     slope: float = option(0.0, "slope of the inverse rule", ge=0)
-    slope_from: int = option(0, "steps before the inverse rule begins to shrink", ge=0)
-    largest_step: float | None = option(None, "no step size is larger", gt=0)
 
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "weight_decay": 0.0}
     reduces_gradient: ClassVar[bool] = False
@@ -91,7 +83,7 @@ class RootSGD(Algorithm):
 
     def rule(self) -> StepSize:
         """eta_t by t and the learning rate."""
-        return StepSize(self.step_size, self.exponent, self.slope, self.slope_from, self.largest_step)
+        return StepSize(self.step_size, self.exponent, self.slope)
 
     def plan(self, clock: Clock) -> str:
         return "step" if self.probes_at(clock.step) else "burn-in"
@@ -127,7 +119,7 @@ class RootSGD(Algorithm):
                 shard.params[part].add_(v[part], alpha=-rule(t, h["lr"]))
 
     def steady(self) -> Mapping[str, Algorithm]:
-        when = ("burn_in", "step_size", "exponent", "slope", "slope_from", "largest_step")
+        when = ("burn_in", "step_size", "exponent", "slope")
         return {
             "burn-in": self.at_defaults(*when, burn_in=FOREVER),
             "step": self.at_defaults(*when, burn_in=1),

@@ -6,8 +6,8 @@ Lion with both betas equal; votes travel, and zeros, ties and values that are no
 `algorithms.distributed_lion`.
 
 Differences: the abstracts could be read, and code of others. There zeros and ties count as +1 (a stored sign bit), and a
-parameter that never has a gradient drifts; here a zero follows a coin that all ranks share and ties alternate by step,
-unless `zero_policy` and `tie_policy` say ``plus``. The server of the paper is every worker, for its piece of the vector.
+parameter that never has a gradient drifts; here a zero follows a coin that all ranks share and ties alternate by step.
+The server of the paper is every worker, for its piece of the vector.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from reference_impls.algorithms.distributed_lion import (
     majority_of_signs,
     majority_traits,
 )
-from reference_impls.algorithms.lion_update import POLICIES, LocalClip, clip, step
+from reference_impls.algorithms.lion_update import LocalClip, clip, step
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.majority import balance_bytes, majority_bytes
 
 
@@ -38,11 +37,6 @@ from reference_impls.reducers.majority import balance_bytes, majority_bytes
 class SignSGD(Votes, LocalClip, Algorithm):
     """Votes on the sign of the gradient; no state."""
 
-    tie_policy: str = option(
-        "alternate",
-        "verdict on ties: alternate, plus, minus, hash or zero (two-phase: a second bit down)",
-        choices=(*POLICIES, "zero"),
-    )
     vote: Literal["majority", "average"] = option("majority", "what is applied: the majority or the average")
 
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "weight_decay": 0.0}
@@ -55,8 +49,6 @@ class SignSGD(Votes, LocalClip, Algorithm):
 
     def check(self, world: Group) -> None:
         check_votes(self, world)
-        if self.vote == "average" and self.tie_policy != SignSGD.tie_policy:
-            raise UnsupportedError("an average has no ties to decide: tie_policy goes with vote='majority'")
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if self.local_clip_norm is not None:
@@ -67,7 +59,7 @@ class SignSGD(Votes, LocalClip, Algorithm):
         """The majority or the average of the signs of all `u`, Tensor[d]."""
         if self.vote == "average":
             return average_of_signs(self, shard, u)
-        return majority_of_signs(self, shard, u, self.tie_policy)
+        return majority_of_signs(self, shard, u)
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         for part, h in shard.groups():
@@ -77,10 +69,10 @@ class SignSGD(Votes, LocalClip, Algorithm):
         d = wire.elements(shapes)
         if self.vote == "average":
             return {"step": balance_bytes(d, n, self.transport)}
-        return {"step": majority_bytes(d, n, self.transport, self.tie_policy == "zero")}
+        return {"step": majority_bytes(d, n, self.transport)}
 
     def traits(self) -> Traits:
-        return average_traits(self) if self.vote == "average" else majority_traits(self, self.tie_policy)
+        return average_traits(self) if self.vote == "average" else majority_traits(self)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Differences: abstracts and the authors' code could be read, not the body. Server
 (there a parameter server or a switch). Rounding goes straight to the table (there first to a grid of 1001 points). One
 norm a chunk of `chunk` rotated elements (there over up to 8 M, rotated in blocks of 1024 by our reading), chunks
 counted from the beginning of a bucket; new signs in every step (there one draw for the training). Sums that would not
-fit into their 8 bits are refused; `wide_sums` allows them (the down way then takes the bits that it needs). Tables for
+fit into their 8 bits are refused. Tables for
 other sizes are computed, not copied. The uniform table's clipping at the quantile 1e-4 of the code is
 ``overflow=2e-4``. One worker compresses nothing.
 """
@@ -39,7 +39,6 @@ class THC(WithLocalOptimizer):
     table: lookup.Kind = option("published", "values: published (4 bits, g 30, 1/32), optimal or uniform")
     form: Form = option("two-phase", "two-phase (packed, a server for each piece) or sum (bytes, all-reduce)")
     chunk: int = option(1024, "elements rotated together, which share a norm; a power of two", ge=1)
-    wide_sums: bool = option(False, "allow sums of more than 8 bits")
     error_feedback: bool = option(True, "add what the last message lost to the next one")
 
     @property
@@ -52,7 +51,7 @@ class THC(WithLocalOptimizer):
 
     def check(self, world: Group) -> None:
         Chunks(1, self.chunk)
-        check_room(world.size, self.values().top, self.wide_sums)
+        check_room(world.size, self.values().top)
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if shard.world.size == 1:
@@ -60,16 +59,15 @@ class THC(WithLocalOptimizer):
         return (
             yield from lookup_mean(
                 shard, shard.grads, self.values(), "gradient", chunk=self.chunk, form=self.form,
-                wide=self.wide_sums, error=shard.state["error"] if self.error_feedback else None,
+                error=shard.state["error"] if self.error_feedback else None,
             )
         )  # fmt: skip
 
     def traits(self) -> Traits:
         top = self.values().top
         bits = f"(n-1)/n x ({self.bits} + ceil(log2({top} n + 1)))"
-        wide = f", from n = {255 // top + 1} on 16" if self.wide_sums else ""
         return Traits(
-            bits=bits if self.form == "two-phase" else "2 (n-1)/n x 8" + wide,
+            bits=bits if self.form == "two-phase" else "2 (n-1)/n x 8",
             unbiased=False,
             sums=True,
         )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Final, Literal
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -23,22 +23,15 @@ from reference_impls import buffers
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.randomness import Key
 
-__all__ = ["Reshape", "compresses", "matrix", "orthonormal", "refreshed"]
+__all__ = ["compresses", "matrix", "orthonormal", "refreshed"]
 
-Reshape = Literal["first", "balanced"]
 _NOISE: Final = 64
 
 
-def matrix(shape: Sequence[int], reshape: Reshape = "first") -> tuple[int, int] | None:
-    """(a, b) of the matrix that a tensor of this shape is taken for, None for scalars and vectors.
-
-    ``first``: first dimension against all others. ``balanced``: cut between the two dimensions where a + b is least (the
-    earlier cut of two equal ones).
-    """
-    if len(shape) < 2:
-        return None
-    cuts = [(prod(shape[:i]), prod(shape[i:])) for i in range(1, len(shape))]
-    return cuts[0] if reshape == "first" else min(cuts, key=sum)
+def matrix(shape: Sequence[int]) -> tuple[int, int] | None:
+    """(a, b) of the matrix that a tensor of this shape is taken for: first dimension against all others; None for scalars
+    and vectors."""
+    return None if len(shape) < 2 else (shape[0], prod(shape[1:]))
 
 
 def compresses(a: int, b: int, rank: int, rate: float) -> bool:

@@ -17,7 +17,7 @@ from torch import Tensor
 from reference_impls import buffers
 from reference_impls.codecs import candidates
 
-__all__ = ["flagged", "kept", "largest", "largest_magnitudes", "magnitude", "taken"]
+__all__ = ["kept", "largest", "largest_magnitudes", "magnitude", "taken"]
 
 _WITHOUT_SIGN: Final = 0x7FFFFFFF
 _ALL_BITS: Final = -1
@@ -42,14 +42,6 @@ def largest(order: Tensor, k: int) -> Tensor:
 def largest_magnitudes(x: Tensor, k: int) -> Tensor:
     """`largest(magnitude(x), k)` of float32 [..., d], without storing the magnitudes."""
     return _places((x if x.stride(-1) == 1 else x.contiguous()).view(torch.int32), _WITHOUT_SIGN, k)
-
-
-def flagged(flags: Tensor, k: int) -> Tensor:
-    """Where bool [..., d] is true, which it is k times in every row: int64 [..., k], ascending."""
-    *lead, numel = flags.shape
-    if flags.device.type == "cpu":
-        return candidates.flagged(flags.reshape(-1, numel), k).view(*lead, k)
-    return flags.nonzero()[:, -1].view(*lead, k)
 
 
 def taken(x: Tensor, places: Tensor) -> Tensor:

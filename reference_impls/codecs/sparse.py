@@ -1,11 +1,9 @@
 """The k largest coordinates of a vector as indices and values, packed. Wire format version 1.
 
 Message of d elements, of which k = max(1, floor(ratio d)) are sent: the places, then the k values in ascending order of
-their places, little-endian. Places by `indices`: ``packed``: k integers of ceil(log2 d) bits, ascending
-(`codecs.packed_integers`); ``int32``: k little-endian 32-bit integers; ``bitmap``: one bit a coordinate, 1 where sent
-(`codecs.signs`), shorter than ``packed`` where more than one coordinate in log2 d is sent. With k = d places are known and
-not sent. Values: ``fp32``; ``bf16`` and ``fp16`` rounded to nearest even, finite values that fp16 cannot hold at its
-largest, so that none becomes infinite.
+their places, little-endian. Places: k integers of ceil(log2 d) bits, ascending (`codecs.packed_integers`); with k = d they
+are known and not sent. Values: ``fp32``; ``bf16`` and ``fp16`` rounded to nearest even, finite values that fp16 cannot hold
+at its largest, so that none becomes infinite.
 
 Which: the largest magnitudes, ties to the lowest index, NaN and inf before all else (`codecs.selection`). A contraction:
 |x - C(x)|^2 <= (1 - k/d) |x|^2 with ``fp32``. Biased: use error feedback.
@@ -20,26 +18,20 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers
-from reference_impls.codecs import packed_integers, selection, signs
+from reference_impls.codecs import packed_integers, selection
 from reference_impls.errors import UnsupportedError, nearest
 from reference_impls.randomness import Key
 
-__all__ = ["INDICES", "VALUES", "WIRE_VERSION", "Indices", "TopK", "Values", "pack_pairs", "unpack_pairs"]
+__all__ = ["VALUES", "WIRE_VERSION", "TopK", "Values", "pack_pairs", "unpack_pairs"]
 
 WIRE_VERSION: Final = 1
-Indices = Literal["packed", "int32", "bitmap"]
 Values = Literal["fp32", "fp16", "bf16"]
-INDICES: Final = ("packed", "int32", "bitmap")
 VALUES: Final = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _LARGEST_FP16 = 65504.0
 
 
-def _place_bytes(numel: int, k: int, indices: Indices) -> int:
-    if k == numel:
-        return 0
-    if indices == "bitmap":
-        return signs.wire_bytes(numel)
-    return packed_integers.wire_bytes(k, 32 if indices == "int32" else packed_integers.width(numel - 1))
+def _place_bytes(numel: int, k: int) -> int:
+    return 0 if k == numel else packed_integers.wire_bytes(k, packed_integers.width(numel - 1))
 
 
 def _as_sent(values: Tensor, form: Values) -> Tensor:
@@ -52,40 +44,24 @@ def _as_sent(values: Tensor, form: Values) -> Tensor:
     return values if form == "fp32" else buffers.empty_like(values, VALUES[form]).copy_(values)
 
 
-def pack_pairs(
-    places: Tensor, values: Tensor, numel: int, wire: Tensor, indices: Indices, form: Values
-) -> None:
+def pack_pairs(places: Tensor, values: Tensor, numel: int, wire: Tensor, form: Values) -> None:
     """Ascending places int64 [..., k] and float32 values [..., k] of a vector of `numel` -> the message."""
-    k = places.shape[-1]
-    split = _place_bytes(numel, k, indices)
-    if indices == "bitmap" and split:
-        sent = buffers.zeros((*places.shape[:-1], numel), torch.bool, places.device)
-        signs.pack(sent.scatter_(-1, places, True), wire[..., :split])
-    elif split:
+    split = _place_bytes(numel, places.shape[-1])
+    if split:
         narrow = buffers.empty_like(places, torch.int32).copy_(places)
-        if indices == "int32":
-            wire[..., :split].copy_(narrow.view(torch.uint8))
-        else:
-            packed_integers.pack(narrow, packed_integers.width(numel - 1), wire[..., :split])
+        packed_integers.pack(narrow, packed_integers.width(numel - 1), wire[..., :split])
     wire[..., split:].copy_(_as_sent(values, form).contiguous().view(torch.uint8))
 
 
-def unpack_pairs(wire: Tensor, numel: int, k: int, indices: Indices, form: Values) -> tuple[Tensor, Tensor]:
+def unpack_pairs(wire: Tensor, numel: int, k: int, form: Values) -> tuple[Tensor, Tensor]:
     """The message -> places, int64 [..., k], ascending, and values, float32 [..., k]."""
-    split = _place_bytes(numel, k, indices)
+    split = _place_bytes(numel, k)
     shape = (*wire.shape[:-1], k)
     if not split:
         places = torch.arange(k, device=wire.device).expand(shape)
-    elif indices == "bitmap":
-        sent = buffers.empty((*wire.shape[:-1], numel), torch.bool, wire.device)
-        signs.unpack(wire[..., :split], sent)
-        places = selection.flagged(sent, k)
     else:
         found = buffers.empty(shape, torch.int32, wire.device)
-        if indices == "int32":
-            found.view(torch.uint8).copy_(wire[..., :split])
-        else:
-            packed_integers.unpack(wire[..., :split], packed_integers.width(numel - 1), found)
+        packed_integers.unpack(wire[..., :split], packed_integers.width(numel - 1), found)
         places = buffers.empty_like(found, torch.int64).copy_(found)
     values = buffers.empty(shape, VALUES[form], wire.device)
     values.view(torch.uint8).copy_(wire[..., split:])
@@ -100,17 +76,14 @@ class TopK:
 
     ratio: float = 0.01
     values: Values = "fp32"
-    indices: Indices = "packed"
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio <= 1:
             raise UnsupportedError(f"ratio must be in (0, 1], got {self.ratio}")
-        for name, known in (("values", tuple(VALUES)), ("indices", INDICES)):
-            value = getattr(self, name)
-            if value not in known:
-                raise UnsupportedError(
-                    f"{name} must be {', '.join(known)}, got {value!r}{nearest(value, known)}"
-                )
+        if self.values not in VALUES:
+            raise UnsupportedError(
+                f"values must be {', '.join(VALUES)}, got {self.values!r}{nearest(self.values, VALUES)}"
+            )
 
     @property
     def unbiased(self) -> bool:
@@ -118,16 +91,16 @@ class TopK:
 
     def wire_bytes(self, numel: int) -> int:
         k = selection.kept(self.ratio, numel)
-        return _place_bytes(numel, k, self.indices) + k * VALUES[self.values].itemsize
+        return _place_bytes(numel, k) + k * VALUES[self.values].itemsize
 
     def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
         if not x.shape[-1]:
             return
         places = selection.largest_magnitudes(x, selection.kept(self.ratio, x.shape[-1]))
-        pack_pairs(places, selection.taken(x, places), x.shape[-1], wire, self.indices, self.values)
+        pack_pairs(places, selection.taken(x, places), x.shape[-1], wire, self.values)
 
     def decode(self, wire: Tensor, out: Tensor) -> None:
         k = selection.kept(self.ratio, out.shape[-1])
         if k:
-            places, values = unpack_pairs(wire, out.shape[-1], k, self.indices, self.values)
+            places, values = unpack_pairs(wire, out.shape[-1], k, self.values)
             out.zero_().scatter_(-1, places, values)

@@ -4,7 +4,7 @@ Every rank divides its chunks by the largest of all ranks' norms of that chunk (
 rotates them by the same random signs, and rounds to the table (`codecs.lookup`). Values are summed as integers:
 ``two-phase``: indices in b bits to the server of each piece (``<stage>-up``), which looks them up, adds, and sends the sum
 in ceil(log2(n g + 1)) bits to everybody (``<stage>-down``); nothing is rounded a second time. ``sum``: values as bytes in
-an all-reduce (``<stage>-sum``), or 16 bits wide. Everybody rotates the sum back.
+an all-reduce (``<stage>-sum``). Everybody rotates the sum back.
 """
 
 from __future__ import annotations
@@ -21,23 +21,20 @@ from reference_impls.codecs.hadamard import Chunks
 from reference_impls.codecs.lookup import Table
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.integer_sum import integer_sum
 
 __all__ = ["FORMS", "Form", "check_room", "lookup_mean", "sent"]
 
 Form = Literal["two-phase", "sum"]
 FORMS: Final[tuple[Form, ...]] = ("two-phase", "sum")
 _BYTE: Final = 255
-_SHORT: Final = (1 << 15) - 1
 
 
-def check_room(n: int, top: int, wide: bool) -> None:
-    """`UnsupportedError` unless sums of n values of 0 .. top fit into 8 bits (`wide`: 16)."""
-    most = _SHORT if wide else _BYTE
-    if n * top > most:
+def check_room(n: int, top: int) -> None:
+    """`UnsupportedError` unless sums of n values of 0 .. top fit into 8 bits."""
+    if n * top > _BYTE:
         raise UnsupportedError(
-            f"{n} ranks with values up to {top} reach {n * top}, and {16 if wide else 8} bits hold {most}: use at most "
-            f"{most // top} ranks, a smaller granularity" + ("" if wide else ", or wide_sums=True")
+            f"{n} ranks with values up to {top} reach {n * top}, and 8 bits hold {_BYTE}: use at most {_BYTE // top} ranks, or "
+            "a smaller granularity"
         )
 
 
@@ -49,7 +46,6 @@ def lookup_mean(
     *,
     chunk: int = 1024,
     form: Form = "two-phase",
-    wide: bool = False,
     error: Tensor | None = None,
 ) -> Exchange[Tensor]:
     """Mean of `x` over all ranks.
@@ -57,14 +53,13 @@ def lookup_mean(
     Args:
         x: float [d] of this rank; consumed. Computed in float32.
         chunk: elements that are rotated together and share a norm, a power of two.
-        wide: whether sums over more than 255 are allowed.
         error: float [d], per rank; added to x, then what the message lost.
 
     Returns:
         float [d] in the dtype of x; not finite in a chunk in which a value was not, on all ranks.
     """
     world, chunks = shard.world, Chunks(shard.d, chunk)
-    check_room(world.size, table.top, wide)
+    check_room(world.size, table.top)
     if error is not None:
         x.add_(error)
     own = x if x.dtype == torch.float32 else buffers.empty_like(x, torch.float32).copy_(x)
@@ -78,7 +73,8 @@ def lookup_mean(
     if error is not None:
         torch.sub(x, _decoded(table.look_up(indices), 1, table, chunks, norms, signs), out=error)
     if form == "sum":
-        total = yield from _summed(world, table.look_up(indices), table, wide, stage)
+        values = table.look_up(indices).to(torch.uint8)
+        total = (yield from world.sum(values, f"{stage}-sum")).to(torch.int32)
     else:
         total = yield from _served(world, indices, table, stage)
     return _decoded(total, world.size, table, chunks, norms, signs).to(x.dtype)
@@ -88,11 +84,8 @@ def sent(d: int, n: int, table: Table, chunk: int, form: Form) -> float:
     """Bytes that a rank sends for one mean of d elements."""
     chunks = Chunks(d, chunk)
     norms = wire.all_reduce(4 * chunks.count, n)
-    if form == "sum" and n * table.top <= _BYTE:
-        return norms + wire.all_reduce(chunks.padded, n)
     if form == "sum":
-        piece = 2 * -(-chunks.padded // n)
-        return norms + wire.all_to_all(n * piece, n) + wire.all_gather(piece, n)
+        return norms + wire.all_reduce(chunks.padded, n)
     piece = wire.piece(chunks.padded, n)
     up = packed_integers.wire_bytes(piece, table.bits)
     down = packed_integers.wire_bytes(piece, packed_integers.width(n * table.top))
@@ -105,14 +98,6 @@ def _decoded(total: Tensor, n: int, table: Table, chunks: Chunks, norms: Tensor,
     centred = buffers.empty_like(whole, torch.float32).copy_(whole)
     scale = norms / chunks.sizes(norms.device) * (table.unit / (2 * n))
     return chunks.rotate_back(centred, signs).mul_(chunks.spread(scale)[: chunks.d])
-
-
-def _summed(world: Group, values: Tensor, table: Table, wide: bool, stage: str) -> Exchange[Tensor]:
-    if world.size * table.top <= _BYTE:
-        total = yield from world.sum(values.to(torch.uint8), f"{stage}-sum")
-    else:
-        total = yield from integer_sum(world, values.to(torch.int16), 16, table.top, f"{stage}-sum")
-    return total.to(torch.int32)
 
 
 def _served(world: Group, indices: Tensor, table: Table, stage: str) -> Exchange[Tensor]:

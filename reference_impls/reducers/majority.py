@@ -5,8 +5,7 @@ two-phase   packed bits to the owner of each piece, what it found to everybody: 
             verdict in one bit (two, if ties are 0), or the count of + votes in b =      count: (1+b)(n-1)/n
             ceil(log2(n+1)) bits
 all-gather  everybody's packed bits to everybody, who all count                          n-1
-int4-sum    votes of -1 and +1 added on the way (`reducers.integer_sum`), up to n = 7    8 (n-1)/n
-int8-sum    the same in bytes, up to n = 127                                           16 (n-1)/n
+int8-sum    votes of -1 and +1 added on the way (`reducers.integer_sum`), up to n = 127  16 (n-1)/n
 fp32-sum    the same in floats                                                         64 (n-1)/n
 
 Two-phase is Lion Cub's 1-bit all-reduce (arXiv 2411.16462); the transport is 1-bit Adam's compressed all-reduce without
@@ -30,7 +29,6 @@ from reference_impls import buffers, wire
 from reference_impls.codecs import packed_integers, signs
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key
 from reference_impls.reducers import integer_sum
 
 __all__ = [
@@ -46,8 +44,8 @@ __all__ = [
     "voided",
 ]
 
-Transport = Literal["two-phase", "all-gather", "int4-sum", "int8-sum", "fp32-sum"]
-SUMS: Final = {"int4-sum": 4, "int8-sum": 8, "fp32-sum": 32}
+Transport = Literal["two-phase", "all-gather", "int8-sum", "fp32-sum"]
+SUMS: Final = {"int8-sum": 8, "fp32-sum": 32}
 """Transports that add votes on the way -> bits of the sum."""
 
 
@@ -68,7 +66,7 @@ def majority(
     group: Group,
     positive: Tensor,
     void: Tensor,
-    tie: bool | Key | None,
+    tie: bool | None,
     dtype: torch.dtype = torch.float32,
     transport: Transport = "two-phase",
     abstains: Tensor | None = None,
@@ -78,8 +76,8 @@ def majority(
     Args:
         positive: bool[d], this rank's vote.
         void: bool[], whether that vote means nothing.
-        tie: the verdict where + and - are equal: True (+1), False (-1), a shared stream (its lowest bit), or None (0,
-            for which the verdict of two phases takes a second bit on the way down).
+        tie: the verdict where + and - are equal: True (+1), False (-1), or None (0, for which the verdict of two phases takes
+            a second bit on the way down).
         transport: see the module's text.
         abstains: bool[d], where this rank votes for neither; sums only.
 
@@ -96,7 +94,7 @@ def majority(
     votes = yield from _votes_of_piece(group, positive, void)
     piece = votes.numel()
     votes.mul_(2).sub_(n)
-    _decide(votes, tie.at(group.rank * piece) if isinstance(tie, Key) else tie)
+    _decide(votes, tie)
     down = buffers.empty((2 if tie is None else 1, signs.wire_bytes(piece)), torch.uint8, votes.device)
     flags = buffers.empty_like(votes, torch.bool)
     signs.pack(torch.gt(votes, 0, out=flags), down[0])
@@ -250,13 +248,7 @@ def _behind(flags: Tensor, last: Tensor | None, length: int) -> Tensor:
     return padded
 
 
-def _coins(key: Key, like: Tensor) -> Tensor:
-    """-1 and +1 by the lowest bits of a stream, in the shape and dtype of `like`."""
-    coins = key.bits(like.numel(), like.device).bitwise_and_(1).mul_(2).sub_(1)
-    return coins if like.dtype == coins.dtype else buffers.empty_like(like).copy_(coins)
-
-
-def _decide(lead: Tensor, tie: bool | Key | None) -> None:
+def _decide(lead: Tensor, tie: bool | None) -> None:
     """`lead`, whole numbers, in place: as it is where it is positive or negative, as `tie` says where it is 0."""
     if tie is not None:
-        lead.mul_(2).add_(_coins(tie, lead) if isinstance(tie, Key) else 1 if tie else -1)
+        lead.mul_(2).add_(1 if tie else -1)

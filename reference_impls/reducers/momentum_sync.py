@@ -6,28 +6,23 @@ it: at every `measure_every`-th step tensors are ranked by the disagreement of w
 V = mean over elements of (E[m^2] - E[m]^2) / (E[m^2] + 1e-30), from fp32 means of m and m^2. Those of largest V are
 averaged then and there, and at every `every`-th step until the next measurement: as many as stay within the share
 `fraction` of the shard's elements, at least one, so a tensor that fills a bucket of its own is always averaged.
-
-`names`, a regular expression, leaves all tensors out in whose name it is not found; the author's code parses such a list
-of layers without using it. A shard without such a tensor sends nothing.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Clock, Cost, Shard, Slot, View, per_rank, replicated
+from reference_impls.algorithm import Clock, Cost, Shard, Slot, per_rank, replicated
 from reference_impls.codecs.sums import fixed_mean
 from reference_impls.collectives import Exchange
 from reference_impls.errors import UnsupportedError, one_of
-from reference_impls.reducers.parts import consecutive, joined, spread
+from reference_impls.reducers.parts import joined, spread
 
 MODES = ("never", "periodic", "doubling", "selective")
 
@@ -38,12 +33,9 @@ class MomentumSync:
 
     mode: str
     every: int = 100
-    until: int | None = None
     doubling: float = 1.0
     fraction: float = 0.25
     measure_every: int = 1000
-    dtype: Literal["fp32", "bf16"] = "fp32"
-    names: str | None = None
 
     def __post_init__(self) -> None:
         one_of("momentum_sync", self.mode, MODES)
@@ -51,12 +43,6 @@ class MomentumSync:
             raise UnsupportedError(
                 "momentum sync wants every, measure_every >= 1, doubling > 0 and 0 < fraction <= 1"
             )
-        if self.dtype not in ("fp32", "bf16"):
-            raise UnsupportedError(f"momenta travel as fp32 or bf16, not {self.dtype!r}")
-        try:
-            re.compile(self.names or "")
-        except re.error as error:
-            raise UnsupportedError(f"{self.names!r} is not a regular expression of names: {error}") from None
 
     def slots(self) -> Mapping[str, Slot]:
         """The momentum, and for selective which elements are averaged."""
@@ -64,13 +50,13 @@ class MomentumSync:
         return {"momentum": per_rank(), **chosen}
 
     def kinds(self) -> tuple[str, ...]:
-        """The kinds of step that the rule leads to, unless `until` ends it before the first of a kind."""
+        """The kinds of step that the rule leads to."""
         if self.mode == "never":
             return ("step",)
-        found = {"step"} if self.until is not None or self.mode == "doubling" or self.every > 1 else set()
+        found = {"step"} if self.mode == "doubling" or self.every > 1 else set()
         if self.mode != "selective":
             return tuple(sorted(found | {"sync"}))
-        if self.measure_every == 1 and self.until is None:
+        if self.measure_every == 1:
             found = set()
         if self.every % self.measure_every:
             found.add("sync")
@@ -78,7 +64,7 @@ class MomentumSync:
 
     def kind(self, clock: Clock) -> str:
         """What this step is; called by `plan`, so it may write counters."""
-        if self.mode == "never" or (self.until is not None and clock.step > self.until):
+        if self.mode == "never":
             return "step"
         if self.mode == "selective" and clock.step % self.measure_every == 0:
             return "measure"
@@ -93,63 +79,38 @@ class MomentumSync:
 
     def synchronize(self, shard: Shard) -> Exchange[None]:
         """Average the momenta as the kind of the step asks."""
-        momentum, views = shard.state["momentum"], self._named(shard)
-        if not views or shard.kind not in ("sync", "measure"):
-            return
-        whole = len(views) == len(shard.views)
+        momentum = shard.state["momentum"]
         if shard.kind == "measure":
-            own = joined(momentum, [v.part for v in views])
-            square = torch.square(own, out=buffers.empty_like(own))
+            square = torch.square(momentum, out=buffers.empty_like(momentum))
             square = yield from shard.world.mean(square, "momentum-square")
-            mean = yield from shard.world.mean(own, "momentum")
-            self._select(shard, views, mean, square)
+            mean = yield from shard.world.mean(buffers.empty_like(momentum).copy_(momentum), "momentum")
+            self._select(shard, mean, square)
+            for part in self._selected(shard):
+                momentum[part] = mean[part]
+        elif shard.kind == "sync" and self.mode == "selective":
             parts = self._selected(shard)
-            starts = [v.part.start for v in views]
-            places = dict(zip(starts, consecutive([v.part for v in views]), strict=True))
-            for part in parts:
-                momentum[part] = mean[places[part.start]]
-        elif self.mode == "selective" or not whole:
-            parts = self._selected(shard) if self.mode == "selective" else [v.part for v in views]
-            own = joined(momentum, parts)
-            yield from self._mean(shard, own)
-            spread(momentum, parts, own)
-        else:
-            yield from self._mean(shard, momentum)
+            spread(momentum, parts, (yield from shard.world.mean(joined(momentum, parts), "momentum")))
+        elif shard.kind == "sync":
+            yield from shard.world.mean(momentum, "momentum")
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        """Kind of step -> bytes that a rank sends for momenta; least and most where data or names decide."""
+        """Kind of step -> bytes that a rank sends for momenta; least and most where data decide."""
         d, sizes = wire.elements(shapes), [prod(shape) for shape in shapes]
-        element = 2 if self.dtype == "bf16" else 4
         least, most = d, d
         if self.mode == "selective":
             least, most = min(sizes), max(max(sizes), int(self.fraction * d))
         measured = 2 * wire.all_reduce(4 * d, n)
-        sync = wire.all_reduce(element * least, n), wire.all_reduce(element * most, n)
-        if self.names is not None:
-            named: Mapping[str, Cost] = {"step": 0.0, "sync": (0.0, sync[1]), "measure": (0.0, measured)}
-            return {kind: named[kind] for kind in self.kinds()}
+        sync = wire.all_reduce(4 * least, n), wire.all_reduce(4 * most, n)
         every: Mapping[str, Cost] = {
             "step": 0.0, "sync": sync if least < most else sync[0], "measure": measured
         }  # fmt: skip
         return {kind: every[kind] for kind in self.kinds()}
 
-    def _named(self, shard: Shard) -> list[View]:
-        return [v for v in shard.views if self.names is None or re.search(self.names, v.name)]
-
-    def _mean(self, shard: Shard, x: Tensor) -> Exchange[None]:
-        """Mean over all ranks, in place."""
-        if self.dtype == "bf16":
-            message = buffers.empty_like(x, torch.bfloat16).copy_(x)
-            x.copy_((yield from shard.world.mean(message, "momentum")))
-        else:
-            yield from shard.world.mean(x, "momentum")
-
-    def _select(self, shard: Shard, views: Sequence[View], mean: Tensor, square: Tensor) -> None:
+    def _select(self, shard: Shard, mean: Tensor, square: Tensor) -> None:
         """Choose from reduced values alone, hence alike on all ranks. Consumes `square`."""
         disagreement = torch.square(mean, out=buffers.empty_like(mean))
         torch.sub(square, disagreement, out=disagreement).div_(square.add_(1e-30))
-        places = consecutive([v.part for v in views])
-        ranking = [(float(fixed_mean(disagreement[at])), v) for at, v in zip(places, views, strict=True)]
+        ranking = [(float(fixed_mean(disagreement[v.part])), v) for v in shard.views]
         order = [v for _, v in sorted(ranking, key=lambda pair: pair[0], reverse=True)]
         selected, budget = shard.state["selected"].zero_(), self.fraction * shard.d
         for place, view in enumerate(order):

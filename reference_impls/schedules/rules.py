@@ -36,9 +36,9 @@ class QSR:
     """Quadratic synchronisation rule, H = max(h_base, floor((alpha / lr)^power)). arXiv 2310.14423.
 
     As in the official code: H = h_warmup (default: h_base) while step < warmup and if alpha = 0; the rate is that of the
-    first step of the round; the last round is cut to end at `total`. power 1 and 3 are the linear and cubic rules. No
-    round is longer than h_max. With a learning rate of 0, or so small that H overflows, the round lasts for h_max steps
-    or to `total`, one of which must then be given (`UnsupportedError`).
+    first step of the round; the last round is cut to end at `total`. power 1 and 3 are the linear and cubic rules.
+    With a learning rate of 0, or so small that H overflows, the round lasts to `total`, which must then be given
+    (`UnsupportedError`).
     """
 
     alpha: float
@@ -46,16 +46,12 @@ class QSR:
     power: float = 2.0
     warmup: int = 0
     total: int | None = None
-    h_max: int | None = None
     h_warmup: int | None = None
 
     def __post_init__(self) -> None:
         _positive("h_base", self.h_base)
         if self.h_warmup is not None:
             _positive("h_warmup", self.h_warmup)
-        shortest = max(self.h_base, self.h_warmup or 0)
-        if self.h_max is not None and self.h_max < shortest:
-            raise UnsupportedError(f"h_max {self.h_max} is less than h_base or h_warmup, {shortest}")
         if not self.alpha >= 0 or not self.power > 0:
             raise UnsupportedError(
                 f"alpha must be >= 0 and power > 0, got alpha {self.alpha}, power {self.power}"
@@ -72,12 +68,11 @@ class QSR:
             growth = (self.alpha / lr) ** self.power
         except (ZeroDivisionError, OverflowError):
             growth = math.inf
-        longest = math.inf if self.h_max is None else self.h_max
-        if (h := min(max(self.h_base, growth), longest)) < math.inf:
+        if (h := max(self.h_base, growth)) < math.inf:
             return _cut(math.floor(h), step, self.total)
         if self.total is None:
             raise UnsupportedError(
-                f"with a learning rate of {lr} the round would never end; give total_steps or h_max"
+                f"with a learning rate of {lr} the round would never end; give total_steps"
             )
         return max(1, self.total - step)
 

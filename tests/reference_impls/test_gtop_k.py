@@ -118,18 +118,17 @@ def test_short_vectors_and_many_workers(d, ratio):
     torch.testing.assert_close(got * 9 + errors(workers, 9).sum(0), g.sum(0), rtol=0, atol=1e-5)
 
 
-@each("indices", ["packed", "int32", "bitmap"])
-def test_a_merge_is_the_same_from_both_sides_and_adds_up(indices):
-    d, k, codec = 100, 10, TopK(0.1, "fp32", indices)
+def test_a_merge_is_the_same_from_both_sides_and_adds_up():
+    d, k, codec = 100, 10, TopK(0.1)
     a, b = normal(2, d, seed=5).float()
     messages = []
     for x in (a, b):
         wire = torch.zeros(codec.wire_bytes(d), dtype=torch.uint8)
         codec.encode(x, Key.of(seed=0, step=0, stage="t"), wire)
         messages.append(wire)
-    (one, left), (other, _) = merge(*messages, d, k, indices), merge(*messages[::-1], d, k, indices)
+    (one, left), (other, _) = merge(*messages, d, k), merge(*messages[::-1], d, k)
     assert torch.equal(one, other)
-    places, values = unpack_pairs(one, d, k, indices, "fp32")
+    places, values = unpack_pairs(one, d, k, "fp32")
     total = torch.zeros(d).index_add(0, places, values).index_add(0, *left)
     expected = largest_of(a, k) + largest_of(b, k)
     torch.testing.assert_close(total, expected, rtol=0, atol=0)
@@ -162,7 +161,7 @@ def test_a_message_has_k_entries_on_every_edge(n):
 
 
 def test_impossible_options_are_refused():
-    for options in ({"form": "ring"}, {"put_back": "all"}, {"ratio": 0}, {"indices": "float"}):
+    for options in ({"form": "ring"}, {"put_back": "all"}, {"ratio": 0}):
         with pytest.raises(UnsupportedError):
             cluster(2, 10, **options)
 

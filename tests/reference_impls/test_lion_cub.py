@@ -111,9 +111,7 @@ def test_weighted_votes_agree_more_often_with_the_sign_of_the_mean_than_bits(
     trained = SimulatedCluster("lion-cub-pbit", [torch.zeros(d)], size, lr=1.0, bits=bits)
     trained.step([[row] for row in g])
     agreement = float((trained.parameters(0)[0] == -g.mean(0).sign()).float().mean())
-    voted = SimulatedCluster(
-        "lion-cub-1bit", [torch.zeros(d)], size, lr=1.0, momentum_sync="never", tie_policy="zero"
-    )
+    voted = SimulatedCluster("distributed-lion-mavo", [torch.zeros(d)], size, lr=1.0, tie_policy="zero")
     voted.step([[row] for row in g])
     majority = float((voted.parameters(0)[0] == -g.mean(0).sign()).float().mean())
     assert 0.5 < majority < 0.65
@@ -182,17 +180,14 @@ def test_p_bits_leave_coordinates_without_gradient_to_decay_alone() -> None:
     assert torch.equal(trained.parameters(0)[1], expected)
 
 
-@each(("policy", "drift"), [("hash", 0.0), ("alternate", 0.0), ("plus", -1.0), ("minus", 1.0)])
-def test_one_bit_moves_them_by_its_zero_policy(policy: str, drift: float) -> None:
-    """hash and alternate do not drift; plus and minus do, by the rate at every step."""
+def test_one_bit_moves_them_by_coins_without_drift() -> None:
     d, steps = 2000, 100
-    trained = SimulatedCluster("lion-cub-1bit", [torch.zeros(d)], 4, lr=1.0, zero_policy=policy)
+    trained = SimulatedCluster("lion-cub-1bit", [torch.zeros(d)], 4, lr=1.0)
     for _ in range(steps):
         trained.step([[torch.zeros(d)] for _ in range(4)])
     moved = trained.parameters(0)[0] / steps
-    assert abs(float(moved.mean()) - drift) < 5 / math.sqrt(d * steps)
-    if policy == "hash":  # a random walk: variance steps
-        assert abs(float(moved.square().mean()) * steps - 1) < 0.2
+    assert abs(float(moved.mean())) < 5 / math.sqrt(d * steps)
+    assert abs(float(moved.square().mean()) * steps - 1) < 0.2  # a random walk: variance steps
 
 
 def test_zeros_on_some_ranks_only_do_not_let_replicas_drift() -> None:
@@ -209,8 +204,8 @@ def test_zeros_on_some_ranks_only_do_not_let_replicas_drift() -> None:
 @each("name", METHODS)
 @each("bad", [math.nan, math.inf])
 def test_one_rank_that_is_not_finite_is_seen_by_all(name: str, bad: float) -> None:
-    options = (
-        [{"bits": bits} for bits in (4, 8, 16)] if name == "lion-cub-pbit" else [{}, {"tie_policy": "zero"}]
+    options: list[dict[str, Any]] = (
+        [{"bits": bits} for bits in (4, 8, 16)] if name == "lion-cub-pbit" else [{}]
     )
     for more in options:
         trained = cluster(name, 4, **more)
@@ -243,13 +238,10 @@ def test_more_ranks_than_the_integers_have_room_for_are_refused(bits: int, size:
 @each(
     ("name", "options"),
     [
-        ("lion-cub-1bit", {"zero_policy": "mask"}),
-        ("lion-cub-1bit", {"tie_policy": "plsu"}),
         ("lion-cub-1bit", {"momentum_sync": "sometimes"}),
         ("lion-cub-1bit", {"sync_every": 0}),
         ("lion-cub-1bit", {"sync_fraction": 0.0}),
         ("lion-cub-1bit", {"sync_doubling": 0.0}),
-        ("lion-cub-1bit", {"sync_dtype": "fp8"}),
         ("lion-cub-pbit", {"bits": 5}),
         ("lion-cub-pbit", {"scale": "l2"}),
         ("lion-cub-pbit", {"gain": 0.0}),
@@ -259,7 +251,6 @@ def test_more_ranks_than_the_integers_have_room_for_are_refused(bits: int, size:
         ("lion-cub-pbit", {"form": "two-phase", "bits": 1}),
         ("lion-cub-pbit", {"form": "two-phase", "bits": 17}),
         ("lion-cub-pbit", {"local_clip_norm": 0.0}),
-        ("lion-cub-pbit", {"sync_names": "("}),
     ],
 )
 def test_impossible_options_are_refused_at_once(name: str, options: dict[str, Any]) -> None:
@@ -290,8 +281,6 @@ def test_bytes_of_a_step_are_those_of_the_formula(size: int) -> None:
     )
     synced = bits_a_step("lion-cub-1bit", steps=10, momentum_sync="periodic", sync_every=5)
     assert synced - one == exactly(64 * share * D / 5, rel=1e-12)
-    half = bits_a_step("lion-cub-1bit", steps=10, momentum_sync="periodic", sync_every=5, sync_dtype="bf16")
-    assert half - one == exactly(32 * share * D / 5, rel=1e-12)
 
 
 # ---- parameter groups -----------------------------------------------------------------------------------------------

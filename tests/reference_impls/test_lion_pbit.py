@@ -110,7 +110,6 @@ def test_in_two_phases_any_number_of_ranks_may_agree_on_the_largest_code(size: i
         {"scale": "l2-stochastic"},
         {"shared_scale": True},
         {"shared_scale": True, "scale": "linf"},
-        {"fp32_below": 20},
         {"local_clip_norm": 1.0},
     ],
 )

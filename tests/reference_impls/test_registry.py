@@ -66,7 +66,7 @@ def test_a_typo_gets_the_nearest_match() -> None:
         ("lion-cub-pbit", 8, {"bits": 4}, "use more bits"),
         ("lion-cub-pbit", 128, {"bits": 8}, "use more bits"),
         ("lion-cub-pbit", 4, {"bits": 7}, "bits must be"),
-        ("lion-cub-1bit", 4, {"tie_policy": "alternat"}, "alternate"),
+        ("distributed-lion-mavo", 4, {"tie_policy": "alternat"}, "alternate"),
         ("lion-cub-1bit", 4, {"momentum_sync": "sometimes"}, "never"),
         ("global-qsgd", 4, {"bits": 17}, "bits"),
         ("global-qsgd", 8, {"bits": 4}, "use more bits"),

@@ -174,13 +174,6 @@ def test_a_round_that_starts_in_warm_up_keeps_its_length() -> None:
     assert [rule.period(t, 1.0) for t in (0, 8, 9, 10)] == [4, 4, 4, 990]
 
 
-def test_no_round_is_longer_than_h_max() -> None:
-    rule = QSR(1.0, 4, total=1000, h_max=9)
-    assert [rule.period(0, lr) for lr in (1.0, 0.35, 1 / 3, 0.1, 0.0)] == [4, 8, 9, 9, 9]
-    assert QSR(1.0, 4, h_max=9).period(0, 0.0) == 9  # an end is not needed
-    assert rule.period(996, 0.0) == 4
-
-
 def test_warm_up_has_a_period_of_its_own() -> None:
     """The paper's choice is the first length after the warm-up, which its caller computes."""
     peak = 0.1
@@ -220,8 +213,6 @@ def test_a_rate_that_is_none_is_refused(lr: float) -> None:
         lambda: QSR(-0.1, 4),
         lambda: QSR(math.nan, 4),
         lambda: QSR(0.1, 4, power=0.0),
-        lambda: QSR(0.1, 4, h_max=3),
-        lambda: QSR(0.1, 4, h_max=5, h_warmup=6),
         lambda: QSR(0.1, 4, h_warmup=0),
         lambda: LearningRate("cosin", peak=1.0, total=10),
         lambda: LearningRate(peak=1.0, min=2.0, total=10),

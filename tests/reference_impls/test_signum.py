@@ -70,17 +70,11 @@ def test_transports_answer_the_same_bits(transport: str, vote: str) -> None:
     )
 
 
-def test_as_published_zeros_and_ties_are_plus() -> None:
-    """And so a parameter that nobody has a gradient for drifts; by coins it stays about where it is."""
-    published = cluster("signsgd", n=2, zero_policy="plus", tie_policy="plus")
-    by_coin = cluster("signsgd", n=2)
-    for trained in (published, by_coin):
-        for _ in range(400):
-            trained.step([[torch.zeros(D, dtype=torch.float64)]] * 2)
-    torch.testing.assert_close(
-        published.parameters(0)[0], torch.full((D,), 1 - 400 * LR, dtype=torch.float64)
-    )
-    drift = (by_coin.parameters(0)[0] - 1) / LR
+def test_a_parameter_that_nobody_has_a_gradient_for_stays_about_where_it_is() -> None:
+    trained = cluster("signsgd", n=2)
+    for _ in range(400):
+        trained.step([[torch.zeros(D, dtype=torch.float64)]] * 2)
+    drift = (trained.parameters(0)[0] - 1) / LR
     assert drift.abs().max() < 5 * 400**0.5  # 5 standard deviations of a fair coin
     assert abs(float(drift.mean())) < 5 * (400 / D) ** 0.5
 
@@ -106,9 +100,3 @@ def test_what_is_not_finite_shows_on_all_ranks(algorithm: str, bad: float) -> No
 def test_an_unknown_vote_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="majority"):
         cluster("signsgd", vote="mean")
-
-
-@pytest.mark.parametrize("algorithm", ["signsgd", "signum"])
-def test_a_verdict_on_ties_that_nobody_would_ask_for_is_refused(algorithm: str) -> None:
-    with pytest.raises(UnsupportedError, match="no ties"):
-        cluster(algorithm, vote="average", tie_policy="plus")

@@ -159,22 +159,12 @@ def test_what_is_sent_leaves_the_momentum(sign: bool) -> None:
     assert not torch.equal(kept[0], kept[1])
 
 
-def test_a_coefficient_of_one_sender_is_its_own_or_its_share() -> None:
-    """Two workers whose gradients are one cosine each: both in full among senders, halved over all."""
+def test_a_coefficient_of_one_sender_is_its_own() -> None:
+    """Two workers whose gradients are one cosine each: both in full."""
     waves = dct_matrix(4)[:2]
-    for aggregate, share in (("senders", 1.0), ("all", 0.5)):
-        ours = SimulatedCluster(
-            "demo", [torch.zeros(4)], 2, lr=1.0, side=4, k=1, sign=False, aggregate=aggregate
-        )
-        ours.step([[waves[0].clone()], [waves[1].clone()]])
-        torch.testing.assert_close(ours.parameters(1)[0], -share * (waves[0] + waves[1]), rtol=0, atol=1e-6)
-
-
-def test_aggregates_differ_in_the_coefficients_that_not_all_sent() -> None:
-    a, b = (trained("demo", 3, 5, side=4, k=2, aggregate=x, sign=False) for x in ("senders", "all"))
-    assert (point(a) - point(b)).abs().max() > 1e-3
-    a, b = (trained("demo", 1, 5, side=4, k=2, aggregate=x) for x in ("senders", "all"))
-    assert torch.equal(point(a), point(b))
+    ours = SimulatedCluster("demo", [torch.zeros(4)], 2, lr=1.0, side=4, k=1, sign=False)
+    ours.step([[waves[0].clone()], [waves[1].clone()]])
+    torch.testing.assert_close(ours.parameters(1)[0], -(waves[0] + waves[1]), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("n", [2, 4])
@@ -202,7 +192,6 @@ def test_weight_decay_is_decoupled() -> None:
     [
         ("demo", {"k": 0}),
         ("demo", {"decay": 1.5}),
-        ("demo", {"aggregate": "mean"}),
         ("sparseloco", {"k": 0}),
         ("sparseloco", {"k": 65, "chunk": 64}),
         ("sparseloco", {"value_bits": 4}),

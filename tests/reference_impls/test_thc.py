@@ -143,7 +143,7 @@ def test_what_stands_on_the_table_is_exact_and_what_is_beyond_is_cut() -> None:
 def test_a_smaller_granularity_may_be_better_and_leaves_more_room() -> None:
     """g = 16 rounds with less variance than the published g = 30, and 15 ranks fit into a byte instead of 8."""
     assert rounding_variance(optimal(4, 16, LIMIT), LIMIT) < rounding_variance(PUBLISHED, LIMIT)
-    check_room(15, 16, wide=False)
+    check_room(15, 16)
 
 
 def test_golden_indices() -> None:
@@ -167,12 +167,9 @@ def test_the_sum_decodes_to_the_mean_of_what_each_message_says(options: dict, n:
     assert float((said - g).abs().max()) > 0.01
 
 
-def test_both_forms_and_any_width_give_the_same_bits() -> None:
+def test_both_forms_give_the_same_bits() -> None:
     g = normal(5, 700)
-    found = [
-        trained(g, steps=3, chunk=64, **options).parameters(2)[0]
-        for options in (*FORMS, {"form": "sum", "wide_sums": True}, {"wide_sums": True})
-    ]
+    found = [trained(g, steps=3, chunk=64, **options).parameters(2)[0] for options in FORMS]
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
@@ -219,16 +216,11 @@ def test_all_ranks_at_the_top_do_not_overflow(options: dict) -> None:
 
 def test_head_room_is_proven_before_anything_is_sent() -> None:
     for options in FORMS:
-        with pytest.raises(UnsupportedError, match=r"at most 8 ranks.*wide_sums"):
+        with pytest.raises(UnsupportedError, match="at most 8 ranks"):
             trained(normal(9, 10), **options)
-        wide = trained(normal(9, 10), wide_sums=True, **options)
-        assert wide.parameters(0)[0].isfinite().all()
-    check_room(17, 15, wide=False)
+    check_room(17, 15)
     with pytest.raises(UnsupportedError, match="at most 17 ranks"):
-        check_room(18, 15, wide=False)
-    check_room(1092, 30, wide=True)
-    with pytest.raises(UnsupportedError, match="16 bits hold 32767"):
-        check_room(1093, 30, wide=True)
+        check_room(18, 15)
 
 
 @each("options", FORMS)

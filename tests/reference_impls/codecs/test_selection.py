@@ -12,7 +12,7 @@ from torch import Tensor
 
 from reference_impls import buffers
 from reference_impls.codecs import candidates, selection
-from reference_impls.codecs.selection import flagged, kept, largest, largest_magnitudes, magnitude, taken
+from reference_impls.codecs.selection import kept, largest, largest_magnitudes, magnitude, taken
 from tests.support import each
 
 
@@ -147,12 +147,10 @@ def test_compiled_passes_equal_eager_ones_to_the_bit() -> None:
         assert torch.equal(bits.flatten(-2) == 1, rows > bound)
 
 
-def test_places_of_flags_and_what_stands_there() -> None:
+def test_what_stands_at_places() -> None:
     for shape in ((50,), (3, 50), (2, 70_000)):
         x = normal(*shape)
         places = by_definition(magnitude(x), 13)
-        flags = torch.zeros(shape, dtype=torch.bool).scatter_(-1, places, True)
-        assert torch.equal(flagged(flags, 13), places)
         assert torch.equal(taken(x, places), x.gather(-1, places))
 
 

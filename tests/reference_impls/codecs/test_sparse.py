@@ -15,9 +15,7 @@ from reference_impls.randomness import Key
 from tests.support import each
 
 KEY = Key.of(seed=0, step=0, stage="test")
-FORMS = [
-    (values, indices) for values in ("fp32", "fp16", "bf16") for indices in ("packed", "int32", "bitmap")
-]
+FORMS = ("fp32", "fp16", "bf16")
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -41,9 +39,8 @@ def by_sorting(x: Tensor, k: int) -> Tensor:
 
 
 @each("ratio", [0.01, 0.3, 0.5, 1.0])
-@each("indices", ["packed", "int32", "bitmap"])
-def test_the_largest_come_back_at_every_length(ratio: float, indices: str) -> None:
-    codec = TopK(ratio, "fp32", indices)
+def test_the_largest_come_back_at_every_length(ratio: float) -> None:
+    codec = TopK(ratio)
     for d in range(68):
         x = normal(d, seed=d)
         assert torch.equal(through(codec, x), by_sorting(x, kept(ratio, d)))
@@ -59,9 +56,9 @@ def test_ties_go_to_the_lowest_index(d: int) -> None:
     )
 
 
-@each(("values", "indices"), FORMS)
-def test_a_row_encodes_as_it_would_alone(values: str, indices: str) -> None:
-    codec, x = TopK(0.2, values, indices), normal(3, 2, 77)
+@each("values", FORMS)
+def test_a_row_encodes_as_it_would_alone(values: str) -> None:
+    codec, x = TopK(0.2, values), normal(3, 2, 77)
     together = through(codec, x)
     for i in range(3):
         for j in range(2):
@@ -69,20 +66,20 @@ def test_a_row_encodes_as_it_would_alone(values: str, indices: str) -> None:
             assert int((together[i, j] != 0).sum()) == 15
 
 
-@each(("values", "indices"), FORMS)
+@each("values", FORMS)
 @each("d", [1, 2, 3, 31, 32, 33, 1000, 1024, 1025])
 @each("ratio", [0.001, 0.1, 1.0])
-def test_the_message_is_as_long_as_the_formula_says(values: str, indices: str, d: int, ratio: float) -> None:
+def test_the_message_is_as_long_as_the_formula_says(values: str, d: int, ratio: float) -> None:
     k = max(1, math.floor(ratio * d))
-    width = {"packed": k * max(1, math.ceil(math.log2(d))), "int32": 32 * k, "bitmap": d}[indices]
+    width = k * max(1, math.ceil(math.log2(d)))
     expected = (0 if k == d else math.ceil(width / 8)) + k * (4 if values == "fp32" else 2)
-    assert TopK(ratio, values, indices).wire_bytes(d) == expected
+    assert TopK(ratio, values).wire_bytes(d) == expected
 
 
-@each(("values", "indices"), FORMS)
+@each("values", FORMS)
 @each("ratio", [0.001, 0.1, 0.999, 1.0])
-def test_more_elements_never_take_fewer_bytes(values: str, indices: str, ratio: float) -> None:
-    lengths = [TopK(ratio, values, indices).wire_bytes(d) for d in range(3000)]
+def test_more_elements_never_take_fewer_bytes(values: str, ratio: float) -> None:
+    lengths = [TopK(ratio, values).wire_bytes(d) for d in range(3000)]
     assert lengths == sorted(lengths)
     assert lengths[0] == 0
 
@@ -91,18 +88,13 @@ def test_golden_bytes() -> None:
     assert WIRE_VERSION == 1
     x = torch.zeros(40)
     x[3], x[17], x[39] = 1.0, -2.0, 0.5
-    expected = {  # places 3, 17, 39 of 6 bits: 000011 010001 100111 from the lowest bit on
-        "packed": bytes([0b01000011, 0b01110100, 0b10]),
-        "int32": bytes([3, 0, 0, 0, 17, 0, 0, 0, 39, 0, 0, 0]),
-        "bitmap": None,
-    }
-    for indices, places in expected.items():
-        codec = TopK(0.08, "bf16", indices)
-        wire = torch.zeros(codec.wire_bytes(40), dtype=torch.uint8)
-        codec.encode(x, KEY, wire)
-        if places is None:  # signs: element 3 of word 0 in bit 0; elements 32.. in order
-            places = bytes([8, 0, 2, 0, 0b10000000])
-        assert bytes(wire.tolist()) == places + bytes([0x80, 0x3F, 0x00, 0xC0, 0x00, 0x3F])
+    codec = TopK(0.08, "bf16")
+    wire = torch.zeros(codec.wire_bytes(40), dtype=torch.uint8)
+    codec.encode(x, KEY, wire)
+    places = bytes(
+        [0b01000011, 0b01110100, 0b10]
+    )  # 3, 17, 39 of 6 bits: 000011 010001 100111 from the lowest bit on
+    assert bytes(wire.tolist()) == places + bytes([0x80, 0x3F, 0x00, 0xC0, 0x00, 0x3F])
 
 
 @each("d", [10, 100, 5000])
@@ -122,8 +114,8 @@ def test_a_contraction_by_one_minus_k_over_d(d: int, ratio: float) -> None:
 def test_what_is_not_finite_is_sent_first(bad: float) -> None:
     x = normal(1000) * 1e30
     x[777] = bad
-    for values, indices in FORMS:
-        out = through(TopK(0.001, values, indices), x)
+    for values in FORMS:
+        out = through(TopK(0.001, values), x)
         assert not torch.isfinite(out[777])
         assert int((out != 0).sum()) == 1
     assert int(magnitude(torch.tensor(float("nan")))) > int(magnitude(torch.tensor(float("inf"))))
@@ -147,5 +139,3 @@ def test_impossible_options_say_what_is_possible() -> None:
             TopK(ratio)
     with pytest.raises(UnsupportedError, match="did you mean 'fp16'"):
         TopK(0.1, "float16")
-    with pytest.raises(UnsupportedError, match="bitmap"):
-        TopK(0.1, indices="bits")

@@ -144,6 +144,5 @@ ROWS: tuple[Row, ...] = (
         replicas="never",
     ),
     Row("demo", "demo", {"side": 8, "k": 4}, flips=0.02),
-    Row("demo-all", "demo", {"side": 5, "k": 6, "aggregate": "all", "decay": 0.9}, flips=0.02),
     Row("demo-adamw", "demo", {"sign": False, "optimizer": "adamw"}, flips=0.02),
 )

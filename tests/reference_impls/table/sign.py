@@ -6,20 +6,6 @@ from tests.reference_impls.table.row import SGD, Row
 
 ROWS: tuple[Row, ...] = (
     Row("lion-cub-1bit", "lion-cub-1bit", {"momentum_sync": "never"}, exact=True, plain=("lion", {})),
-    Row(
-        "lion-cub-1bit-ties-zero",
-        "lion-cub-1bit",
-        {"momentum_sync": "never", "tie_policy": "zero"},
-        exact=True,
-        plain=("lion", {}),
-    ),
-    Row(
-        "lion-cub-1bit-hash",
-        "lion-cub-1bit",
-        {"momentum_sync": "never", "tie_policy": "hash"},
-        exact=True,
-        plain=("lion", {}),
-    ),
     Row("lion-cub-1bit-periodic", "lion-cub-1bit", {"sync_every": 5}, flips=0.05, plain=("lion", {})),
     Row(
         "lion-cub-1bit-doubling",
@@ -34,13 +20,6 @@ ROWS: tuple[Row, ...] = (
         {"momentum_sync": "selective", "sync_every": 3, "sync_measure_every": 7, "sync_fraction": 0.3},
         flips=0.05,
         plain=("lion", {}),
-    ),
-    Row("lion-cub-1bit-bf16-sync", "lion-cub-1bit", {"sync_every": 5, "sync_dtype": "bf16"}, flips=0.1),
-    Row(
-        "lion-cub-1bit-parts",
-        "lion-cub-1bit",
-        {"sync_every": 5, "sync_names": "first|shift", "fp32_below": 20, "local_clip_norm": 0.5},
-        flips=0.1,
     ),
     Row("lion-cub-pbit-l1", "lion-cub-pbit", exact=True),
     Row("lion-cub-pbit-l0", "lion-cub-pbit", {"scale": "l0"}, exact=True),
@@ -63,29 +42,7 @@ ROWS: tuple[Row, ...] = (
         exact=True,
     ),
     Row("distributed-lion-mavo", "distributed-lion-mavo", exact=True, plain=("lion", {})),
-    Row(
-        "distributed-lion-mavo-gather",
-        "distributed-lion-mavo",
-        {"transport": "all-gather", "tie_policy": "hash"},
-        exact=True,
-        plain=("lion", {}),
-    ),
-    Row(
-        "distributed-lion-mavo-int4",
-        "distributed-lion-mavo",
-        {"transport": "int4-sum", "zero_policy": "zero"},
-        exact=True,
-        largest=7,
-        plain=("lion", {}),
-    ),
     Row("distributed-lion-avg", "distributed-lion-avg", exact=True, plain=("lion", {})),
-    Row(
-        "distributed-lion-avg-gather",
-        "distributed-lion-avg",
-        {"transport": "all-gather", "zero_policy": "alternate"},
-        exact=True,
-        plain=("lion", {}),
-    ),
     Row("distributed-lion-avg-int8", "distributed-lion-avg", {"transport": "int8-sum"}, exact=True),
     Row("ef-signsgd", "ef-signsgd", {"momentum": 0.9}, exact=True, plain=SGD),
     Row("ef-signsgd-bucket", "ef-signsgd", {"granularity": "bucket"}, exact=True, plain=("sgd", {})),
@@ -97,12 +54,6 @@ ROWS: tuple[Row, ...] = (
     ),
     Row("ef-signsgd-warm-up", "ef-signsgd", {"warmup_steps": 3, "optimizer": "adamw"}, close=1e-3),
     Row("signsgd", "signsgd", {"weight_decay": 0.1}, exact=True),
-    Row(
-        "signsgd-plus",
-        "signsgd",
-        {"zero_policy": "plus", "tie_policy": "plus", "transport": "all-gather"},
-        exact=True,
-    ),
     Row(
         "signsgd-average",
         "signsgd",

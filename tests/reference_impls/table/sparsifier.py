@@ -9,15 +9,15 @@ SMALL = {"ratio": 0.1, "column_ratio": 0.3}  # the models of the tests are small
 ROWS: tuple[Row, ...] = (
     Row("top-k", "top-k", {"ratio": 0.1, "momentum": 0.9}, exact=True, plain=SGD),
     Row("top-k-tensor-fp16", "top-k", {"ratio": 0.2, "granularity": "tensor", "values": "fp16"}, exact=True),
-    Row("top-k-two-phase", "top-k", {"ratio": 0.2, "form": "two-phase", "indices": "int32"}, exact=True),
-    Row("top-k-bitmap-bf16", "top-k", {"ratio": 0.3, "indices": "bitmap", "values": "bf16"}, exact=True),
+    Row("top-k-two-phase", "top-k", {"ratio": 0.2, "form": "two-phase"}, exact=True),
+    Row("top-k-bf16", "top-k", {"ratio": 0.3, "values": "bf16"}, exact=True),
     Row("top-k-all", "top-k", {"ratio": 1.0, "error_feedback": False}, exact=True, plain=("sgd", {})),
     Row("random-k", "random-k", {"ratio": 0.3, "momentum": 0.9}, plain=SGD),
     Row("random-k-feedback", "random-k", {"ratio": 0.1, "error_feedback": True}, plain=("sgd", {})),
     Row("random-k-tensor", "random-k", {"ratio": 0.3, "granularity": "tensor"}),
     Row("gtop-k", "gtop-k", {"ratio": 0.1, "momentum": 0.9}, exact=True, plain=SGD),
     Row("gtop-k-doubling", "gtop-k", {"ratio": 0.2, "form": "doubling"}, exact=True),
-    Row("gtop-k-mask", "gtop-k", {"ratio": 0.1, "put_back": "mask", "indices": "int32"}, exact=True),
+    Row("gtop-k-mask", "gtop-k", {"ratio": 0.1, "put_back": "mask"}, exact=True),
     Row("dgc", "dgc", {"ratio": 0.1, "momentum": 0.9}, exact=True, plain=SGD),
     Row("dgc-model-clip", "dgc", {"ratio": 0.1, "granularity": "model", "local_clip": 1.0}, exact=True),
     Row(

@@ -27,20 +27,6 @@ ROWS: tuple[Row, ...] = (
         plain=SGD,
     ),
     Row(
-        "qsr-sgd-bounded",
-        "qsr-sgd",
-        {
-            "alpha": 0.03,
-            "h_base": 2,
-            "h_max": 3,
-            "lr_warmup_steps": 4,
-            "warmup_period": 1,
-            "total_steps": STEPS,
-        },
-        replicas="average",
-        plain=("sgd", {}),
-    ),
-    Row(
         "qsr-adamw",
         "qsr-adamw",
         {"alpha": 0.03, "h_base": 2, "total_steps": STEPS},

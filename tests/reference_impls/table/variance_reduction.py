@@ -11,5 +11,4 @@ ROWS: tuple[Row, ...] = (
         "root-sgd",
         {"burn_in": 2, "step_size": "inverse", "slope": 0.1, "exponent": 1.0, "weight_decay": 0.1},
     ),
-    Row("root-sgd-power", "root-sgd", {"burn_in": 1, "step_size": "power", "largest_step": 0.01}),
 )

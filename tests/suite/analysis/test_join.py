@@ -80,7 +80,7 @@ def test_an_arm_that_was_not_timed(sweep, store):
 
 def test_an_arm_whose_options_have_changed_since(sweep, store, tmp_path_factory):
     record = made.record(sweep)
-    text = made.SWEEP.replace("momentum_sync: never", "momentum_sync: never, tie_policy: plus")
+    text = made.SWEEP.replace("momentum_sync: never", "momentum_sync: never, local_clip_norm: 1.0")
     moved = made.write_sweep(tmp_path_factory.mktemp("moved"), text)
     only_refused({**record, "sweep": str(moved)}, store, {"lion-1bit"}, "timed other options of it (step)")
 
