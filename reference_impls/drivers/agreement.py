@@ -2,8 +2,7 @@
 
 On gloo a wrong dtype or a wrong meaning gives wrong numbers without an error, a wrong size kills the process outside
 Python, and another collective hangs. All ranks compare with all; the process that hosts the store lingers until the
-others have read the verdict. Reads: n - 1 a collective and rank. In a group within
-or across nodes only its members compare.
+others have read the verdict. Reads: n - 1 a collective and rank.
 
 Later steps are held together by one small all-reduce in every sixteenth step that communicates: the maximum of (step,
 kind, hash of the hyper-parameters) and of its negative, awaited one such step later, so that it costs no waiting. Only
@@ -21,8 +20,8 @@ import os
 import re
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -86,10 +85,8 @@ class Agreement:
         self._check = check
         self._timeout_s = timeout_s
         self._number = 0
-        self._compared: dict[tuple[int, ...], list[int]] = {}
         self._seen: dict[str, int] = {}
         self._active = check != "off"
-        self._words: deque[str] = deque(maxlen=4)
         self._label = "construction"
         self._step = 0
         self._communicating = 0
@@ -140,23 +137,20 @@ class Agreement:
         """Compare the first steps of every kind again (after a checkpoint was loaded)."""
         self._seen.clear()
 
-    def before(self, signature: tuple[str, ...], members: Sequence[int] | None = None) -> None:
-        """Compare `signature` with that of all `members` (all ranks).
+    def before(self, signature: tuple[str, ...]) -> None:
+        """Compare `signature` with that of all ranks.
 
         `MismatchError` names two ranks, `PeerError` a silent one.
         """
-        group = tuple(range(self._size) if members is None else members)
-        word = f"{self._label}: ({', '.join(signature)})"
-        self._words.append(word)
         self.witness.does(self._step, f"({', '.join(signature)})", asks=True)
-        if not self._active or len(group) == 1:
+        if not self._active or self._size == 1:
             return
-        words = self._gathered(word, group)
+        words = self._gathered(f"{self._label}: ({', '.join(signature)})")
         if len(set(words)) > 1:
-            self._linger(group)
+            self._linger()
             other = next(i for i, theirs in enumerate(words) if theirs != words[0])
             raise MismatchError(
-                f"{odd_ones(words, group)}rank {group[0]} asks for {words[0]}, but rank {group[other]} for {words[other]}. "
+                f"{odd_ones(words)}rank 0 asks for {words[0]}, but rank {other} for {words[other]}. "
                 "What a method sends must depend on its options, the step and agreed values only; do all ranks run the same "
                 "code with the same options?"
             )
@@ -173,13 +167,12 @@ class Agreement:
         if self._check == "off" or self._size == 1:
             return
         self._label = f"{call}, between steps"
-        group = tuple(range(self._size))
-        words = self._gathered(self._label, group, aside=True)
+        words = self._gathered(self._label, aside=True)
         if len(set(words)) > 1:
-            self._linger(group)
+            self._linger()
             other = next(i for i, theirs in enumerate(words) if theirs != words[0])
             raise MismatchError(
-                f"{odd_ones(words, group)}rank 0 is at {words[0]}, but rank {other} at {words[other]}. {_ON_ALL}"
+                f"{odd_ones(words)}rank 0 is at {words[0]}, but rank {other} at {words[other]}. {_ON_ALL}"
             )
 
     def compare_settings(self, settings: Settings, *, always: bool = False) -> None:
@@ -189,22 +182,21 @@ class Agreement:
             MismatchError: Two ranks and the first value in which they differ are named.
             PeerError: A rank stayed silent.
         """
-        group = tuple(range(self._size))
-        if (self._check == "off" and not always) or len(group) == 1:
+        if (self._check == "off" and not always) or self._size == 1:
             return
         self.witness.does(self._step, "(settings)", asks=True)
-        if len(set(self._gathered(str(_hash(json.dumps(settings, sort_keys=True))), group))) == 1:
+        if len(set(self._gathered(str(_hash(json.dumps(settings, sort_keys=True)))))) == 1:
             return
-        words = self._gathered(json.dumps(settings), group)
+        words = self._gathered(json.dumps(settings))
         for other, word in enumerate(words):
             if word == words[0]:
                 continue
-            self._linger(group)
+            self._linger()
             mine, theirs = json.loads(words[0]), json.loads(word)
             name = next(key for key in {**mine, **theirs} if mine.get(key) != theirs.get(key))
             values = [json.dumps(json.loads(word).get(name)) for word in words]
             raise MismatchError(
-                f"{mine.get('step', self._label)}: {odd_ones(values, group)}rank 0 has {name} = {mine.get(name, 'none')}, "
+                f"{mine.get('step', self._label)}: {odd_ones(values)}rank 0 has {name} = {mine.get(name, 'none')}, "
                 f"but rank {other} has {name} = {theirs.get(name, 'none')}. All ranks must build the same model, give the same "
                 "options, step their schedulers alike and take the same steps: end this training, make them equal, and go on "
                 "from a checkpoint"
@@ -231,34 +223,28 @@ class Agreement:
             PeerError: A rank is finished, has failed, is lost, or stayed silent; it is named.
         """
         deadline = time.monotonic() + self._timeout_s
-        said = False
         while True:
             try:
                 work.wait(timedelta(seconds=min(_POLL_S, self._timeout_s)))
-                break
+                return
             except RuntimeError as error:
                 if work.is_completed():
                     try:
                         work.wait()  # it may have come to its end just now
-                        break
+                        return
                     except RuntimeError as final:
                         if not of_a_peer(final):
                             raise
                         raise self.peer_lost(signature, final) from final
-                if not said:
-                    self._say(signature)
-                    said = True
                 ended, advice = self._ended()
                 if ended:
                     raise self._peer_error(f"{self._asks(signature)}, but {ended}.", advice) from error
                 if time.monotonic() >= deadline:
                     raise self._peer_error(
-                        f"{self._asks(signature)}, and waited for {self._timeout_s:g} s. {self._last_words()} Look at the "
+                        f"{self._asks(signature)}, and waited for {self._timeout_s:g} s. Look at the "
                         "log of the rank that is silent; if it is merely slow, raise timeout_s.",
                         _UNEVEN,
                     ) from error
-        if said:
-            self._take_back(f"last/{self._rank}")
 
     def leave(self, why: str, advice: str = _UNEVEN) -> None:
         """Tell the others that this rank takes no further part, why, and what they should advise; the first reason counts."""
@@ -284,14 +270,9 @@ class Agreement:
         self.witness.notices(False)
         self.witness.does(steps, OUTSIDE)
         if self._note is not None:
-            self._take_back(self._note)
+            with suppress(RuntimeError):  # nobody reads there any more
+                self._store.delete_key(self._note)
             self._note = None
-
-    def _take_back(self, key: str) -> None:
-        try:
-            self._store.delete_key(key)
-        except RuntimeError:
-            return  # nobody reads there any more
 
     def _ended(self, aside: bool = False) -> tuple[str, str]:
         """Who has ended without completing the present step (aside: at all), and their advice; empty if nobody."""
@@ -333,39 +314,34 @@ class Agreement:
                     raise MismatchError(f"{who} {elsewhere}. {_ON_ALL}")
             if now - started >= self._timeout_s:
                 raise self._peer_error(
-                    f"{who} has asked for nothing within {self._timeout_s:g} s. {self._last_words()} Look at the log "
+                    f"{who} has asked for nothing within {self._timeout_s:g} s. Look at the log "
                     "of the rank that is silent; if it is merely slow, raise timeout_s.",
                     _UNEVEN,
                 )
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, 0.02)
 
-    def _gathered(self, word: str, group: tuple[int, ...], aside: bool = False) -> list[str]:
-        """The words of all of `group`; aside: outside of a step."""
+    def _gathered(self, word: str, aside: bool = False) -> list[str]:
+        """The words of all ranks; aside: outside of a step."""
         self._number += 1
         prefix = f"agree/{self._number}"
         self._store.set(f"{prefix}/{self._rank}", word)
         asks = f"rank {self._rank} {'is at' if aside else 'asks for'} {word[:200]}, but rank"
         words = [
-            self._awaited(f"{prefix}/{rank}", f"{asks} {rank}", rank if aside else None) for rank in group
+            self._awaited(f"{prefix}/{rank}", f"{asks} {rank}", rank if aside else None)
+            for rank in range(self._size)
         ]
-        numbers = self._compared.setdefault(group, [])
-        numbers.append(self._number)
-        if len(numbers) > 2:  # of this group nobody can still be reading the words before the last
-            self._store.delete_key(f"agree/{numbers.pop(0)}/{self._rank}")
+        if self._number > 2:  # nobody can still be reading the words before the last
+            self._store.delete_key(f"agree/{self._number - 2}/{self._rank}")
         return words
 
     def peer_lost(self, signature: tuple[str, ...], error: RuntimeError) -> PeerError:
-        """The error for a collective that failed under way, with what the others asked for last."""
+        """The error for a collective that failed under way."""
         mine = self._asks(signature)
-        if not self._say(signature):
-            return self._peer_error(
-                f"{mine}; it failed, and the store is gone too ({_first_line(error)}).", _RESTART
-            )
         ended, advice = self._ended()
         if ended:
             return self._peer_error(f"{mine}, but {ended}.", advice)
-        return self._peer_error(f"{mine}; it failed: {_first_line(error)}. {self._last_words()}", _RESTART)
+        return self._peer_error(f"{mine}; it failed: {_first_line(error)}.", _RESTART)
 
     def _peer_error(self, what: str, advice: str) -> PeerError:
         """`what` and the advice, with the ranks in front whose fault it is; the others hear of it, and give the same advice."""
@@ -379,39 +355,12 @@ class Agreement:
     def _asks(self, signature: tuple[str, ...]) -> str:
         return f"rank {self._rank} asks for {self._label}: ({', '.join(signature)})"
 
-    def _say(self, signature: tuple[str, ...]) -> bool:
-        """Leave a last word in the store; whether the store is still there."""
-        try:
-            self._store.set(f"last/{self._rank}", f"{self._label}: ({', '.join(signature)})")
-        except RuntimeError:
-            return False
-        return True
-
-    def _last_words(self) -> str:
-        time.sleep(0.2)  # let the others leave theirs
-        heard, silent = [], []
-        for rank in range(self._size):
-            if rank == self._rank:
-                continue
-            try:
-                known = self._store.check([f"last/{rank}"])
-            except RuntimeError:
-                return "The store is gone."
-            if known:
-                heard.append(f"rank {rank}: {self._store.get(f'last/{rank}').decode()}")
-            else:
-                silent.append(str(rank))
-        return (
-            ("Last words of " + "; ".join(heard) + ". " if heard else "")
-            + (f"No word from rank {', '.join(silent)}." if silent else "")
-        ).strip()
-
-    def _linger(self, group: Sequence[int]) -> None:
-        """Wait until all of `group` have read the verdict (bounded): the host of the store must outlive the others."""
-        key = f"agree/{self._number}/{group[0]}/read"
+    def _linger(self) -> None:
+        """Wait until all ranks have read the verdict (bounded): the host of the store must outlive the others."""
+        key = f"agree/{self._number}/0/read"
         read = self._store.add(key, 1)
         deadline = time.monotonic() + _LINGER_S
-        while self._rank == 0 and read < len(group) and time.monotonic() < deadline:
+        while self._rank == 0 and read < self._size and time.monotonic() < deadline:
             time.sleep(0.01)
             read = self._store.add(key, 0)
 

@@ -327,12 +327,12 @@ class Witness:
         return f"rank {rank}" if world == rank else f"rank {rank} of its group, {world} of the world,"
 
 
-def odd_ones(words: Sequence[str], ranks: Sequence[int]) -> str:
-    """Who says something else than most, as the beginning of a sentence; "" where there is no majority."""
+def odd_ones(words: Sequence[str]) -> str:
+    """Which ranks say something else than most, as the beginning of a sentence; "" where there is no majority."""
     most, times = Counter(words).most_common(1)[0]
     if 2 * times <= len(words):
         return ""
-    odd = [f"rank {rank}" for rank, word in zip(ranks, words, strict=True) if word != most]
+    odd = [f"rank {rank}" for rank, word in enumerate(words) if word != most]
     return f"{', '.join(odd)} {'differs' if len(odd) == 1 else 'differ'} from the {times} others: "
 
 
