@@ -1,7 +1,7 @@
 """Whether results can be relied on: complete, readable, unmixed, up to date, and the tables those that the runs give.
 
-bandwise check digits         one sweep and the claims that it decides
-bandwise check                every sweep that has tables, every run folder, all claims, all that is published
+bandwise check digits         one sweep
+bandwise check                every sweep that has tables, every run folder, all that is published
 bandwise check --strict       warnings count too: stale sources, mixed commits or machines, uncommitted changes
 
 Every finding says what to do. Exit codes: 0 nothing is wrong, 3 something is.
@@ -48,7 +48,6 @@ def run(args: argparse.Namespace) -> int:
         findings += [("published", finding) for finding in check_published(root)]
     for sweep in sweeps:
         _sweep(root, sweep, findings, unchecked)
-    _claims(root, args.sweep, findings, unchecked)
     wrong = [finding for _, finding in findings if args.strict or finding.level == ERROR]
     if args.json:
         listed = [{"of": of, **finding.as_dict()} for of, finding in findings]
@@ -89,32 +88,3 @@ def _sweep(root: Path, name: str, findings: list[tuple[str, Finding]], unchecked
         )
         return
     findings += [(study.name, finding) for finding in check_study(root, study, collect_sweep(root, name))]
-
-
-def _claims(root: Path, sweep: str | None, findings: list[tuple[str, Finding]], unchecked: list[str]) -> None:
-    """Claims that were not committed before what judges them was run: all, or those that the sweep decides."""
-    from suite.claims.claim import claims_folder, load_claims
-    from suite.claims.record import History
-    from suite.runs.provenance import ERROR, Finding
-    from suite.runs.sweep import tables_of
-
-    if not claims_folder(root).is_dir():
-        unchecked.append(f"claims before runs: {root} holds no claims")
-        return
-    history, claims = History(root), load_claims(root)
-    if sweep is not None:
-        name = tables_of(sweep)
-        claims = [
-            claim
-            for claim in claims
-            if name in {part.study or claim.study for part in (*claim.parts, *claim.premises)}
-        ]
-    if not history.known:
-        unchecked.append("claims before runs: the results do not lie in a git checkout")
-        return
-    fix = "commit a claim before it is run, or say in it that it was written after, and nothing will be told of it"
-    for line in history.late(claims):
-        claim, _, why = line.partition(": ")
-        findings.append(("claims", Finding("claims", ERROR, claim, why, fix)))
-    if beyond := history.beyond(claims):
-        unchecked.append(f"claims before runs: this clone lacks the commits {', '.join(beyond)}")

@@ -4,7 +4,7 @@ bandwise claims                    all claims: who says what, verdict, effect wi
 bandwise claims 'qsr-*'            those whose id or paper matches
 bandwise claims qsr-volume-vit     one in full: where it stands, how it is decided, the command that judges it
 bandwise claims --check            computes the exact ones, reads the others from the tables, and fails where a verdict is
-                                   not the one on record, or where a claim was not committed before it was run
+                                   not the one on record
 bandwise claims --write            judges what is here anew: results/tables/claims.csv, claims-parts.csv, put on record for all by
                                    `bandwise publish claims`
 """
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NAME = "claims"
 DIFFERS = 3
-"""Exit code of --check where the record or the history does not hold."""
+"""Exit code of --check where the record does not hold."""
 
 
 class NoClaimError(ValueError):
@@ -84,27 +84,19 @@ def _write(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
 def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
     from suite.analysis.published import source
     from suite.claims.columns import CLAIMS
-    from suite.claims.record import History, claim_row, differences, judge_all, recorded
+    from suite.claims.record import claim_row, differences, judge_all, recorded
 
     record = source(root, CLAIMS.suffix)  # what is on record was judged by data of the same side
     judged = judge_all(record.root, claims, _progress)
-    rows, _ = recorded(root)
-    history = History(root)
-    wrong = differences(judged, rows, whole=args.which == "*")
-    late, beyond = (history.late(claims), history.beyond(claims)) if history.known else ([], [])
+    wrong = differences(judged, recorded(root), whole=args.which == "*")
     counted = [claim_row(one) for one in judged]
     if args.json:
-        found = {"verdicts": _counts(counted), "differ": wrong, "not_before": late}
-        print_json({**found, "history": history.known, "beyond_history": beyond})
+        print_json({"verdicts": _counts(counted), "differ": wrong})
     else:
-        for line in [*wrong, *late]:
+        for line in wrong:
             print(line)
-        if not history.known:
-            print("claims before runs: not checked, since the results do not lie in a git checkout")
-        if beyond:
-            print(f"claims before runs: not checked for commits that this clone lacks: {', '.join(beyond)}")
-        print(_sentence(counted) + ("" if wrong or late else f"; all as on record, {record.words}"))
-    return DIFFERS if wrong or late else 0
+        print(_sentence(counted) + ("" if wrong else f"; all as on record, {record.words}"))
+    return DIFFERS if wrong else 0
 
 
 def _show(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:

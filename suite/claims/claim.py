@@ -20,7 +20,6 @@ from pydantic import AfterValidator, Field, PlainValidator, PrivateAttr, WithJso
 
 from reference_impls.errors import nearest
 from suite.runs.documents import AS_TUPLE, GIVEN, Entry, YamlFile
-from suite.runs.files import identity
 
 Word = Literal[
     "reproduced", "contradicted", "undecided", "partly", "cannot tell", "not comparable", "not run"
@@ -57,22 +56,22 @@ OWN: Final = frozenset({"paper", "abstract", "authors"})
 Side = Literal["above", "below", "within", "equals", "at-least", "at-most"]
 INTERVAL_SIDES: Final = ("above", "below", "within")
 
-AFTER: Final = "after"
-"""In place of the words in which a claim was stated before its runs: they had been looked at."""
-DURING: Final = "during"
-"""The same: its runs had begun, and none of their tables was published."""
-BASELINE: Final = "baseline"
-"""The same: it came before, but for the baseline, which was put right after its runs had been looked at."""
+Written = Literal["before", "during", "baseline", "after"]
+WRITTEN: Final[Mapping[Written, str]] = MappingProxyType(
+    {
+        "before": "before the runs",
+        "during": "while the runs went on, before their tables were published",
+        "baseline": "before their tables were published, but for what it is compared with, which was put right after",
+        "after": "after the runs",
+    }
+)
+"""When a claim was stated -> in words. git tells it: `git log -p results/claims`."""
 WORTH_OF: Final = "worth"
 """Quantity of a training: the share of the reference's steps that it is worth, from the table `worth`."""
 NET_OF: Final = "net"
 """Quantity of a speed: the net speedup at equal time, from the table `net`; against one worker alone, over that of it."""
 STEPS_OF: Final = "steps"
 """Quantity of a speed: steps a second over those of the fastest uncompressed DDP, whatever a step is worth, from `net`."""
-COMMENTARY: Final = ("note", "awaits", "because", "of")
-"""Keys that decide nothing: they may change after a run."""
-TAKES_BACK: Final = frozenset({"undecided", "cannot tell", "not comparable"})
-"""What a verdict may count as by what was learnt after its runs, since it takes it back and gives no other."""
 COUNTS_AS: Final = "by the numbers; counts as"
 """Stands in the reason of a verdict that is not what its numbers say."""
 _ID: Final = re.compile(r"[a-z0-9]+(-[a-z0-9.]+)*\Z")
@@ -264,7 +263,7 @@ class Claim(Entry):
     )
     because: str = Field(
         default="",
-        description="Why it counts so, or why nobody judges it. What only takes a verdict back may be learnt after the runs.",
+        description="Why it counts so, or why nobody judges it.",
     )
     of: str = Field(
         default="",
@@ -272,11 +271,10 @@ class Claim(Entry):
         "once.",
     )
     decision: str = Field(default="", description="How it is decided, where the bars do not say it all.")
-    written: str = Field(
-        default="",
-        description="Of a claim older than these files the words in which the sweep's file stated it in the commit of its runs; "
-        f"or {DURING}: its runs had begun, none of their tables was published; or {BASELINE}: the same, but for what it is "
-        f"compared with, which was put right later; or {AFTER}: the runs had been looked at, and nothing is told.",
+    written: Written = Field(
+        default="before",
+        description="When it was stated: before its runs; during them, before their tables were published; baseline: so, but for "
+        "what it is compared with, which was put right later; after they had been looked at, and nothing is told.",
     )
     awaits: str = Field(
         default="",
@@ -289,31 +287,6 @@ class Claim(Entry):
     def paper(self) -> Paper:
         """The paper that claims it."""
         return self._paper
-
-    @property
-    def text_hash(self) -> str:
-        """Hash of all that can give a verdict, so that a claim that was changed is told from the one that was judged."""
-        deciding = {key: value for key, value in self.raw.items() if key not in COMMENTARY}
-        deciding["counts_as"] = self._gives
-        if self.written != AFTER:
-            deciding.pop("written", None)
-        return identity([self._paper.arxiv, deciding])
-
-    @property
-    def _gives(self) -> dict[Word, Word]:
-        return {word: as_ for word, as_ in self.counts_as.items() if word not in self.takes_back}
-
-    @property
-    def takes_back(self) -> dict[Word, Word]:
-        """Verdicts that count as less, each with what it counts as."""
-        less = {"reproduced": TAKES_BACK | {"partly"}}
-        return {word: as_ for word, as_ in self.counts_as.items() if as_ in less.get(word, TAKES_BACK)}
-
-    @property
-    def bars(self) -> tuple[Any, ...]:
-        """What decides, but for what the parts are compared with, and how."""
-        own = {(p.arm, p.link, p.side, p.threshold, p.sharding, p.world_size, p.level) for p in self.parts}
-        return own, self.study, self.quantifier, self._gives
 
     @property
     def source(self) -> str:

@@ -40,11 +40,9 @@ CLAIMS: Final = Table(
             scale="at which a training or a speed holds",
             verdict="reproduced, partly, undecided, contradicted, cannot tell, not comparable, not run",
             why="in a sentence",
-            written="when the claim was written down: before the runs, in the sweep's file before them (its words there), while "
-            "they went on, after them; empty: exact",
+            written="when the claim was written down: before the runs, while they went on, after them; empty: exact",
             note="what to know beside it",
             command="what judges it anew",
-            text_hash="hash of all that decides the claim, as it was judged",
         ),
         *described("int", parts="parts that must hold", n="seeds or rounds planned; empty: exact"),
     ),

@@ -30,12 +30,12 @@ from suite.analysis.columns import CELL, NET, ONE_WORKER, RUNS, SUMMARY, WORTH, 
 from suite.analysis.equal_time import LEVEL, trained
 from suite.analysis.join import runs_at_all_budgets
 from suite.analysis.net_speedup import Uncertain
-from suite.analysis.published import SESSION, facts_path, find_frame, load_facts, source
+from suite.analysis.published import SESSION, facts_path, find_frame, source
 from suite.analysis.speed_columns import ARMS, CONFIRMED
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
 from suite.analysis.study import study_of
 from suite.analysis.tables import Row, TableError, rows_of
-from suite.claims.claim import AFTER, STEPS_OF, WORTH_OF, Claim, ClaimError, Part
+from suite.claims.claim import STEPS_OF, WORTH_OF, Claim, ClaimError, Part
 from suite.claims.verdict import Found, Judged, of_found
 from suite.runs.plan import make_plan
 from suite.runs.sweep import load_sweep
@@ -109,20 +109,6 @@ def _judged(root: Path, claim: Claim, part: Part, families: Iterable[str]) -> Ju
         every += [*_of_controls(part, cell, families), *_of_tuning(part, cell)]
     every += found.doubts
     return of_found(part, replace(found, doubts=tuple(dict.fromkeys(every))), higher_is_better=higher)
-
-
-def commits(root: Path, claim: Claim) -> list[tuple[str, str]]:
-    """Commits of the runs and of the session that a claim is judged by, each with the study or session, sorted."""
-    found: set[tuple[str, str]] = set()
-    for part in (*claim.parts, *claim.premises) if claim.kind in ("training", "speed") else ():
-        study = part.study or claim.study
-        if (runs := find_frame(root, RUNS, study)) is not None:
-            of_arms = runs.loc[runs["arm"].isin([part.arm, part.against]), "commit"].dropna()
-            found |= {(commit, study) for commit in of_arms}
-    if claim.session and (facts := load_facts(root, claim.session)):
-        commit = facts["provenance"]["commit"]
-        found |= {(commit, claim.session)} if commit else set()
-    return sorted(found)
 
 
 # ---- numbers
@@ -243,7 +229,7 @@ def _one_kind(root: Path, claim: Claim, place: Mapping[str, Any]) -> bool:
 
 
 def _of_the_claim(claim: Claim, cell: Cell) -> Iterator[str]:
-    if claim.written == AFTER:
+    if claim.written == "after":
         yield "it was stated after its runs had been looked at"
     workload = get(cell.label.partition("(")[0])
     if workload.no_verdict:

@@ -13,7 +13,6 @@ from suite.analysis.speed_columns import session_table_path
 from suite.analysis.statistics import paired_difference
 from suite.analysis.tables import read_table, table_path, write_table
 from suite.claims.claim import Claim, ClaimError, load_claims, read_text
-from suite.claims.measured import commits
 from suite.claims.record import judge
 from suite.claims.verdict import Judgement
 from tests.suite.claims.claim_files import (
@@ -109,12 +108,6 @@ def test_what_a_study_does_not_have_is_an_error(tmp_path: Path, old: str, new: s
     write_study(tmp_path, ARMS)
     with pytest.raises(ClaimError, match=rf"a-paper.yaml:14: .*{error}"):
         judged(tmp_path, TRAINING.replace(old, new))
-
-
-def test_commits_are_those_of_the_runs_that_judge(tmp_path: Path) -> None:
-    write_study(tmp_path, ARMS, commit="abcdef0")
-    (claim,) = read_text(HEAD + TRAINING, "a-paper.yaml")
-    assert commits(tmp_path, claim) == [("abcdef0", STUDY)]
 
 
 # ---- no verdict

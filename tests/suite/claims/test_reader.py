@@ -164,15 +164,3 @@ def test_a_file_runs_nothing() -> None:
     hostile = HEAD + EXACT.replace("Half the bytes.", "!!python/object/apply:os.system ['exit 1']")
     with pytest.raises(YamlError, match="must be a word"):
         read_text(hostile, FILE)
-
-
-def test_the_hash_is_of_what_decides() -> None:
-    def text_hash(text: str) -> str:
-        (claim,) = read_text(HEAD + text, FILE)
-        return claim.text_hash
-
-    assert text_hash(TRAINING) == text_hash(TRAINING + "    note: seen later\n")
-    assert text_hash(TRAINING) == text_hash(TRAINING + "    written: C1 it loses a point\n")
-    assert text_hash(TRAINING) != text_hash(TRAINING + "    written: after\n"), "nothing is told of it then"
-    assert text_hash(TRAINING) != text_hash(TRAINING.replace("threshold: -1", "threshold: -1.5"))
-    assert text_hash(TRAINING) != text_hash(TRAINING.replace("arm: method", "arm: other"))

@@ -9,7 +9,7 @@ import pytest
 
 from suite.analysis.tables import number
 from suite.claims.claim import JUDGED, Claim, load_claims
-from suite.claims.record import History, claim_row, differences, judge_all, part_rows, recorded
+from suite.claims.record import claim_row, differences, judge_all, part_rows, recorded
 from suite.claims.verdict import Judgement
 from suite.runs.sweep import load_sweep, sweep_names, sweeps_folder
 from suite.timing.spec import session_names
@@ -33,7 +33,7 @@ def judged(claims: list[Claim]) -> list[Judgement]:
 
 
 def test_the_record_is_what_judging_gives(judged: list[Judgement]) -> None:
-    assert differences(judged, recorded(PUBLISHED)[0], whole=True) == []
+    assert differences(judged, recorded(PUBLISHED), whole=True) == []
 
 
 def test_numbers_on_record_are_those_that_judging_gives(judged: list[Judgement]) -> None:
@@ -124,10 +124,3 @@ def test_what_holds_by_construction_is_held_by_tests_that_there_are() -> None:
     assert len(named) > 20
     for file, name in named:
         assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{name}"
-
-
-def test_claims_precede_their_runs(claims: list[Claim]) -> None:
-    history = History(RESULTS)
-    if not history.known:
-        pytest.skip("the results do not lie in a git checkout")
-    assert history.late(claims) == []
