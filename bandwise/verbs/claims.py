@@ -2,9 +2,8 @@
 
 bandwise claims                    all claims: who says what, verdict, effect with interval, n
 bandwise claims 'qsr-*'            those whose id or paper matches
-bandwise claims qsr-volume-vit     one in full: where it stands, how it is decided, the command that judges it
-bandwise claims --check            computes the exact ones, reads the others from the tables, and fails where a verdict is
-                                   not the one on record
+bandwise claims qsr-hours          one in full: where it stands, how it is decided, the command that judges it
+bandwise claims --check            judges anew from the tables, and fails where a verdict is not the one on record
 bandwise claims --write            judges what is here anew: results/tables/claims.csv, claims-parts.csv, put on record for all by
                                    `bandwise publish claims`
 """
@@ -71,7 +70,7 @@ def _chosen(claims: Sequence[Claim], pattern: str) -> list[Claim]:
 def _write(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
     from suite.claims.record import claim_row, judge_all, write_record
 
-    judged = judge_all(root, claims, _progress)
+    judged = judge_all(root, claims)
     paths = [str(path) for path in write_record(root, judged)]
     rows = [claim_row(one) for one in judged]
     if args.json:
@@ -87,7 +86,7 @@ def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
     from suite.claims.record import claim_row, differences, judge_all, recorded
 
     record = source(root, CLAIMS.suffix)  # what is on record was judged by data of the same side
-    judged = judge_all(record.root, claims, _progress)
+    judged = judge_all(record.root, claims)
     wrong = differences(judged, recorded(root), whole=args.which == "*")
     counted = [claim_row(one) for one in judged]
     if args.json:
@@ -165,11 +164,6 @@ def _full(row: dict[str, Any], parts: Sequence[dict[str, Any]]) -> list[str]:
 
 def _of(part: dict[str, Any]) -> str:
     return f", n = {part['n']}" if part["n"] else ""
-
-
-def _progress(claim: Claim) -> None:
-    if claim.kind == "exact" and sys.stderr.isatty():
-        print(f"\rclaims: {claim.id:<60}", end="", file=sys.stderr, flush=True)
 
 
 def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from report.drawing.table import Cell, Column, Line, Row, View
 from report.rendering import ALONE, Links, ReportError, write_page
 from suite.analysis.document import rows_of
 from suite.analysis.published import origin_words
-from suite.claims.claim import WORDS
+from suite.claims.claim import JUDGED, WORDS
 from suite.claims.columns import CLAIMS, GROUPS, PARTS, deciding, effect, group_of, statements
 
 
@@ -44,11 +44,11 @@ CSS: Final = MappingProxyType({"reproduced": "yes", "contradicted": "no"})
 COLUMNS: Final = (
     Column("claim", "claim", "Its id; what decided it stands below the table."),
     Column("statement", "what is claimed", "In our words."),
-    Column("verdict", "verdict", "Of trainings and speeds: at our scale."),
+    Column("verdict", "verdict", "At our scale."),
     Column("effect", "effect", "Of the part that decides, with its interval.", True),
     Column("bar", "bar", "What that number has to reach."),
     Column("parts", "of", "Numbers that must hold: the effect is one of so many.", True),
-    Column("n", "n", "Pairs of seeds, or rounds; empty where it is exact.", True),
+    Column("n", "n", "Pairs of seeds, or rounds.", True),
     Column("said", "who says it"),
     Column("paper", "paper", hidden=True),
     Column("kind", "kind"),
@@ -92,9 +92,9 @@ def build_claims_page(
 
 
 def tally(claims: Sequence[Row]) -> str:
-    """How many statements ended how, those that trainings or timings decided apart from arithmetic: the one count of all pages.
+    """How many statements ended how, those that trainings or timings decided apart: the one count of all pages.
 
-    `measured: 39, 12 reproduced, ...; arithmetic: 76, 68 reproduced, ...; neither: 21, 15 not run, ...`
+    `measured: 39, 12 reproduced, ...; not measured: 21, 15 not run, ...`
     """
 
     def counted(rows: Sequence[Row]) -> str:
@@ -120,7 +120,7 @@ def findings(verdicts: Verdicts) -> list[str]:
 
 
 def _scale(row: Row) -> str:
-    return " at our scale" if row["kind"] in ("training", "speed") else ""
+    return " at our scale" if row["kind"] in JUDGED else ""
 
 
 def _key(word: str) -> str:

@@ -1,10 +1,9 @@
 """What a claim is: who says what, which number would show it, and how it is decided; and the files that claims stand in.
 
-A claim has *parts*, each one number against one bar. Three kinds of claim are judged: `exact` ones by a check that computes
-the number from the implementations, `training` ones by the tables of a study, `speed` ones by the net speedups of a timing
-session. The others say why nobody judged them. What no number could contradict is a unit test and no claim: an exact claim may
-not want a number that stands among its own conditions. Claims stand in `results/claims/<paper>.yaml`, a file a paper; every key
-is declared below and listed in `docs/claim-formats.md`, and every error names file, line and key.
+A claim has *parts*, each one number against one bar. Two kinds of claim are judged: `training` ones by the tables of a study,
+`speed` ones by the net speedups of a timing session. The others say why nobody judged them. What arithmetic decides is a unit
+test and no claim. Claims stand in `results/claims/<paper>.yaml`, a file a paper; every key is declared below and listed in
+`docs/claim-formats.md`, and every error names file, line and key.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, PlainValidator, PrivateAttr, WithJsonSchema
+from pydantic import AfterValidator, Field, PrivateAttr
 
 from reference_impls.errors import nearest
 from suite.runs.documents import AS_TUPLE, GIVEN, Entry, YamlFile
@@ -35,8 +34,8 @@ WORDS: Final[tuple[Word, ...]] = (
     "not run",
 )
 
-Kind = Literal["exact", "training", "speed", "not-run", "not-comparable"]
-JUDGED: Final = ("exact", "training", "speed")
+Kind = Literal["training", "speed", "not-run", "not-comparable"]
+JUDGED: Final = ("training", "speed")
 
 Label = Literal["paper", "abstract", "authors", "derived", "third-party", "memory"]
 LABELS: Final[Mapping[Label, str]] = MappingProxyType(
@@ -53,8 +52,7 @@ LABELS: Final[Mapping[Label, str]] = MappingProxyType(
 OWN: Final = frozenset({"paper", "abstract", "authors"})
 """Labels of what the authors say themselves. Nothing else is shown as a claim of the paper."""
 
-Side = Literal["above", "below", "within", "equals", "at-least", "at-most"]
-INTERVAL_SIDES: Final = ("above", "below", "within")
+Side = Literal["above", "below", "within"]
 
 Written = Literal["before", "during", "baseline", "after"]
 WRITTEN: Final[Mapping[Written, str]] = MappingProxyType(
@@ -94,16 +92,6 @@ class ClaimError(ValueError):
     """A claim cannot be read or judged; the message says where and what to do."""
 
 
-def _threshold(value: Any) -> float | tuple[float, ...]:
-    if isinstance(value, list | tuple):
-        if not value or not all(type(item) in (int, float) for item in value):
-            raise ValueError("a list of numbers is wanted")
-        return tuple(float(item) for item in value)
-    if type(value) not in (int, float):
-        raise ValueError(f"give a number or a list of numbers, not {value!r}")
-    return float(value)
-
-
 def _id(text: str) -> str:
     if not _ID.match(text):
         raise ValueError("lower-case words, joined by hyphens, are wanted")
@@ -119,31 +107,15 @@ class Part(Entry):
     """One number of a claim and its bar."""
 
     quantity: str = Field(
-        description="What the number is. Of a check: the name under which it answers; of a training: the metric, nll or "
-        "worth; of a speed: net, or steps (a second, over those of the fastest uncompressed DDP)."
+        description="What the number is. Of a training: the metric, nll or worth; of a speed: net, or steps (a second, over "
+        "those of the fastest uncompressed DDP)."
     )
     side: Side = Field(
         alias="is",
-        description="Where the number lies of the threshold; within: plus and minus. An interval lies above, below or within.",
+        description="Where the whole interval lies of the threshold; within: plus and minus.",
     )
-    threshold: Annotated[
-        Any,
-        PlainValidator(_threshold),
-        WithJsonSchema({"type": "number"}),
-    ] = Field(
-        description="In `unit`. Of an exact claim that equals it also a list: a column of printed values."
-    )
+    threshold: float = Field(description="In `unit`.")
     unit: str = Field(default="", description="Unit of number and threshold.")
-    tolerance: float = Field(
-        default=0.0,
-        description="For `equals`, in the unit; of a list a factor.",
-        json_schema_extra=_of("exact"),
-    )
-    rounding: float = Field(
-        default=0.0,
-        description="What the last digit of a printed value may hide, beyond `tolerance`.",
-        json_schema_extra=_of("exact"),
-    )
     study: str = Field(
         default="",
         description="Study of this part, where it is not the claim's.",
@@ -177,8 +149,6 @@ class Part(Entry):
     @property
     def what(self) -> str:
         """The number in words."""
-        if not self.arm:
-            return self.quantity.replace("_", " ")
         size = f"n = {self.world_size}" if self.world_size else ""
         place = ", ".join(filter(None, [self.workload, self.sharding, size]))
         tail = f" ({place})" if place else ""
@@ -195,17 +165,7 @@ class Part(Entry):
     def bar(self) -> str:
         """Side and threshold in words."""
         unit = f" {self.unit}" if self.unit else ""
-        if isinstance(self.threshold, tuple):
-            return f"{len(self.threshold)} printed values (× {self.tolerance:g})"
-        text = {
-            "above": f"> {self.threshold:g}{unit}",
-            "below": f"< {self.threshold:g}{unit}",
-            "within": f"within ±{self.threshold:g}{unit}",
-            "at-least": f"≥ {self.threshold:g}{unit}",
-            "at-most": f"≤ {self.threshold:g}{unit}",
-            "equals": f"= {self.threshold:g}{unit}",
-        }[self.side]
-        return f"{text} (± {self.tolerance:g})" if self.side == "equals" and self.tolerance else text
+        return {"above": "> ", "below": "< ", "within": "within ±"}[self.side] + f"{self.threshold:g}{unit}"
 
 
 @dataclass(frozen=True)
@@ -228,15 +188,6 @@ class Claim(Entry):
     )
     place: str = Field(default="", description="Where; needed where the authors say it.")
     kind: Kind = Field(description="How it is judged.")
-    check: str = Field(
-        default="", description="A function of `suite/claims/exact.py`.", json_schema_extra=_of("exact")
-    )
-    options: dict[str, Any] = Field(
-        default={},
-        alias="with",
-        description="Its options, which are the claim's conditions.",
-        json_schema_extra=_of("exact"),
-    )
     study: str = Field(
         default="",
         description="A sweep; of a speed the one whose trainings are timed.",
@@ -248,12 +199,12 @@ class Claim(Entry):
     )
     scale: str = Field(default="", description="What the verdict holds for; needed for training and speed.")
     parts: Annotated[tuple[Part, ...], AS_TUPLE, GIVEN] = Field(
-        default=(), description="Numbers with bars.", json_schema_extra=_of("exact", "training", "speed")
+        default=(), description="Numbers with bars.", json_schema_extra=_of("training", "speed")
     )
     premises: Annotated[tuple[Part, ...], AS_TUPLE, GIVEN] = Field(
         default=(),
         description="Parts that must be reproduced for the study to tell anything.",
-        json_schema_extra=_of("exact", "training", "speed"),
+        json_schema_extra=_of("training", "speed"),
     )
     quantifier: Literal["all", "any"] = Field(
         default="all", description='All parts must hold, or any one ("up to").'
@@ -290,8 +241,8 @@ class Claim(Entry):
 
     @property
     def source(self) -> str:
-        """The check, session or study that decides."""
-        return self.check or self.session or self.study
+        """The session or study that decides."""
+        return self.session or self.study
 
     @property
     def own(self) -> bool:
@@ -305,7 +256,7 @@ class Claim(Entry):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What decides: the check, the session, and all studies of its parts and premises."""
+        """What decides: the session, and all studies of its parts and premises."""
         every = (self.source, self.study, *(part.study for part in (*self.parts, *self.premises)))
         return tuple(dict.fromkeys(filter(None, every)))
 
@@ -385,35 +336,23 @@ def _check(claim: Claim) -> None:
     if judged:
         _need(
             claim,
-            *{"exact": ("check",), "training": ("study",), "speed": ("session", "study")}[claim.kind],
+            *{"training": ("study",), "speed": ("session", "study")}[claim.kind],
             "parts",
         )
-    if claim.kind == "exact":
-        _check_options(claim)
     if (claim.counts_as or not judged) and not claim.because:
         raise claim.error("because", "say why nobody judges it, or why a verdict counts as another")
     if claim.own and not claim.place:
         raise claim.error(
             "place", f"where do the authors say it? A label of {', '.join(sorted(OWN))} needs a place"
         )
-    if claim.kind in ("training", "speed") and not (claim.scale and claim.planned):
+    if judged and not (claim.scale and claim.planned):
         raise claim.error("scale", "a training or a speed needs scale and n")
     for part in (*claim.parts, *claim.premises):
         _check_part(part, claim.kind)
-        wanted = _numbers(part.threshold)
-        if part.side == "equals" and wanted and wanted <= _numbers(claim.options):
-            raise part.error(
-                "threshold",
-                "it stands among the claim's own conditions, so that no number could contradict it: make it a unit test",
-            )
 
 
 def _check_part(part: Part, kind: Kind) -> None:
     _only_its_own(part, kind)
-    if kind != "exact" and part.side not in INTERVAL_SIDES:
-        raise part.error("is", f"an interval lies {', '.join(INTERVAL_SIDES)} a threshold")
-    if isinstance(part.threshold, tuple) and (kind != "exact" or part.side != "equals"):
-        raise part.error("threshold", "a list of printed values is for an exact claim that equals them")
     worth = part.quantity == WORTH_OF
     _need(
         part, *{"training": ("arm",) if worth else ("arm", "against"), "speed": ("arm", "link")}.get(kind, ())
@@ -424,15 +363,6 @@ def _check_part(part: Part, kind: Kind) -> None:
         raise part.error("quantity", f"a speed is {NET_OF} (at equal time) or {STEPS_OF} (a second)")
     if part.quantity == STEPS_OF and part.against:
         raise part.error("against", "steps a second are over those of the fastest uncompressed DDP")
-
-
-def _numbers(given: Any) -> set[float]:
-    """All numbers but 0 in a threshold or in options."""
-    if isinstance(given, Mapping):
-        return set().union(*map(_numbers, given.values()))
-    if isinstance(given, list | tuple):
-        return set().union(*map(_numbers, given))
-    return {float(given)} if type(given) in (int, float) and given else set()
 
 
 def _only_its_own(entry: Entry, kind: Kind) -> None:
@@ -448,16 +378,3 @@ def _need(entry: Entry, *names: str) -> None:
     for name in names:
         if not getattr(entry, name):
             raise entry.error(name, "is missing" if not entry.given(name) else "is empty")
-
-
-def _check_options(claim: Claim) -> None:
-    from suite.claims.exact import CHECKS, parameters_of  # here, since it needs torch
-
-    known = parameters_of(claim.check)
-    if known is None:
-        raise claim.error("check", f"no check is called {claim.check!r}{nearest(claim.check, CHECKS)}")
-    for name in claim.options:
-        if name not in known:
-            raise claim.error("with", f"check {claim.check} takes no such option{nearest(name, known)}")
-    if missing := [name for name, required in known.items() if required and name not in claim.options]:
-        raise claim.error("with", f"check {claim.check} needs {', '.join(missing)}")

@@ -14,7 +14,7 @@ from typing import Final
 from suite.analysis.columns import Table, described
 from suite.analysis.document import Blocks, DocumentError, fill, markdown, missing, rows_of
 from suite.analysis.tables import Row
-from suite.claims.claim import COUNTS_AS, WORDS, Word, combine
+from suite.claims.claim import COUNTS_AS, JUDGED, WORDS, Word, combine
 
 CLAIMS: Final = Table(
     "claims",
@@ -34,17 +34,17 @@ CLAIMS: Final = Table(
             "text",
             of="claim whose statement it is, in another cell or against another baseline; empty: its own",
             statement="in our words",
-            kind="exact, training, speed, not-run, not-comparable",
-            sources="the check, studies or session that decide, with commas",
+            kind="training, speed, not-run, not-comparable",
+            sources="the studies or session that decide, with commas",
             decision="how, in words, where the bars of its parts do not say it all",
             scale="at which a training or a speed holds",
             verdict="reproduced, partly, undecided, contradicted, cannot tell, not comparable, not run",
             why="in a sentence",
-            written="when the claim was written down: before the runs, while they went on, after them; empty: exact",
+            written="when the claim was written down: before the runs, while they went on, after them",
             note="what to know beside it",
             command="what judges it anew",
         ),
-        *described("int", parts="parts that must hold", n="seeds or rounds planned; empty: exact"),
+        *described("int", parts="parts that must hold", n="seeds or rounds planned"),
     ),
     keys=1,
 )
@@ -57,12 +57,12 @@ PARTS: Final = Table(
         *described("text", what="the number in words", bar="side and threshold", unit="of the number"),
         *described(
             "float",
-            effect="the number; of a column of printed values the worst factor",
-            low="its interval; empty where it is exact",
+            effect="the number",
+            low="its interval",
             high="its upper end",
             level="of the interval",
         ),
-        *described("int", n="pairs of seeds, or rounds; empty: exact"),
+        *described("int", n="pairs of seeds, or rounds"),
         *described("float", could_see="half the interval's width: the smallest effect this n could see"),
         *described("text", verdict="as in claims", reason="why, where the numbers do not say it"),
     ),
@@ -70,13 +70,13 @@ PARTS: Final = Table(
 )
 
 VERDICT_TABLES: Final = (CLAIMS, PARTS)
-GROUPS: Final = ("measured", "arithmetic", "neither")
-"""What decides claims. Counts of one are never added to those of another."""
+GROUPS: Final = ("measured", "not measured")
+"""Of claims. Counts of one are never added to those of the other."""
 
 
 def group_of(row: Row) -> str:
-    """Which of `GROUPS` decides a claim on record."""
-    return {"training": GROUPS[0], "speed": GROUPS[0], "exact": GROUPS[1]}.get(row["kind"], GROUPS[2])
+    """To which of `GROUPS` a claim on record belongs."""
+    return GROUPS[row["kind"] not in JUDGED]
 
 
 def statements(rows: Sequence[Row]) -> list[Row]:
@@ -110,7 +110,7 @@ def deciding(row: Row, parts: Sequence[Row]) -> Row | None:
 
 
 def effect(part: Row) -> str:
-    """``-4.85 [-5.24, -4.45] points``, ``9711``; why there is none. The level stands where it is not 95 %."""
+    """``-4.85 [-5.24, -4.45] points``; why there is none. The level stands where it is not 95 %."""
     value, low, high = part["effect"], part["low"], part["high"]
     if value is None:
         return part["reason"] or "nothing measured"
@@ -147,7 +147,7 @@ def filled(text: str, results_root: Path) -> str:
 
 
 def counts(root: Path) -> str:
-    """Statements by what decides them and by who says it: what was measured is never added to arithmetic."""
+    """Statements by whether they were measured and by who says it."""
     found = rows_of(root, CLAIMS)
     if found is None:
         return missing(WRITTEN)

@@ -2,51 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from suite.analysis.published import find_table
 from suite.analysis.tables import Row, read_table, table_path, write_table
-from suite.claims.claim import WRITTEN, Claim
+from suite.claims.claim import JUDGED, WRITTEN, Claim
 from suite.claims.columns import CLAIMS, PARTS
-from suite.claims.exact import run
 from suite.claims.measured import judge_measured
-from suite.claims.verdict import Found, Judged, Judgement, of_claim, of_number
+from suite.claims.verdict import Judged, Judgement, of_claim
 
 AT_OUR_SCALE = "at our scale"
 
 
 def judge(root: Path, claim: Claim) -> Judgement:
-    """One claim: exact ones are computed, the others read from tables."""
-    if claim.kind == "exact":
-        return of_claim(claim, _exact(claim))
-    if claim.kind in ("training", "speed"):
-        parts, premises = (judge_measured(root, claim, some) for some in (claim.parts, claim.premises))
-        return of_claim(claim, parts, premises)
-    return of_claim(claim, ())
+    """One claim, from tables."""
+    return of_claim(claim, *(judge_measured(root, claim, some) for some in (claim.parts, claim.premises)))
 
 
-def judge_all(
-    root: Path, claims: Iterable[Claim], show: Callable[[Claim], None] = lambda claim: None
-) -> list[Judgement]:
-    """All of them, in order; `show` is told before each."""
-    found = []
-    for claim in claims:
-        show(claim)
-        found.append(judge(root, claim))
-    return found
-
-
-def _exact(claim: Claim) -> list[Judged]:
-    numbers = run(claim.source, claim.options)
-    found = []
-    for part in claim.parts:
-        if part.quantity not in numbers:
-            reason = f"check {claim.source} answers {', '.join(numbers)}, not {part.quantity}"
-            found.append(Judged(part, Found(reason=reason), "not run", reason))
-        else:
-            found.append(of_number(part, numbers[part.quantity]))
-    return found
+def judge_all(root: Path, claims: Iterable[Claim]) -> list[Judgement]:
+    """All of them, in order."""
+    return [judge(root, claim) for claim in claims]
 
 
 def claim_row(one: Judgement) -> Row:
@@ -64,10 +40,10 @@ def claim_row(one: Judgement) -> Row:
         "kind": claim.kind,
         "sources": ", ".join(claim.sources),
         "decision": claim.decision,
-        "scale": f"{AT_OUR_SCALE}: {claim.scale}" if claim.kind in ("training", "speed") else claim.scale,
+        "scale": f"{AT_OUR_SCALE}: {claim.scale}" if claim.kind in JUDGED else claim.scale,
         "verdict": one.word,
         "why": one.why,
-        "written": WRITTEN[claim.written] if claim.kind in ("training", "speed") else "",
+        "written": WRITTEN[claim.written] if claim.kind in JUDGED else "",
         "note": claim.note,
         "command": claim.command,
         "parts": len(claim.parts),
@@ -77,7 +53,6 @@ def claim_row(one: Judgement) -> Row:
 
 def part_rows(one: Judgement) -> list[Row]:
     """Rows of the table of parts."""
-    measured = one.claim.kind in ("training", "speed")
 
     def row(judged: Judged, role: str, index: int) -> Row:
         found, part = judged.found, judged.part
@@ -91,8 +66,8 @@ def part_rows(one: Judgement) -> list[Row]:
             "effect": found.effect,
             "low": found.low,
             "high": found.high,
-            "level": part.level if measured else None,
-            "n": found.n if measured else None,
+            "level": part.level,
+            "n": found.n,
             "could_see": found.could_see,
             "verdict": judged.word,
             "reason": judged.reason,

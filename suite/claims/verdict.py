@@ -1,6 +1,6 @@
 """From numbers to words.
 
-*Reproduced*: the number, or its whole interval, lies on the claim's side of the threshold. *Contradicted*: wholly on the other
+*Reproduced*: the number's whole interval lies on the claim's side of the threshold. *Contradicted*: wholly on the other
 side. Else *undecided*; then half the interval's width is the smallest effect that could have been seen. *Cannot tell*: what was
 measured, whatever it is, is no evidence, for the reasons that stand with it; or nothing is published yet. Of a claim of several
 parts all must hold (or one, where it says "up to"): *partly* where some do.
@@ -70,48 +70,12 @@ def of_interval(side: Side, threshold: float, low: float, high: float) -> Word:
     return "undecided"
 
 
-def of_number(part: Part, value: float | tuple[float, ...]) -> Judged:
-    """The word of an exact number, or of a column of numbers: there the effect is the worst factor."""
-    if isinstance(part.threshold, tuple) or isinstance(value, tuple):
-        return _of_column(part, value)
-    t = part.threshold
-    holds = {
-        "above": value > t,
-        "below": value < t,
-        "within": abs(value) <= t,
-        "equals": abs(value - t) <= part.tolerance,
-        "at-least": value >= t,
-        "at-most": value <= t,
-    }[part.side]
-    return Judged(part, Found(value, n=1), "reproduced" if holds else "contradicted")
-
-
-def _of_column(part: Part, value: float | tuple[float, ...]) -> Judged:
-    printed = part.threshold if isinstance(part.threshold, tuple) else (part.threshold,)
-    computed = value if isinstance(value, tuple) else (value,)
-    if len(printed) != len(computed):
-        reason = f"{len(computed)} values were computed, {len(printed)} are printed"
-        return Judged(part, Found(reason=reason), "undecided", reason)
-    factors = [_factor(x, t, part.rounding) for x, t in zip(computed, printed, strict=True)]
-    worst = max(factors)
-    outside = sum(factor > part.tolerance for factor in factors)
-    shown = f"{outside} of {len(factors)} values are off by more" if outside else ""
-    return Judged(part, Found(worst, n=len(factors)), "contradicted" if outside else "reproduced", shown)
-
-
-def _factor(x: float, t: float, rounding: float) -> float:
-    """How far x lies from the nearest value that is printed as t, as a factor of at least 1."""
-    low, high = t - rounding, t + rounding
-    return low / x if x < low else x / high if x > high else 1.0
-
-
 def of_found(part: Part, found: Found, *, higher_is_better: bool = True) -> Judged:
     """The word of a measured part; none can be had where there are doubts.
 
     A seed that diverged is a loss without bound: it contradicts that the arm does well, and says nothing against that it does
     badly; where all did, that is what was to be shown.
     """
-    assert not isinstance(part.threshold, tuple)
     if found.doubts:
         return Judged(part, found, "cannot tell", "; ".join(found.doubts))
     does_well = (part.side == "above") == higher_is_better or part.side == "within"

@@ -15,7 +15,7 @@ from suite.claims.record import judge_all, write_record
 from tests.report.conftest import HOSTILE, Built, build
 from tests.report.test_browser import open_in_browser
 from tests.report.test_page import Page
-from tests.suite.claims.claim_files import EXACT, TRAINING, write_claims, write_study
+from tests.suite.claims.claim_files import OTHER, TRAINING, write_claims, write_study
 
 WORSE = {"method": [88.0, 88.9, 90.1, 91.0, 91.9, 93.1], "base": [90.0, 91, 92, 93, 94, 95]}
 
@@ -35,7 +35,7 @@ def page_of(root: Path) -> tuple[str, Page, list[str]]:
 
 
 def test_a_line_and_all_that_decided_it(tmp_path: Path) -> None:
-    text, page, findings = page_of(record(tmp_path, TRAINING, EXACT))
+    text, page, findings = page_of(record(tmp_path, TRAINING, OTHER))
     shown = page.sections["claims"]
     for expected in (
         "made-up-loses", "The method loses a point.", "reproduced", "-2 [-2.09, -1.91] points", "< -1 points",
@@ -43,7 +43,7 @@ def test_a_line_and_all_that_decided_it(tmp_path: Path) -> None:
         "bandwise sweep claims/made-up",
     ):  # fmt: skip
         assert expected in shown
-    told = "measured: 1, 1 reproduced; arithmetic: 1, 1 reproduced"
+    told = "measured: 2, 2 reproduced"
     assert findings == [
         "2 claims judge 2 statements; authors make 2 of them themselves.",
         f"All statements: {told}.",
@@ -55,7 +55,7 @@ def test_a_line_and_all_that_decided_it(tmp_path: Path) -> None:
 
 
 def test_tags_close_ids_are_unique_links_resolve_and_nothing_is_loaded(tmp_path: Path) -> None:
-    text, page, _ = page_of(record(tmp_path, TRAINING, EXACT))
+    text, page, _ = page_of(record(tmp_path, TRAINING, OTHER))
     assert page.open == []
     assert len(set(page.ids)) == len(page.ids)
     assert {reference[1:] for reference in page.references if reference.startswith("#")} <= set(page.ids)
@@ -65,11 +65,11 @@ def test_tags_close_ids_are_unique_links_resolve_and_nothing_is_loaded(tmp_path:
 
 def test_contradicted_claims_of_authors_head_the_page(tmp_path: Path) -> None:
     wrong = TRAINING.replace("threshold: -1", "threshold: -3")
-    ours = EXACT.replace("threshold: 2,", "threshold: 3,").replace("label: abstract", "label: derived")
+    ours = OTHER.replace("threshold: -0.5", "threshold: -3").replace("label: abstract", "label: derived")
     _, page, findings = page_of(record(tmp_path, wrong, ours))
     assert findings == [
         "2 claims judge 2 statements; authors make 1 of them themselves.",
-        "All statements: measured: 1, 1 contradicted; arithmetic: 1, 1 contradicted.",
+        "All statements: measured: 2, 2 contradicted.",
         "The authors' own: measured: 1, 1 contradicted.",
         "Contradicted at our scale, A paper: The method loses a point.",
     ]
@@ -84,7 +84,7 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
 
 
 def test_the_same_record_gives_the_same_bytes(tmp_path: Path) -> None:
-    root = record(tmp_path, TRAINING, EXACT)
+    root = record(tmp_path, TRAINING, OTHER)
     assert page_of(root)[0] == page_of(root)[0]
 
 
@@ -104,10 +104,10 @@ OF_THE_STUDY = (
 def test_a_study_shows_the_claims_that_it_decides_and_no_others(built: Built, tmp_path: Path) -> None:
     assert 'id="claims"' not in built.html
     shutil.copytree(built.root / "tables", tmp_path / "tables")
-    record(tmp_path, OF_THE_STUDY, EXACT)
+    record(tmp_path, OF_THE_STUDY, OTHER)
     page = Page(build(tmp_path).html)
     assert "made-up-loses" in page.sections["claims"]
-    assert "made-up-bits" not in page.sections["claims"]
+    assert "made-up-falls" not in page.sections["claims"]
     assert "#claims" in page.references
     assert page.open == []
     assert len(set(page.ids)) == len(page.ids)
@@ -115,17 +115,17 @@ def test_a_study_shows_the_claims_that_it_decides_and_no_others(built: Built, tm
 
 @pytest.mark.chromium
 def test_a_link_to_a_claim_opens_what_decided_it(tmp_path: Path) -> None:
-    path, _ = build_claims_page(record(tmp_path, TRAINING, EXACT))
-    document, console = open_in_browser(path, tmp_path / "profile", "#claim-made-up-bits")
+    path, _ = build_claims_page(record(tmp_path, TRAINING, OTHER))
+    document, console = open_in_browser(path, tmp_path / "profile", "#claim-made-up-falls")
     assert console == []
     opened = [part for part in document.split("<details") if part.startswith(' class="claim" open')]
     assert len(opened) == 1
-    assert "made-up-bits" in opened[0]
+    assert "made-up-falls" in opened[0]
     assert '<div class="tools">' in document
 
 
 def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = record(tmp_path, TRAINING, EXACT)
+    root = record(tmp_path, TRAINING, OTHER)
     assert main(["report", "claims", "--results", str(root)]) == 0
     assert capsys.readouterr().out.endswith(f"report: {root / 'reports' / 'claims.html'}\n")
     assert main(["report", "claims", "--local", "--results", str(root)]) == 2

@@ -36,18 +36,6 @@ TRAINING = """\
       - {arm: method, against: base, quantity: accuracy, unit: points, is: below, threshold: -1}
 """
 
-EXACT = """\
-  - id: made-up-bits
-    statement: Half the bytes.
-    place: abstract
-    label: abstract
-    kind: exact
-    check: ratio-of-traffic
-    with: {of: {algorithm: allreduce-sgd}, over: {algorithm: allreduce-bf16}, n: 4}
-    parts:
-      - {quantity: ratio, unit: times, is: equals, threshold: 2, tolerance: 0.01}
-"""
-
 SPEED = """\
   - id: made-up-fast
     statement: Twice as fast.
@@ -63,6 +51,15 @@ SPEED = """\
       - {link: 10 Mbit/s, arm: method, quantity: net, unit: times, is: above, threshold: 2}
       - {link: 1 Gbit/s, arm: method, quantity: net, unit: times, is: above, threshold: 2}
 """
+
+OTHER = (
+    TRAINING.replace("made-up-loses", "made-up-falls")
+    .replace("loses a point", "loses half a point")
+    .replace("table 1", "abstract")
+    .replace("label: paper", "label: abstract")
+    .replace("threshold: -1", "threshold: -0.5")
+)
+"""A claim that the same numbers decide."""
 
 WORTHY = TRAINING.replace(
     "against: base, quantity: accuracy, unit: points, is: below, threshold: -1",

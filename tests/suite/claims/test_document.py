@@ -11,7 +11,7 @@ from suite.analysis.published import documents_root
 from suite.claims.claim import claims_folder, load_claims
 from suite.claims.columns import DOCUMENT, filled, statements
 from suite.claims.record import judge_all, write_record
-from tests.suite.claims.claim_files import EXACT, TRAINING, write_claims
+from tests.suite.claims.claim_files import BASE, OTHER, TRAINING, WORSE, write_claims, write_study
 
 RESULTS = Path(__file__).resolve().parents[3] / "results"
 BLOCK = "<!-- table: claims a-paper -->\n<!-- end of table -->"
@@ -22,19 +22,29 @@ def test_the_document_is_what_the_tables_make_it() -> None:
     assert filled(text, documents_root(RESULTS)) == text, "`make docs` makes another docs/claims.md"
 
 
-def test_what_was_measured_is_counted_apart_from_arithmetic(tmp_path: Path) -> None:
-    write_claims(
-        tmp_path,
-        TRAINING,
-        EXACT,
-        EXACT.replace("made-up-bits", "made-up-ours").replace("label: abstract", "label: derived"),
-    )
-    write_record(tmp_path, judge_all(tmp_path, load_claims(tmp_path)))
+IDLE = """\
+  - id: made-up-vast
+    statement: So it is at scale.
+    label: derived
+    kind: not-run
+    because: nobody could
+"""
+
+
+def record(root: Path, *claims: str) -> None:
+    """Verdicts of these claims, by a study that decides them."""
+    write_claims(root, *claims)
+    write_study(root, {"method": WORSE, "base": BASE})
+    write_record(root, judge_all(root, load_claims(root)))
+
+
+def test_what_was_measured_is_counted_apart_from_what_was_not(tmp_path: Path) -> None:
+    record(tmp_path, TRAINING, OTHER.replace("label: abstract", "label: derived"), IDLE)
     lines = filled("<!-- table: counts -->\n<!-- end of table -->", tmp_path).splitlines()
-    assert "| measured | the authors | 0 | 0 | 0 | 0 | 1 | 0 | 0 | 1 |" in lines
-    assert "| arithmetic | the authors | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 1 |" in lines
-    assert "| arithmetic | others, or ours | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 1 |" in lines
-    assert len(lines) == 10
+    assert "| measured | the authors | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 1 |" in lines
+    assert "| measured | others, or ours | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 1 |" in lines
+    assert "| not measured | others, or ours | 0 | 0 | 0 | 0 | 0 | 0 | 1 | 1 |" in lines
+    assert len(lines) == 8
 
 
 @pytest.mark.parametrize(
@@ -57,13 +67,10 @@ def test_a_statement_is_counted_once_however_many_claims_judge_it(words: list[st
 
 def test_a_line_says_why_a_verdict_is_not_what_its_number_says(tmp_path: Path) -> None:
     less = "    counts_as: {reproduced: undecided}\n    because: its grid was too coarse\n"
-    write_claims(tmp_path, EXACT + less)
-    write_record(tmp_path, judge_all(tmp_path, load_claims(tmp_path)))
-    (line,) = (one for one in filled(BLOCK, tmp_path).splitlines() if "made-up-bits" in one)
-    assert (
-        "| *undecided* | 2 times; reproduced by the numbers; counts as undecided: its grid was too coarse |"
-        in line
-    )
+    record(tmp_path, TRAINING + less)
+    (line,) = (one for one in filled(BLOCK, tmp_path).splitlines() if "made-up-loses" in one)
+    why = "reproduced by the numbers; counts as undecided: its grid was too coarse"
+    assert f"| *undecided* | -2 [-2.09, -1.91] points; {why} |" in line
 
 
 def test_every_file_has_its_table() -> None:
@@ -79,10 +86,11 @@ def test_what_is_not_on_record_is_said(block: str, tmp_path: Path) -> None:
 
 
 def test_a_line_of_a_claim(tmp_path: Path) -> None:
-    write_claims(tmp_path, EXACT.replace("Half the bytes.", "Half | the bytes."))
-    write_record(tmp_path, judge_all(tmp_path, load_claims(tmp_path)))
-    said = r"Half \| the bytes. | the paper, abstract"
-    line = f"| `made-up-bits` | {said} | exact | *reproduced* | 2 times | = 2 times (± 0.01) |  |"
+    record(tmp_path, TRAINING.replace("loses a point", "loses | a point"))
+    said = r"The method loses \| a point. | the paper, table 1"
+    line = (
+        f"| `made-up-loses` | {said} | training | *reproduced* | -2 [-2.09, -1.91] points | < -1 points | 6 |"
+    )
     assert line in filled(BLOCK, tmp_path).splitlines()
     with pytest.raises(DocumentError, match=r"no claim of claims/another.yaml is on record"):
         filled(BLOCK.replace("a-paper", "another"), tmp_path)

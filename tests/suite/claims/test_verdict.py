@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from suite.claims.claim import Claim, Part, combine
-from suite.claims.verdict import Found, Judged, of_claim, of_found, of_interval, of_number
+from suite.claims.verdict import Found, Judged, of_claim, of_found, of_interval
 
 
 def part(side: str, threshold: Any, **more: Any) -> Part:
@@ -38,29 +38,6 @@ def claim(**more: Any) -> Claim:
 )
 def test_words_of_intervals(side: Any, low: float, high: float, word: str) -> None:
     assert of_interval(side, 1.0, low, high) == word
-
-
-@pytest.mark.parametrize(
-    ("side", "value", "holds"),
-    [
-        ("equals", 9.0, True), ("equals", 9.4, True), ("equals", 9.6, False), ("at-least", 9.0, True), ("at-least", 8.9, False),
-        ("at-most", 9.0, True), ("at-most", 9.1, False), ("above", 9.0, False), ("below", 9.0, False), ("within", -9.0, True),
-        ("within", -9.1, False),
-    ],
-)  # fmt: skip
-def test_words_of_numbers(side: str, value: float, holds: bool) -> None:
-    assert of_number(part(side, 9.0, tolerance=0.5), value).word == (
-        "reproduced" if holds else "contradicted"
-    )
-
-
-def test_a_column_of_printed_values_holds_as_a_whole() -> None:
-    printed = part("equals", (1.0, 10.0), tolerance=1.2, rounding=0.05)
-    good, bad = of_number(printed, (1.25, 9.0)), of_number(printed, (1.3, 9.0))
-    assert good.word == "reproduced"
-    assert good.found.effect == pytest.approx(1.25 / 1.05)
-    assert (bad.word, bad.reason) == ("contradicted", "1 of 2 values are off by more")
-    assert of_number(printed, (1.0,)).word == "undecided"
 
 
 def test_undecided_says_what_could_be_seen() -> None:
