@@ -28,6 +28,7 @@ from bandwise import output
 from bandwise.cli import main, parser
 from bandwise.verbs import GROUPS, load
 from docs.measured import files as advice_known
+from docs.ngrams import ngram_bits
 from reference_impls.catalogue import BUILT_IN
 from reference_impls.facts import facts
 from reference_impls.registry import create, info
@@ -43,16 +44,13 @@ from suite.analysis.published import SESSION, STUDY_FACTS, documents_root
 from suite.analysis.speed_columns import CONFIRMED, session_facts_path
 from suite.analysis.tables import Row, read_frame, read_table, table_path
 from suite.claims import columns as claims_record
-from suite.claims.claim import WORDS, ClaimFile, load_claims
-from suite.claims.columns import CLAIMS, VERDICT_TABLES, statements
+from suite.claims.claim import WORDS, load_claims
+from suite.claims.columns import CLAIMS, statements
 from suite.runs.documents import json_schema, key_rows
 from suite.runs.files import dump, write_atomic
 from suite.runs.result import RESULT_VERSION, Evaluation, Note, Result
 from suite.runs.spec import RunSpec
 from suite.runs.sweep import RatesFile, Sweep
-from suite.studies.ngrams import ngram_bits
-from suite.studies.rate_distortion import EQUAL_LEVELS, RATE_DISTORTION
-from suite.studies.sign_agreement import SIGN_AGREEMENT
 from suite.timing.spec import SessionSpec
 from suite.timing.store import SESSION_VERSION, SessionRecord
 from suite.workloads.code_corpus import load_corpus
@@ -62,7 +60,6 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 SCHEMAS: Final = ROOT / "results" / "schema"
 KINDS: Final = MappingProxyType(
     {
-        "claim": ClaimFile,
         "evaluation": Evaluation,
         "learning-rates": RatesFile,
         "profile": ProfileFile,
@@ -74,10 +71,7 @@ KINDS: Final = MappingProxyType(
     }
 )
 """What a block's argument names: a kind of document."""
-TABLES: Final = (
-    *(*OF_SWEEP, *OF_SESSION, REFUSED),
-    *(*VERDICT_TABLES, RATE_DISTORTION, EQUAL_LEVELS, SIGN_AGREEMENT),
-)
+TABLES: Final = (*OF_SWEEP, *OF_SESSION, REFUSED)
 """All tables whose columns pages list."""
 FRONT: Final = (
     ROOT / "README.md",

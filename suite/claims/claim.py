@@ -2,8 +2,8 @@
 
 A claim has *parts*, each one number against one bar. Two kinds of claim are judged: `training` ones by the tables of a study,
 `speed` ones by the net speedups of a timing session. The others say why nobody judged them. What arithmetic decides is a unit
-test and no claim. Claims stand in `results/claims/<paper>.yaml`, a file a paper; every key is declared below and listed in
-`docs/claim-formats.md`, and every error names file, line and key.
+test and no claim. Claims stand in `results/claims/<paper>.yaml`, a file a paper; every key is declared below, and
+every error names file, line and key.
 """
 
 from __future__ import annotations

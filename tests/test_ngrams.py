@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from suite.studies.ngrams import ngram_bits
+from docs.ngrams import ngram_bits
 
 
 def text(words: str) -> np.ndarray:
