@@ -4,7 +4,7 @@
     bandwise publish quick --replace             # in place of what is published and different; git keeps what it was
     bandwise publish quick --replace --keep-runs # with published runs where they are not here: more arms, seeds, new rates
     bandwise publish quick --as 2026-11-20-quick # by itself under a label, beside what comes later, or beside another machine's
-    bandwise publish claims                      # the record of claims, and tables that were made for a claim
+    bandwise publish claims                      # the record of claims
     bandwise publish --verify                    # every published file against its hash
 
 Nothing else writes there. Refused is what is not whole (a run that has not finished, a link without numbers), what

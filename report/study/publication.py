@@ -56,10 +56,8 @@ from suite.runs.provenance import code_known, kept_changes, same_machine
 from suite.runs.sweep import UnknownSweepError, load_sweep
 from suite.timing.spec import UnknownSessionError, load_session, sessions_of
 
-GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
-    "claims": ("claims", "rate-distortion", "equal-levels", "sign-agreement"),
-}
-"""What is published by one word besides studies and sessions: the beginnings of its files' names."""
+CLAIMS: Final = "claims"
+"""The record of claims, which is published besides studies and sessions."""
 
 
 def update_tables(
@@ -117,10 +115,10 @@ def publish(
     keep_runs: bool = False,
     day: str = "",
 ) -> list[Publication]:
-    """Publish what was made here under a name: a study, the session of that name, or a group of tables.
+    """Publish what was made here under a name: a study, the session of that name, or the record of claims.
 
     Args:
-        name: A sweep or a session, by name or by the path of its file, or a key of `GROUPS`.
+        name: A sweep or a session, by name or by the path of its file, or `CLAIMS`.
         label: Publish a study by itself under this label, with the sessions of its page that were held here, instead of as
             the one that is read.
         replace: Take the place of what is published and different.
@@ -137,12 +135,14 @@ def publish(
         ReportError, TableError, YamlError: as `bandwise report` raises them.
     """
     root, moment = Path(results_root), day or f"{datetime.now(UTC):%Y-%m-%d}"
-    if name in GROUPS:
+    if name == CLAIMS:
         if label:
             raise PublishedError(
                 f"--as is for studies; {name} is published as it is, and git keeps what it was"
             )
-        return _group(root, name, moment, replace)
+        if not files_of(root, CLAIMS):
+            raise PublishedError("no verdict was made here: `bandwise claims --write` first")
+        return [_put(root, CLAIMS, _tables(root, CLAIMS), {"day": moment}, replace)]
     if label:
         return [_labelled(root, name, label, moment, replace, keep_runs)]
     _keeps_sessions(root, name)
@@ -249,24 +249,6 @@ def _labelled(root: Path, name: str, label: str, day: str, replace: bool, keep_r
         file if file.startswith("patches/") else f"{label}/{file}": content for file, content in files.items()
     }
     return _put(root, label, own, {**_about(study, day), "study": study.sweep}, replace)
-
-
-def _group(root: Path, name: str, day: str, replace: bool) -> list[Publication]:
-    top, starts = root / TABLES, GROUPS[name]
-    names = {
-        path.name.removesuffix(".csv").removesuffix(FACTS).removesuffix(".json")
-        for path in top.glob("*")
-        if starts
-    }
-    sets = sorted({"claims" if one == "claims-parts" else one for one in names if one.startswith(starts)})
-    found = [
-        _put(root, one, _tables(root, one), {"day": day}, replace) for one in sets if files_of(root, one)
-    ]
-    if not found:
-        raise PublishedError(
-            f"nothing of {name} was made here: no table under {top} begins with {', '.join(starts) or name}"
-        )
-    return found
 
 
 def _made_here(root: Path, name: str, *, keep_runs: bool = False) -> StudyData | None:

@@ -16,7 +16,7 @@ from suite.analysis import published
 from suite.analysis.columns import NET, SUMMARY
 from suite.analysis.published import PublishedError, facts_path, read_manifest, source, verify
 from suite.analysis.tables import read_table, table_path, write_table
-from suite.studies.sign_agreement import SIGN_AGREEMENT
+from suite.claims.columns import VERDICT_TABLES
 from tests.report import made_up_speed
 from tests.report.conftest import Built
 
@@ -130,11 +130,12 @@ def test_a_session_needs_every_link(root: Path) -> None:
     assert source(root, f"session-{name}").local is False, "what is published stands in"
 
 
-def test_groups_are_published_and_nothing_is_said_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_claims_are_published_and_nothing_is_said_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["publish", "claims", "--results", str(root)]) == 2
-    assert "begins with claims" in capsys.readouterr().err
-    write_table(table_path(root, SIGN_AGREEMENT), SIGN_AGREEMENT, [])
-    assert [one.name for one in publish(root, "claims")] == ["sign-agreement"]
+    assert "no verdict was made here" in capsys.readouterr().err
+    for table in VERDICT_TABLES:
+        write_table(table_path(root, table), table, [])
+    assert [(one.name, one.files) for one in publish(root, "claims")] == [("claims", 2)]
     assert main(["publish", "no-such", "--results", str(root)]) == 2
     assert "nothing was made here of no-such" in capsys.readouterr().err
 
