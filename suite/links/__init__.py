@@ -1,1 +1,1 @@
-"""The links between workers: an emulated cluster with known rates, its delay line, probes of any link."""
+"""The links between workers: an emulated cluster with known rates, probes of any link."""

@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any
 
 from suite.links import topology
-from suite.links.keeper import CHECKOUT, Layout, Plan, State, carry_out, check_delay_line, write_json
+from suite.links.keeper import CHECKOUT, Layout, Plan, State, carry_out
 from suite.links.link import Link, LinkError
 from suite.links.process import CommandError, Process, find_program, program_environment
 from suite.links.topology import Counters, entry
@@ -36,9 +36,6 @@ from suite.links.topology import Counters, entry
 UP_TIMEOUT_S = 30.0
 UP_TIMEOUT_PER_WORKER_S = 0.5
 STOP_TIMEOUT_S = 20.0
-DELAY_LINE_READS_S = 0.05
-"""Time that the delay line has to read new delays once it was told."""
-
 LOG_TAIL_LINES = 8
 PROGRAMS = ("ip", "tc", "nsenter")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -67,7 +64,7 @@ class Cluster:
 
     @property
     def delay(self) -> topology.Delay:
-        """What delays packets: ``none`` (no delay can be set), ``line`` or ``netem``."""
+        """What delays packets: ``none`` (no delay can be set) or ``netem``."""
         return self._state().delay
 
     def enter(self, rank: int, *, as_self: bool = False) -> tuple[str, ...]:
@@ -95,7 +92,7 @@ class Cluster:
     def shape(self, link: Link) -> None:
         """Change rates, stragglers and delay of the running cluster; what is under way on a wire is lost.
 
-        The number of workers stays. A delay can be set where the cluster was brought up with one, or with ``delay_line=True``.
+        The number of workers stays. A delay can be set where the cluster was brought up with one, or with ``delays=True``.
 
         Args:
             link: The link as it is to be.
@@ -110,25 +107,15 @@ class Cluster:
                 f"{link.workers} workers: this cluster has {plan.link.workers}; bring another one up"
             )
         if link.delay_s and state.delay == "none":
-            raise LinkError("this cluster cannot delay: bring it up with a delay, or with delay_line=True")
-        if state.delay == "line":
-            check_delay_line(link)
+            raise LinkError("this cluster cannot delay: bring it up with a delay, or with delays=True")
         # A number of 16 bits that differs from the last one, and is not 0, which stands for "none".
         generation = plan.generation % 0xFFF0 + 1
         commands = topology.shape(link, state.delay, generation)
-        layout = Layout(self.state_dir)
         try:
             carry_out(commands, self.enter_switch(), [self.enter(rank) for rank in range(link.workers)])
         except CommandError as error:
             raise ClusterError(f"the link was not changed, or in part only: {error}") from error
-        if state.delay == "line":
-            write_json(layout.delays_json, topology.delay_line_delays(link))
-            if state.delay_line is None or not state.delay_line.signal(signal.SIGUSR1):
-                raise ClusterError(
-                    f"the delay line has ended: take the cluster down and bring it up again.\n{_tail(layout)}"
-                )
-            time.sleep(DELAY_LINE_READS_S)
-        replace(plan, link=link, generation=generation).write(layout)
+        replace(plan, link=link, generation=generation).write(Layout(self.state_dir))
 
     def counters(self, rank: int) -> Counters:
         """What worker ``rank`` has sent and received since it stands. Raises ClusterError."""
@@ -176,7 +163,7 @@ class Cluster:
 
 
 def up(
-    link: Link, *, state_dir: Path | None = None, tied: bool = True, delay_line: bool | None = None
+    link: Link, *, state_dir: Path | None = None, tied: bool = True, delays: bool | None = None
 ) -> Cluster:
     """Bring a cluster up and return once packets can pass.
 
@@ -184,7 +171,7 @@ def up(
         link: What to build.
         state_dir: A folder that is empty or does not exist; default a new one among the temporary files.
         tied: Whether the cluster ends with this process, however that ends. Otherwise it stays until ``down(state_dir)``.
-        delay_line: Build what delays need even where ``link`` has none now, for `Cluster.shape`; default: if it has one.
+        delays: Build what they need even where ``link`` has none now, for `Cluster.shape`; default: if it has one.
 
     Returns:
         The running cluster.
@@ -203,7 +190,7 @@ def up(
     command = [sys.executable, "-m", "suite.links.keeper", str(layout.state_dir)]
     with ExitStack() as undo:  # when it fails, and when it is interrupted
         undo.callback(shutil.rmtree, layout.state_dir, ignore_errors=True)
-        Plan(link, delay_line=bool(link.delay_s) if delay_line is None else delay_line).write(layout)
+        Plan(link, delays=bool(link.delay_s) if delays is None else delays).write(layout)
         with layout.log.open("wb") as out:
             popen = subprocess.Popen(
                 command + ["--tied"] * tied,
@@ -264,8 +251,8 @@ def down(state_dir: Path) -> None:
                 f"the cluster's keeper (pid {state.keeper.pid}) does not end; see {layout.log}"
             )
         # Only where the keeper itself was killed is there anything left to do.
-        for process in state.processes():
-            process.stop()
+        for holder in state.holders:
+            holder.stop()
     if layout.state_dir.exists():
         shutil.rmtree(layout.state_dir)
 

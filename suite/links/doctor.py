@@ -24,12 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from suite.links import delay_line
-from suite.links.delay_line import PacketSocketError, open_interface
 from suite.links.process import CommandError, find_program, program_environment, run_program
 from suite.links.topology import (
     CAP_NET_ADMIN,
-    CAP_NET_RAW,
     CAP_SYS_ADMIN,
     NamespaceError,
     enter_new_network,
@@ -55,10 +52,8 @@ class Finding:
 # A throw-away cluster of no workers
 
 
-NAMESPACES, ENTER, BRIDGE, VETH, TBF, NETEM, PACKET = (
-    "namespaces", "enter", "bridge", "veth", "tbf", "netem", "packet",
-)  # fmt: skip
-TRIAL_STEPS = (NAMESPACES, ENTER, BRIDGE, VETH, TBF, NETEM, PACKET)
+NAMESPACES, ENTER, BRIDGE, VETH, TBF, NETEM = "namespaces", "enter", "bridge", "veth", "tbf", "netem"
+TRIAL_STEPS = (NAMESPACES, ENTER, BRIDGE, VETH, TBF, NETEM)
 
 TRIAL_COMMANDS = {
     BRIDGE: "ip link add name br0 type bridge",
@@ -87,12 +82,6 @@ def try_all() -> dict[str, str | None]:
     tried[ENTER] = complaint(*prefix, "ip", "link", "show", "dev", "lo")
     for step, command in TRIAL_COMMANDS.items():
         tried[step] = complaint(*command.split())
-    if tried[VETH] is None:
-        try:
-            open_interface("v0").close()
-            tried[PACKET] = None
-        except PacketSocketError as error:
-            tried[PACKET] = str(error)
     return tried
 
 
@@ -199,7 +188,7 @@ class Machine:
 # What an emulated cluster needs
 
 
-CAPABILITIES = {"CAP_SYS_ADMIN": CAP_SYS_ADMIN, "CAP_NET_ADMIN": CAP_NET_ADMIN, "CAP_NET_RAW": CAP_NET_RAW}
+CAPABILITIES = {"CAP_SYS_ADMIN": CAP_SYS_ADMIN, "CAP_NET_ADMIN": CAP_NET_ADMIN}
 CONTAINER_FIX = "docker run --privileged ..."
 """AppArmor's and seccomp's profiles of a container forbid more than the two capabilities; this lifts all."""
 
@@ -217,8 +206,6 @@ INSTALLERS = {
     "pacman": "pacman -S",
 }
 MODULES = {BRIDGE: "bridge", VETH: "veth", TBF: "sch_tbf"}
-
-RECEIVE_BUFFER_BYTES = 4 << 20  # of the delay line: tens of milliseconds at its highest rate
 
 
 def checks(workers: int = 4, machine: Machine | None = None) -> list[Finding]:
@@ -238,7 +225,6 @@ def checks(workers: int = 4, machine: Machine | None = None) -> list[Finding]:
         _namespaces(asked, tried),
         *_shaping(asked, tried),
         _delay(asked, tried),
-        _receive_buffers(asked, tried),
         _compiler(asked),
         _cores(asked, workers),
         *disturbances(asked),
@@ -351,34 +337,10 @@ def _see(machine: Machine) -> str:
 def _delay(machine: Machine, tried: Trial) -> Finding:
     if tried.get(NETEM, "") is None:
         return Finding("delay", True, "the kernel's netem", needed=False)
-    if tried.get(PACKET, "") is None:
-        rate = delay_line.MAX_RATE_BPS / 1e9
-        detail = f"the kernel has no netem: by the delay line in user space, for links up to {rate:g} Gbit/s"
-        return Finding("delay", True, detail, needed=False)
-    if VETH not in tried:
+    if NETEM not in tried:
         return Finding("delay", False, "not tried, for want of a namespace", _see(machine), needed=False)
-    problem = tried.get(PACKET) or "no interface to try it on"
-    return Finding(
-        "delay",
-        False,
-        f"neither netem nor a packet socket: {problem}",
-        "sudo modprobe sch_netem",
-        needed=False,
-    )
-
-
-def _receive_buffers(machine: Machine, tried: Trial) -> Finding:
-    """Only root may pass over the kernel's limit; the delay line needs room while it waits for a core."""
-    name = "receive buffers"
-    most = machine.number("proc/sys/net/core/rmem_max")
-    if machine.uid == 0 or most is None or most >= RECEIVE_BUFFER_BYTES or tried.get(NETEM, "") is None:
-        return Finding(name, True, "large enough", needed=False)
-    detail = (
-        f"net.core.rmem_max is {most} bytes: the delay line may lose frames on fast links, and counts them"
-    )
-    return Finding(
-        name, False, detail, f"sudo sysctl -w net.core.rmem_max={2 * RECEIVE_BUFFER_BYTES}", needed=False
-    )
+    detail = f"links cannot have one, since the kernel has no netem: {tried[NETEM]}"
+    return Finding("delay", False, detail, "sudo modprobe sch_netem", needed=False)
 
 
 def _compiler(machine: Machine) -> Finding:

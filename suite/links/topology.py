@@ -9,9 +9,9 @@ With a delay, something stands in each wire that holds back what comes from the 
 
     worker i: eth0 (tbf) ==== h<i>  [delay]  c<i> ==== b<i> (tbf), a port of br0
 
-That is either the delay line, a program that carries packets between h<i> and c<i> (`suite.links.delay_line`), or the
-kernel's netem on c<i>, with h<i> and c<i> joined by a bridge d<i> of their own. What is held back stands behind the
-worker's rate limit and before the receiver's, as on a long wire: it does not fill either queue.
+That is the kernel's netem on c<i>, with h<i> and c<i> joined by a bridge d<i> of their own; a kernel without it has no
+delay. What is held back stands behind the worker's rate limit and before the receiver's, as on a long wire: it does not fill
+either queue.
 
 Namespaces are made with a process's own privileges, or inside a user namespace where it has none. Counters are asked of
 ``ip``, that is over netlink: the files in /sys go on showing the namespace in which they were mounted.
@@ -34,8 +34,8 @@ from typing import Literal
 from suite.links.link import Link
 from suite.links.process import CommandError, die_with_parent, find_program, run_program
 
-Delay = Literal["none", "line", "netem"]
-"""What delays: nothing (no delay can be set), the delay line, the kernel's netem."""
+Delay = Literal["none", "netem"]
+"""What delays: nothing (no delay can be set), the kernel's netem."""
 
 SWITCH = "br0"
 SWITCH_ADDRESS = "10.77.0.254"
@@ -139,30 +139,11 @@ def port(rank: int, delay: Delay) -> str:
     return f"h{rank}" if delay == "none" else f"b{rank}"
 
 
-def delay_line_delays(link: Link) -> dict[str, float]:
-    """Interface that the delay line reads -> seconds that it holds packets back."""
-    delays: dict[str, float] = {}
-    for rank in range(link.workers):
-        delays |= {f"h{rank}": link.delay_s, f"c{rank}": 0.0}
-    return delays
-
-
-def delay_line_routes(link: Link) -> list[str]:
-    """The delay line's arguments, ``IN:OUT:SECONDS`` each."""
-    other = {"h": "c", "c": "h"}
-    return [
-        f"{name}:{other[name[0]]}{name[1:]}:{delay_s:g}" for name, delay_s in delay_line_delays(link).items()
-    ]
-
-
 def _wire(rank: int, delay: Delay, holder: int) -> list[Command]:
     commands = [_hub(f"ip link add name h{rank} type veth peer name {INTERFACE} netns {holder}")]
-    if delay != "none":
-        commands.append(_hub(f"ip link add name b{rank} type veth peer name c{rank}"))
-    if delay == "line":
-        commands += [_hub(f"ip link set h{rank} up promisc on"), _hub(f"ip link set c{rank} up promisc on")]
     if delay == "netem":
         commands += [
+            _hub(f"ip link add name b{rank} type veth peer name c{rank}"),
             _hub(f"ip link add name d{rank} type bridge"),
             _up(f"d{rank}"),
             _hub(f"ip link set h{rank} master d{rank} up"),
@@ -198,8 +179,8 @@ def _worker(rank: int, command: str) -> Command:
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWNET = 0x40000000
 
-CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN = 12, 13, 21
-NEEDED = (CAP_NET_ADMIN, CAP_NET_RAW, CAP_SYS_ADMIN)
+CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21
+NEEDED = (CAP_NET_ADMIN, CAP_SYS_ADMIN)
 
 CONGESTION_CONTROL = Path("/proc/sys/net/ipv4/tcp_congestion_control")
 RENO = "reno"

@@ -1,7 +1,7 @@
 """Who else used the processors while a block ran, and what the machine looks like to a timing.
 
 *Foreign* is processor time in user and system mode that was neither ours (this process and all its descendants: ranks,
-keeper, forwarder) nor an interrupt's, since the network's own work is done in interrupts. *Stolen* is what a host took
+keeper) nor an interrupt's, since the network's own work is done in interrupts. *Stolen* is what a host took
 from this virtual machine. The kernel counts the machine's time in ticks of 10 ms on every processor, so a block of a few
 ticks tells little; a block is disturbed only where even a tick fewer on every processor would be beyond the limit.
 """

@@ -429,7 +429,7 @@ class Session:
         if not delayed:  # DDP sends every model once: no need to wait for that
             fastest = Link(fastest.workers, MAX_RATE_BPS)
         with ExitStack() as stack, self._told_at_once():
-            self.show("bringing the cluster up" + (" with a delay line" if delayed else ""))
+            self.show("bringing the cluster up" + (" with delays" if delayed else ""))
             place = self.place(fastest)
             stack.callback(place.down)
             self.record["machine"]["emulated"] = getattr(place, "emulated", True)

@@ -14,8 +14,6 @@ from suite.links.topology import (
     addresses,
     build,
     burst_bytes,
-    delay_line_delays,
-    delay_line_routes,
     entry,
     privileged,
     shape,
@@ -40,7 +38,7 @@ def rates(commands: list[Command], rank: int | None) -> dict[str, float]:
     return found
 
 
-@pytest.mark.parametrize(("delay", "port"), [("none", "h"), ("line", "b"), ("netem", "b")])
+@pytest.mark.parametrize(("delay", "port"), [("none", "h"), ("netem", "b")])
 def test_every_wire_has_its_rate_both_ways(delay: Delay, port: str) -> None:
     commands = shape(LINK, delay, 1)
     assert [rates(commands, rank) for rank in range(3)] == [{"eth0": 1e8}, {"eth0": 2e7}, {"eth0": 1e8}]
@@ -69,7 +67,6 @@ def test_netem_delays_what_comes_from_a_worker_and_nothing_else() -> None:
     netem = [line for line in lines(shape(LINK, "netem", 1), None) if "netem" in line]
     assert [line.split()[4] for line in netem] == ["c0", "c1", "c2"]
     assert all("netem delay 2500us" in line for line in netem)
-    assert not [command for command in shape(LINK, "line", 1) if "netem" in command.argv]
     hub = lines(build(LINK, "netem", HOLDERS), None)
     # a bridge of its own leads from the worker's end to the delayed one, and the switch lies behind that
     assert "ip link set h1 master d1 up" in hub
@@ -83,17 +80,6 @@ def test_without_a_delay_the_worker_hangs_on_the_switch() -> None:
     assert "ip link add name h2 type veth peer name eth0 netns 103" in hub
     assert "ip link set h2 master br0 up" in hub
     assert not [line for line in hub if " c2" in line or " b2" in line]
-
-
-def test_the_delay_line_joins_what_nothing_else_joins() -> None:
-    hub = lines(build(LINK, "line", HOLDERS), None)
-    assert "ip link set h0 up promisc on" in hub
-    assert "ip link set c0 up promisc on" in hub
-    assert not [line for line in hub if "h0 master" in line or "c0 master" in line]
-    assert delay_line_routes(LINK)[:2] == ["h0:c0:0.0025", "c0:h0:0"]
-    assert len(delay_line_routes(LINK)) == 6
-    assert delay_line_delays(LINK)["h2"] == 2.5e-3
-    assert delay_line_delays(LINK)["c2"] == 0.0
 
 
 def test_every_worker_has_its_address() -> None:
@@ -140,10 +126,7 @@ STATUS = "Name:\tpython\nCapPrm:\t000001ffffffffff\nCapEff:\t{}\nSeccomp:\t0\n"
     [
         ("000001ffffffffff", True),  # root
         ("000001fffeffffff", True),  # root without CAP_SYS_RESOURCE
-        (
-            "00000000a80425fb",
-            False,
-        ),  # root in a container: CAP_NET_RAW, neither CAP_NET_ADMIN nor CAP_SYS_ADMIN
+        ("00000000a80425fb", False),  # root in a container: neither CAP_NET_ADMIN nor CAP_SYS_ADMIN
         ("00000000a82425fb", False),  # and CAP_SYS_ADMIN
         ("00000000a82435fb", True),  # and CAP_NET_ADMIN
         ("0000000000000000", False),

@@ -15,7 +15,7 @@ from typing import Any
 
 from suite.links.cluster import Cluster, status, up
 from suite.links.keeper import Layout, State
-from suite.links.link import Link
+from suite.links.link import Link, LinkError
 from suite.links.process import Process, run_program
 from suite.links.topology import port
 
@@ -46,7 +46,8 @@ def walk(state_dir: Path) -> dict[str, Any]:
     first = Link.parse(4, "100mbit", down="200mbit", stragglers={2: "10mbit"})
     second = Link.parse(4, "1gbit", delay="10ms")
     seen: dict[str, Any] = {"interfaces_before": interfaces()}
-    with up(first, state_dir=state_dir, delay_line=True) as cluster:
+    with delaying(first, state_dir) as cluster:
+        seen["delay"] = cluster.delay
         seen["status"] = status(state_dir)
         seen["addresses"] = cluster.addresses
         seen["inside"] = [interfaces(cluster.enter(rank)) for rank in range(4)]
@@ -62,14 +63,14 @@ def walk(state_dir: Path) -> dict[str, Any]:
             transfer(cluster, source, 3, SECOND_OF_100_MBIT_BYTES * int(rate_bps // 1e6) // 100)[1]
             for source, (rate_bps, _) in ((1, seen["first_rates"][1]), (2, seen["first_rates"][2]))
         ]
-        cluster.shape(second)
+        cluster.shape(second if cluster.delay == "netem" else Link.parse(4, "1gbit"))
         seen["second_rates"] = rates(cluster)
         seen["link"] = cluster.link.as_dict()
         seen["reached_again_by"], seen["second_s"] = transfer(cluster, 0, 3)
         state = State.read(Layout(state_dir))
         assert state is not None
         seen["user_namespace"] = state.user_namespace
-        processes = [state.keeper, *state.processes()]
+        processes = [state.keeper, *state.holders]
         seen["processes"] = len(processes)
     seen["status_after"] = status(state_dir)["state"]
     seen["alive_after"] = [process.pid for process in processes if process.alive()]
@@ -78,6 +79,14 @@ def walk(state_dir: Path) -> dict[str, Any]:
     seen["interfaces_after"] = interfaces()
     seen["self"] = Process.of(os.getpid()).alive()
     return seen
+
+
+def delaying(link: Link, state_dir: Path | None = None) -> Cluster:
+    """A cluster that can delay, where the kernel has netem; else one that cannot."""
+    try:
+        return up(link, state_dir=state_dir, delays=True)
+    except LinkError:
+        return up(link, state_dir=state_dir)
 
 
 def interfaces(prefix: tuple[str, ...] = ()) -> list[str]:
