@@ -6,7 +6,7 @@
 #   make test-floor frontends, codecs, compiled code and its kernels for GPUs on the oldest torch of pyproject.toml, in .venv-floor;
 #                   TORCH=2.12.0 or TORCH=newest: on that one
 #   make audit      every interval of the published tables once more, by code of its own (tests/audit)
-#   make docs       pages of file formats, JSON Schemas and what `advise` knows, from declarations and published tables; then all
+#   make docs       pages of methods, verbs and keys and what `advise` knows, from declarations and published tables; then all
 #                   documents as a site, results/docs/index.html
 #   make lint       formatting, ruff, mypy
 #   make system     as root on Debian or Ubuntu: what some tests need (Slurm, iproute2, Chromium, g++)

@@ -1,7 +1,7 @@
 """What is made of declarations and of published tables: README's picture, table and advice, the pages of verbs, of methods
-and of file formats, JSON Schemas, claims, and what `bandwise advise` knows: `make docs`.
+and of files, claims, and what `bandwise advise` knows: `make docs`.
 
-A page has blocks ``<!-- table: keys KIND -->`` ... ``<!-- end of table -->``; what stands between them is made here. Tests hold
+A page has blocks ``<!-- table: keys KIND -->`` ... ``<!-- end of table -->``; what stands between them is made here. A test holds
 all of it equal to what is made.
 """
 
@@ -19,9 +19,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 from scipy import stats
 
 from bandwise import output
@@ -37,7 +39,7 @@ from report.drawing.theme import FAMILIES
 from report.rendering import slug
 from report.study.data import SHARDINGS
 from slurm.profile import ProfileFile
-from suite.analysis.columns import NET, ONE_WORKER, REFUSED, SUMMARY, WORTH
+from suite.analysis.columns import NET, ONE_WORKER, SUMMARY, WORTH
 from suite.analysis.document import fill, markdown
 from suite.analysis.export import OF_SESSION, OF_SWEEP
 from suite.analysis.published import SESSION, STUDY_FACTS, documents_root
@@ -46,36 +48,18 @@ from suite.analysis.tables import Row, read_frame, read_table, table_path
 from suite.claims import columns as claims_record
 from suite.claims.claim import WORDS, load_claims
 from suite.claims.columns import CLAIMS, statements
-from suite.runs.documents import json_schema, key_rows
-from suite.runs.files import dump, write_atomic
-from suite.runs.result import RESULT_VERSION, Evaluation, Note, Result
-from suite.runs.spec import RunSpec
-from suite.runs.sweep import RatesFile, Sweep
+from suite.runs.files import write_atomic
+from suite.runs.sweep import Sweep
 from suite.timing.spec import SessionSpec
-from suite.timing.store import SESSION_VERSION, SessionRecord
 from suite.workloads.code_corpus import load_corpus
 from suite.workloads.code_gpt import CONTEXT, HELD_OUT
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-SCHEMAS: Final = ROOT / "results" / "schema"
-KINDS: Final = MappingProxyType(
-    {
-        "evaluation": Evaluation,
-        "learning-rates": RatesFile,
-        "profile": ProfileFile,
-        "result": Result,
-        "session": SessionSpec,
-        "session-record": SessionRecord,
-        "status": Note,
-        "sweep": Sweep,
-    }
-)
-"""What a block's argument names: a kind of document."""
-TABLES: Final = (*OF_SWEEP, *OF_SESSION, REFUSED)
-"""All tables whose columns pages list."""
+KINDS: Final = MappingProxyType({"sweep": Sweep, "session": SessionSpec, "profile": ProfileFile})
+"""The files that people write."""
 FRONT: Final = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("cli", "findings", "methods", "studies")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("cli", "file-formats", "findings", "methods", "studies")),
 )
 """README and the pages with blocks of its kinds."""
 FRONT_STUDY, FRONT_SHARDING = "language", "iid"
@@ -150,50 +134,6 @@ ANSWERED: Final = MappingProxyType(
 FRONT_QUESTION: Final = "--params 110e6 --workers 16 --rate 1gbit --compute-ms 180"
 WORKERS: Final = 8
 """For which `docs/methods.md` says what a worker sends."""
-
-PUBLISHED: Final = (
-    ("evaluation", Evaluation, 1, "A line of a run's curve: metrics.jsonl."),
-    ("result", Result, RESULT_VERSION, "How a run ended, written last: result.json."),
-    ("session", SessionRecord, SESSION_VERSION, "The record of a timing session: session.json."),
-    ("spec", RunSpec, 1, "All that decides what a run computes: spec.json."),
-    ("status", Note, 1, "How a run stands: status.json."),
-)
-
-
-def keys(results_root: Path, kind: str) -> str:
-    """The table of a kind of document: every key, its kind, its default where it has one, its meaning."""
-    rows = [(f"`{name}`", of, default, meaning) for name, of, default, meaning in key_rows(KINDS[kind])]
-    if {default for _, _, default, _ in rows} - {"", "needed"}:
-        return markdown(("key", "kind", "default", "meaning"), rows)
-    return markdown(("key", "kind", "meaning"), [(name, of, meaning) for name, of, _, meaning in rows])
-
-
-def columns(results_root: Path, name: str) -> str:
-    """The table of a table: every column, its kind and its meaning, after the columns that are its key."""
-    table = next(table for table in TABLES if table.suffix == name)
-    key = ", ".join(f"`{column}`" for column in table.names[: table.keys])
-    rows = [(f"`{column.name}`", column.kind, column.meaning) for column in table.columns]
-    return f"Key: {key}.\n\n{markdown(('column', 'kind', 'meaning'), rows)}"
-
-
-def schemas() -> dict[str, dict[str, Any]]:
-    """All published schemas by the name of their file."""
-    return {
-        f"{name}-v{version}.json": json_schema(
-            kind, f"bandwise {name}", f"{about} Version {version}.", f"urn:bandwise:{name}:{version}"
-        )
-        for name, kind, version, about in PUBLISHED
-    }
-
-
-def made() -> Iterator[tuple[Path, str]]:
-    """Every file that is made, with its text."""
-    for page in sorted((ROOT / "docs").glob("*-formats.md")):
-        text = page.read_text(encoding="utf-8")
-        if "<!-- table: " in text:
-            yield page, fill(text, ROOT / "results", {"keys": keys, "columns": columns})
-    for name, schema in schemas().items():
-        yield SCHEMAS / name, dump(schema, indent=1) + "\n"
 
 
 def decided() -> Iterator[tuple[Path, str]]:
@@ -486,6 +426,48 @@ def advice(root: Path, rows: str) -> str:
     return f"```console\n$ bandwise {' '.join(command)}\n{text}\n...\n```"
 
 
+# ---- files -----------------------------------------------------------------------------------------------------------------
+
+
+def keys(root: Path, kind: str) -> str:
+    """Every key of a file that people write: its default, its meaning, the keys in it."""
+    lines = []
+    for name, about in KINDS[kind].model_fields.items():
+        if name in ("title", "base"):  # said on the page, once for all kinds
+            continue
+        inside = ", ".join(f"`{one.alias or key}`" for key, one in _fields(about.annotation).items())
+        default = "needed" if about.is_required() else _default(about.default)
+        lines.append(
+            f"- `{about.alias or name}`{f' ({default})' if default else ''}: {about.description}"
+            f"{f' Keys: {inside}.' if inside else ''}"
+        )
+    return "\n".join(lines)
+
+
+def _fields(kind: Any) -> dict[str, FieldInfo]:
+    """The keys of the mappings that a key holds; none where it holds plain values."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return dict(kind.model_fields)
+    return {name: about for one in get_args(kind) for name, about in _fields(one).items()}
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_default, value))
+    return (
+        f"{value:g}" if isinstance(value, float) else str(value or "") if isinstance(value, str | int) else ""
+    )
+
+
+def columns(root: Path, *names: str) -> str:
+    """The columns of tables, without the ends of intervals."""
+    tables = {table.suffix: table for table in (*OF_SWEEP, *OF_SESSION)}
+    return "\n".join(
+        f"- `{name}`: {', '.join(column for column in tables[name].names if not column.endswith(('low', 'high')))}."
+        for name in names
+    )
+
+
 # ---- verbs and methods -----------------------------------------------------------------------------------------------------
 
 
@@ -617,7 +599,7 @@ def front() -> Iterator[tuple[Path, str]]:
     """README and the pages that stand on the same tables and declarations."""
     blocks: dict[str, Callable[..., str]] = {
         "picture": picture, "answer": answer, "regime": regime, "worth": worth, "ranks": ranks,
-        "advice": advice, "verbs": verbs, "methods": methods,
+        "advice": advice, "verbs": verbs, "methods": methods, "keys": keys, "columns": columns,
     }  # fmt: skip
     for page in FRONT:
         yield page, fill(page.read_text(encoding="utf-8"), documents_root(ROOT / "results"), blocks)
@@ -625,6 +607,6 @@ def front() -> Iterator[tuple[Path, str]]:
 
 if __name__ == "__main__":
     for path, text in itertools.chain(
-        made(), advice_known(), decided(), front()
+        advice_known(), decided(), front()
     ):  # README shows what is known by then
         write_atomic(path, text)

@@ -1,7 +1,7 @@
 """The columns of every table that is derived of a sweep, and what they mean.
 
 A table is described once, here: the suffix of its file name, its columns with kind and meaning, and how many
-leading columns form the key by which the rows are sorted. `docs/file-formats.md` shows the same to readers. Those of a
+leading columns form the key by which the rows are sorted. Those of a
 timing session are in `suite.analysis.speed_columns`.
 """
 

@@ -5,13 +5,13 @@ those declarations and files. `YamlFile` is a file for people: every value knows
 are read as in YAML 1.2 (``1e-6`` is a number, ``no`` a word), a base may be laid under it; aliases and merge keys are refused,
 since a value would have two lines, or none (and a few lines could stand for a million). `YamlFile.read` makes a model of
 it, whose `Entry` objects know where they stand, so that whoever finds a contradiction later can still name file, line and
-key. `checked` does the same for values of JSON. `json_schema` and `key_rows` say what is declared to programs and to people.
+key. `checked` does the same for values of JSON.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -28,12 +28,10 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
 )
-from pydantic.json_schema import GenerateJsonSchema
 from yaml.reader import ReaderError
 
 from reference_impls.errors import nearest
 
-DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 LONGEST: Final = 60
 """Characters of a wrong value that are shown."""
 DEEPEST: Final = 50
@@ -490,90 +488,9 @@ def _clip(text: str) -> str:
     return text if len(text) <= LONGEST else text[:LONGEST] + "..."
 
 
-class _Schema(GenerateJsonSchema):
-    """JSON Schema without a title for every key, which would only repeat its name."""
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-    def sort(self, value: Any, parent_key: str | None = None) -> Any:
-        return value
-
-
 @cache
 def _schema(kind: Any) -> dict[str, Any]:
-    return _adapter(kind).json_schema(schema_generator=_Schema, mode="validation")
-
-
-def json_schema(kind: Any, title: str, about: str, identity: str) -> dict[str, Any]:
-    """The JSON Schema (2020-12) of a kind of document, for programs that know nothing of ours."""
-    return {**_schema(kind), "$schema": DRAFT, "$id": identity, "title": title, "description": about}
-
-
-def key_rows(kind: Any) -> Iterator[tuple[str, str, str, str]]:
-    """Of every key of a kind of document, those inside included: name with dots, kind, default, and meaning."""
-    yield from _key_rows(_schema(kind), _schema(kind), "")
-
-
-def _key_rows(
-    schema: Mapping[str, Any], root: Mapping[str, Any], where: str
-) -> Iterator[tuple[str, str, str, str]]:
-    required = schema.get("required", ())
-    for name, about in schema.get("properties", {}).items():
-        inner = _resolved(about, root)
-        kind = _kind(inner)
-        listed = _resolved(inner.get("items", {}), root)
-        default = "needed" if name in required else _written(about.get("default"))
-        meaning = about.get("description", inner.get("description", ""))
-        yield f"{where}{name}", kind, default, " ".join(filter(None, (meaning, _allowed(inner))))
-        if "properties" in inner:
-            yield from _key_rows(inner, root, f"{where}{name}.")
-        elif "properties" in listed:
-            yield from _key_rows(listed, root, f"{where}{name}[].")
-        elif "properties" in (named := _resolved(_additional(inner), root)):
-            yield from _key_rows(named, root, f"{where}{name}.<name>.")
-
-
-def _kind(schema: Mapping[str, Any]) -> str:
-    kinds = {
-        "integer": "int",
-        "number": "number",
-        "string": "text",
-        "boolean": "flag",
-        "array": "list",
-        "object": "mapping",
-    }
-    if "enum" in schema or "const" in schema:
-        return (
-            "text"
-            if all(isinstance(one, str) for one in schema.get("enum", [schema.get("const")]))
-            else "int"
-        )
-    return kinds.get(str(schema.get("type")), "any")
-
-
-def _allowed(schema: Mapping[str, Any]) -> str:
-    """Choices and bounds in words."""
-    if len(schema.get("enum", ())) > 1:
-        return f"One of {', '.join(map(str, schema['enum']))}."
-    words = (
-        ("minimum", "at least"),
-        ("exclusiveMinimum", "above"),
-        ("maximum", "at most"),
-        ("exclusiveMaximum", "below"),
-    )
-    found = [f"{said} {schema[key]:g}" for key, said in words if key in schema]
-    return f"{found[0].capitalize()}{''.join(f', {one}' for one in found[1:])}." if found else ""
-
-
-def _written(default: Any) -> str:
-    if default is None or isinstance(default, dict) or default in ("", []):
-        return ""
-    if isinstance(default, bool):
-        return "true" if default else "false"
-    if isinstance(default, list):
-        return ", ".join(map(_written, default))
-    return f"{default:g}" if isinstance(default, float) else str(default)
+    return _adapter(kind).json_schema()
 
 
 def _additional(schema: Mapping[str, Any]) -> Mapping[str, Any]:

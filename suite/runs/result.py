@@ -216,17 +216,10 @@ class Evaluation(TypedDict):
     ]
 
 
-def _trained_together(schema: dict[str, Any]) -> None:
-    """Of the keys that only a run that got to train has, a result has all or none."""
-    trained = [name for name in schema["properties"] if name not in schema["required"]]
-    none = {"not": {"anyOf": [{"required": [name]} for name in trained]}}
-    schema["allOf"] = [{"anyOf": [{"required": trained}, none]}]
-
-
 class Result(TypedDict):
     """How a run ended. Whoever never got to train has the keys up to `provenance`; one that did has all."""
 
-    __pydantic_config__ = ConfigDict(**JSON, json_schema_extra=_trained_together)  # type: ignore[misc]
+    __pydantic_config__ = JSON  # type: ignore[misc]
     schema_version: Annotated[Positive, Field(description="Version of this file.")]
     run_id: Annotated[
         str,

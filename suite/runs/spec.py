@@ -82,11 +82,7 @@ class Rate:
         return {"schedule": self.schedule, "peak": self.peak, "min": self.min, "warmup": self.warmup}
 
 
-def _all_required(schema: dict[str, Any]) -> None:
-    schema["required"] = list(schema["properties"])
-
-
-@dataclass(frozen=True, eq=False, config=ConfigDict(**_CONFIG, json_schema_extra=_all_required))
+@dataclass(frozen=True, eq=False, config=_CONFIG)
 class RunSpec:
     """One run. Equal iff the ids are."""
 

@@ -21,7 +21,7 @@
       - {arm: half-traffic, sharding: iid}
 
 An *arm* is a label for a method with options; its *baseline* is the arm of the uncompressed run of the same optimizer. Every
-key is declared below and listed in `docs/study-formats.md`. This module reads the file and checks what can be checked without
+key is declared below and listed in `docs/file-formats.md`. This module reads the file and checks what can be checked without
 knowing any method; `plan` does the rest.
 
 *Budgets*: at each, the steps and the warm-up of the learning rate are multiplied, the schedule spans the new length, and a

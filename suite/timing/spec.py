@@ -13,7 +13,7 @@
     disturbed: {foreign_share: 0.15, steal_share: 0.05, retries: 2}
     seed: 0
 
-Every key is declared below and listed in `docs/study-formats.md`. This module reads the file and checks what can be checked
+Every key is declared below and listed in `docs/file-formats.md`. This module reads the file and checks what can be checked
 without starting anything.
 """
 
@@ -171,9 +171,7 @@ class SessionSpec(Entry):
     base: str = Field(
         default="", description="Start from that session beside this one; keys given here replace its keys."
     )
-    shown: bool = Field(
-        default=True, description="On the pages of reports; false: for a document or the cost model alone."
-    )
+    shown: bool = Field(default=True, description="On the pages of reports; false: for a document alone.")
     borrows: str = Field(
         default="", description="Until it has a record, tables are made of the record of that session."
     )

@@ -1,6 +1,6 @@
 """Records of sessions: what stands in them, and where: ``<root>/sessions/<name>/<session_id>/session.json``, replaced whole.
 
-Declared is what readers rely on; `docs/session-formats.md` has every key.
+Declared is what readers rely on.
 """
 
 import secrets
