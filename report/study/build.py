@@ -22,7 +22,7 @@ from report.drawing.theme import FAMILIES, SHAPES
 from report.pages.claims import claims_parts
 from report.rendering import ALONE, Links, asset, embedded, packed, script, slug, template
 from report.study.budget_sweep import budgets_figure, budgets_view
-from report.study.curves import MEAN_CURVES, Curve, mean_curves, panel_curves
+from report.study.curves import MEAN_CURVES, Curve, curves_parts, mean_curves, panel_curves
 from report.study.data import Panel, StudyData, load
 from report.study.equal_time import equal_time_parts
 from report.study.headline import headline
@@ -31,7 +31,6 @@ from report.study.runs import drift, failures_view, origins_of, origins_view, ru
 from report.study.sessions import speed_parts
 from report.study.speedup import with_speed
 from report.study.summary import controls_view, hover, methods_view, seeds, tradeoff, with_certainty
-from report.study.to_target import profiles_parts, to_target_parts
 from suite.analysis.columns import CURVES, NET_ROUNDS, Table
 from suite.analysis.published import CHANGES, Side
 from suite.analysis.tables import csv_text, to_csv
@@ -244,8 +243,7 @@ def render(
         equal_time=equal_time,
         climbed=any(panel.equal_loss for panel in study.panels),
         data=embedded(data),
-        to_target=to_target_parts(study, curves),
-        profiles=profiles_parts(study),
+        curves=curves_parts(study, curves),
         headings={panel.slug: _heading(panel, study.panels) for panel in study.panels},
         claims=claims_parts(study.verdicts),
         css=asset("style.css"),

@@ -19,8 +19,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from report.drawing.numbers import byte_count, signed
 from report.drawing.scales import GAP, bare, difference_axis, look, name_ends, new_figure, per_point, spread
+from report.drawing.svg import inline, svg_file
 from report.drawing.table import Row
-from report.drawing.theme import COLOURS, colour
+from report.drawing.theme import COLOURS, FAMILIES, colour
 from report.study.data import PANEL, Panel, StudyData
 from suite.analysis.columns import CURVES, Column, described
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, mean_interval
@@ -147,6 +148,59 @@ def mean_curves(study: StudyData, found: Mapping[str, Mapping[str, Curve]]) -> l
     ]
 
 
+def curves_parts(study: StudyData, found: Mapping[str, Mapping[str, Curve]]) -> dict[str, Any]:
+    """What the template needs: a part a panel whose uncompressed runs kept curves. found: as of `panel_curves`."""
+    parts = [part for panel in study.panels if (part := _part(panel, found[panel.slug])) is not None]
+    return {"panels": parts, "command": study.facts["command"]}
+
+
+def _part(panel: Panel, found: Mapping[str, Curve]) -> dict[str, Any] | None:
+    sign = 1 if panel.facts["direction"] == "higher" else -1
+    of_baselines = [found[row["arm"]] for row in panel.baselines if row["arm"] in found]
+    ends = [curve.places[-1].mean for curve in of_baselines if curve.places]
+    if not ends:
+        return None
+    return {
+        "slug": panel.slug,
+        "pictures": _pictures(panel, found, max(ends, key=lambda end: sign * end)),
+        "absent": [row["arm"] for row in panel.summary if row["arm"] not in found],
+    }
+
+
+def _pictures(panel: Panel, found: Mapping[str, Curve], zero: float) -> list[dict[str, str]]:
+    """One picture a family that has something to draw, controls last. zero: the metric from which all are drawn."""
+    baseline = {row["arm"]: row["baseline"] for row in panel.summary}
+    metric = str(panel.facts["metric"]).replace("_", " ")
+    families = {curve.family for curve in found.values()} - {"baseline"}
+    pictures = []
+    for family in sorted(
+        families, key=lambda one: (list(FAMILIES).index(one) if one in FAMILIES else 99, one)
+    ):
+        own = sorted(
+            (c for c in found.values() if c.family == family and baseline[c.arm]), key=lambda c: c.arm
+        )
+        if not own:
+            continue
+        wanted = [found[arm] for arm in sorted({str(baseline[curve.arm]) for curve in own} & found.keys())]
+        figure = family_curves(panel, own, wanted, list(found.values()), zero)
+        words = FAMILIES.get(family, family)
+        label = f"{words}, {panel.workload}, {panel.title}: {metric} less the best uncompressed end, against bytes and steps"
+        titles = hover(panel, [*own, *wanted], zero)
+        pictures.append(
+            {
+                "title": f"{words[0].upper()}{words[1:]}: {metric} by bytes and by steps",
+                "counts": _counts(own),
+                "svg": inline(svg_file(figure), f"c-{panel.slug}-{family}", label, titles),
+            }
+        )
+    return pictures
+
+
+def _counts(own: Sequence[Curve]) -> str:
+    counts = sorted({curve.n for curve in own})
+    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+
+
 WIDTH, NAMES, LEFT = 5.5, 1.95, 0.6
 """Inches: of the picture, of the room for names, of that for the axis."""
 NUMBER_GAP = 7.0
@@ -164,26 +218,26 @@ def twins(lines: int) -> tuple[Figure, Axes, Axes]:
 
 
 def family_curves(
-    panel: Panel, own: Sequence[Curve], baselines: Sequence[Curve], every: Sequence[Curve], target: float
+    panel: Panel, own: Sequence[Curve], baselines: Sequence[Curve], every: Sequence[Curve], zero: float
 ) -> Figure:
     """Left against bytes (log), right against steps; up is better. every: all curves of the panel, for the axes."""
     lines = [*own, *baselines]
     with look():
         figure, by_bytes, by_steps = twins(len(lines))
-        _axes(by_bytes, by_steps, panel, every, target)
+        _axes(by_bytes, by_steps, panel, every, zero)
         for place, curve in enumerate(lines, start=1):
-            _draw(by_bytes, by_steps, place, curve, target, 0.0 if curve in baselines else 0.16 / len(own))
-        _numbers(by_bytes, lines, target)
+            _draw(by_bytes, by_steps, place, curve, zero, 0.0 if curve in baselines else 0.16 / len(own))
+        _numbers(by_bytes, lines, zero)
         ends = [(place, curve) for place, curve in enumerate(lines, start=1) if curve.places]
         name_ends(
             by_steps,
-            [(f"{n} {name(c)}", c.places[-1].mean - target, c.family) for n, c in ends],
+            [(f"{n} {name(c)}", c.places[-1].mean - zero, c.family) for n, c in ends],
         )
         return figure
 
 
-def _axes(by_bytes: Axes, by_steps: Axes, panel: Panel, every: Sequence[Curve], target: float) -> None:
-    values = [place.mean - target for curve in every for place in curve.places]
+def _axes(by_bytes: Axes, by_steps: Axes, panel: Panel, every: Sequence[Curve], zero: float) -> None:
+    values = [place.mean - zero for curve in every for place in curve.places]
     for axes in (by_bytes, by_steps):
         difference_axis(axes, "y", values, panel.margin)
         bare(axes, "y")
@@ -206,7 +260,7 @@ def _axes(by_bytes: Axes, by_steps: Axes, panel: Panel, every: Sequence[Curve], 
         by_bytes.text(0.5, 0.5, "bytes not recorded", ha="center", transform=by_bytes.transAxes, fontsize=7)
     by_bytes.set_xlabel("bytes sent, a rank (log)")
     metric = str(panel.facts["metric"]).replace("_", " ")
-    by_bytes.set_ylabel(f"{metric} less the target{f' ({panel.unit})' if panel.unit else ''}")
+    by_bytes.set_ylabel(f"{metric} less the best uncompressed{f' ({panel.unit})' if panel.unit else ''}")
 
 
 def decades(low: float, high: float) -> list[float]:
@@ -221,7 +275,7 @@ def gid(place: int, axis: str) -> str:
     return f"curve{place}-{axis}"
 
 
-def hover(panel: Panel, lines: Sequence[Curve], target: float) -> dict[str, str]:
+def hover(panel: Panel, lines: Sequence[Curve], zero: float) -> dict[str, str]:
     """Hover text by group id."""
     titles: dict[str, str] = {}
     for place, curve in enumerate(lines, start=1):
@@ -229,7 +283,8 @@ def hover(panel: Panel, lines: Sequence[Curve], target: float) -> dict[str, str]
             continue
         last = curve.places[-1]
         sent = "" if last.wire_bytes is None else f" after {byte_count(last.wire_bytes)}"
-        words = f"{name(curve)}: ends {signed(last.mean - target, panel.digits)} {panel.unit} from the target".strip()
+        behind = f"{signed(last.mean - zero, panel.digits)} {panel.unit}".strip()
+        words = f"{name(curve)}: ends {behind} from the best uncompressed run"
         titles |= {gid(place, axis): f"{words}{sent}, n = {curve.n}" for axis in ("bytes", "steps")}
     return titles
 
@@ -240,7 +295,7 @@ def name(curve: Curve) -> str:
     return short if curve.n == curve.planned else f"{short} ({curve.n} of {curve.planned})"
 
 
-def _draw(by_bytes: Axes, by_steps: Axes, place: int, curve: Curve, target: float, opacity: float) -> None:
+def _draw(by_bytes: Axes, by_steps: Axes, place: int, curve: Curve, zero: float, opacity: float) -> None:
     """A curve in both axes, its intervals in that opacity; dashed where they are not drawn."""
     shade, dashed = colour(curve.family), not opacity
     style: dict[str, Any] = {
@@ -253,7 +308,7 @@ def _draw(by_bytes: Axes, by_steps: Axes, place: int, curve: Curve, target: floa
             continue
         xs = [float(p.step if axis == "steps" else p.wire_bytes or 0.0) for p in places]
         axes.plot(
-            xs, [p.mean - target for p in places], gid=gid(place, axis), zorder=3, markevery=[-1], **style
+            xs, [p.mean - zero for p in places], gid=gid(place, axis), zorder=3, markevery=[-1], **style
         )
         known = [
             (x, p.low, p.high)
@@ -261,19 +316,19 @@ def _draw(by_bytes: Axes, by_steps: Axes, place: int, curve: Curve, target: floa
             if p.low is not None and p.high is not None
         ]
         if known and not dashed:
-            low, high = [low - target for _, low, _ in known], [high - target for _, _, high in known]
+            low, high = [low - zero for _, low, _ in known], [high - zero for _, _, high in known]
             axes.fill_between(
                 [x for x, *_ in known], low, high, color=shade, alpha=opacity, linewidth=0, zorder=2
             )
 
 
-def _numbers(axes: Axes, lines: Sequence[Curve], target: float) -> None:
+def _numbers(axes: Axes, lines: Sequence[Curve], zero: float) -> None:
     """The number of every line at its end, moved up or down where others end nearby."""
     scale, frame = per_point(axes), axes.get_window_extent()
     ends = []
     for place, curve in enumerate(lines, start=1):
         if curve.places and (sent := curve.places[-1].wire_bytes):
-            x, y = axes.transData.transform((sent, curve.places[-1].mean - target)) / scale
+            x, y = axes.transData.transform((sent, curve.places[-1].mean - zero)) / scale
             ends.append((float(x), float(y), str(place), colour(curve.family)))
     ends.sort()
     while ends:

@@ -20,11 +20,11 @@ from report.pages.claims import Verdicts, load_verdicts
 from report.rendering import ReportError, slug
 from suite.analysis.columns import (
     BUDGET_TABLES,
+    CURVES,
     EQUAL_LOSS_SECONDS,
     NET,
     NET_ROUNDS,
     OF_STUDY,
-    SINCE_CURVES,
     WORTH,
     Table,
 )
@@ -217,7 +217,7 @@ def load(
     tables = {
         table.suffix: (table, _read(path, table))
         for table, path in paths.items()
-        if path.is_file() or table not in SINCE_CURVES
+        if path.is_file() or table is not CURVES
     }
     if "budgets" in facts:
         tables |= {t.suffix: (t, _read(table_path(origin.root, t, sweep), t)) for t in BUDGET_TABLES}

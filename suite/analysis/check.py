@@ -27,9 +27,9 @@ import pandas as pd
 
 from suite.analysis.collect import Collected, collect, documents
 from suite.analysis.columns import BUDGET_RUNS, RUNS
+from suite.analysis.curves import read_curve
 from suite.analysis.published import verify
 from suite.analysis.study import Entry, Study
-from suite.analysis.to_target import read_curve
 from suite.runs.files import RefusedError
 from suite.runs.provenance import ERROR, WARNING, Counted, Finding, drift, hardware
 from suite.runs.result import CIRCUMSTANCE, LIVE

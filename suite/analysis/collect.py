@@ -28,23 +28,21 @@ from suite.analysis.columns import (
     BUDGET_SWEEP,
     CURVES,
     EQUAL_LOSS,
-    PROFILES,
     RUN,
     RUNS,
     SENSITIVITY,
     SUMMARY,
-    TO_TARGET,
     TUNING,
     WORTH,
     Table,
 )
+from suite.analysis.curves import curves_of
 from suite.analysis.equal_time import worth_table
 from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path, published_root
 from suite.analysis.published import CELL as ORIGIN_CELL
 from suite.analysis.study import Arm, Entry, Study, Yardstick, study_of, tuning_rows
 from suite.analysis.summary import Cell, summarise
 from suite.analysis.tables import Row, frame_of, read_frame, read_table, rows_of, table_path, to_csv
-from suite.analysis.to_target import arrivals, curves_of, profiles_of, to_target
 from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.plan import make_plan
 from suite.runs.result import LIVE, SETTLED, Status
@@ -305,15 +303,12 @@ def collect(
         there = pd.MultiIndex.from_frame(published.curves[RUN]).isin(of_kept)
         curves = pd.concat([published.curves[there], curves], ignore_index=True)
     summary, sensitivity = summarise(study, runs)
-    arrived = arrivals(study, runs, curves)
     tables = {
         RUNS: runs[list(RUNS.names)],
         SUMMARY: summary,
         SENSITIVITY: sensitivity,
         TUNING: frame_of(TUNING, tuning),
         CURVES: curves,
-        TO_TARGET: to_target(study, arrived),
-        PROFILES: profiles_of(study, arrived),
     }
     if len(others):
         tables |= {

@@ -214,63 +214,6 @@ CURVES = Table(
     keys=6,
 )
 
-TO_TARGET = Table(
-    "to-target",
-    (
-        *_CELL,
-        *described("text", family="as in runs", baseline="as in summary"),
-        *described("flag", control="as in summary"),
-        *described("text", reference="the uncompressed arm that sets the target: the one that ends worst"),
-        *described(
-            "float",
-            target="what the median of its seeds ends at, given way by the margin; in the metric's unit",
-        ),
-        *described(
-            "int",
-            n="seeds that finished with a curve, or diverged",
-            n_reached="seeds that had the target at an evaluation; one that diverged never counts as such",
-            n_diverged="seeds that diverged",
-            resolution="steps between evaluations, the most: by so much the target may have been there sooner",
-        ),
-        *described(
-            "float",
-            steps="steps to the first evaluation at the target, median over the n seeds; inf: most never had it",
-            steps_low="95 % order-statistic interval of it; empty below six seeds",
-            steps_high="its upper end",
-            wire_bytes="bytes sent on the wire until then, mean over ranks, median over the n seeds; inf likewise",
-            wire_bytes_low="95 % order-statistic interval of it",
-            wire_bytes_high="its upper end",
-        ),
-        *described("int", n_pairs="seeds with which this arm or its baseline had the target"),
-        *described(
-            "float",
-            steps_ratio="steps of the baseline over this arm's, median over pairs; 0: never got there, inf: the baseline never",
-            steps_ratio_low="95 % order-statistic interval of it; empty below six pairs",
-            steps_ratio_high="its upper end",
-            bytes_ratio="the same of bytes; inf also where nothing was sent",
-            bytes_ratio_low="95 % order-statistic interval of it",
-            bytes_ratio_high="its upper end",
-        ),
-    ),
-    keys=4,
-)
-
-PROFILES = Table(
-    "profiles",
-    (
-        *described("text", quantity="steps or bytes to the target", arm="as in runs"),
-        *described("float", tau="multiple of the least that any of these arms took in the same cell"),
-        *described("text", family="as in runs"),
-        *described("float", share="of the cells in which the arm took at most tau times the least"),
-        *described("float", low="95 % bootstrap band over seeds within cells", high="its upper end"),
-        *described("float", never="share of the cells in which the median of its seeds never had the target"),
-        *described(
-            "int", cells="workload, sharding and world size: how many", seeds="in the cell that has fewest"
-        ),
-    ),
-    keys=3,
-)
-
 REFUSED = Table(
     "refused",
     (
@@ -286,10 +229,8 @@ REFUSED = Table(
     keys=3,
 )
 
-OF_STUDY = (RUNS, SUMMARY, SENSITIVITY, TUNING, CURVES, TO_TARGET, PROFILES)
+OF_STUDY = (RUNS, SUMMARY, SENSITIVITY, TUNING, CURVES)
 """What is derived of one sweep."""
-SINCE_CURVES = (CURVES, TO_TARGET, PROFILES)
-"""Those that tables of earlier versions lack."""
 TABLES = (*OF_STUDY, REFUSED)
 
 

@@ -107,8 +107,6 @@ def test_the_json_inside_equals_the_tables(built):
         "summary",
         "sensitivity",
         "tuning",
-        "to-target",
-        "profiles",
     }
     for name, table in inside["tables"].items():
         path = built.root / "tables" / f"made-up-{name}.csv"

@@ -32,4 +32,3 @@ def test_a_shipped_page_is_built_from_the_tables_in_git(sweep: str, tmp_path: Pa
     if sweep in WITH_CURVES:
         assert "are not in the tables here" not in text
         assert f"<code>{sweep}-curves.csv</code>" in text
-        assert ('id="table-profiles"' in text) == (sweep == "profiles")

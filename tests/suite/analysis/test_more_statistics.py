@@ -1,4 +1,4 @@
-"""Coverage by simulation of the censored median, the speedup at equal accuracy, profiles and fronts; their known values."""
+"""Coverage by simulation of the censored median, the speedup at equal accuracy and fronts; their known values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from suite.analysis import statistics as s
-from suite.analysis.statistics import equal_loss_speedup, pareto_front, pareto_shares, performance_profiles
+from suite.analysis.statistics import equal_loss_speedup, pareto_front, pareto_shares
 
 LADDER = (5.0, 7.1, 10.0, 14.1)
 
@@ -94,53 +94,6 @@ def test_speedup_at_equal_accuracy_is_censored_beyond_the_ladder():
 def test_what_is_no_ladder_is_refused(arguments, message):
     with pytest.raises(s.StatisticsError, match=message):
         equal_loss_speedup(1.0, *arguments)
-
-
-def test_profiles_by_hand():
-    """Workload times 1, 2, 4, inf against 2, 2, 1, 3: ratios 1, 1, 4, inf and 2, 1, 1, 1."""
-    times = {"a": [[t] * 6 for t in (1, 2, 4, math.inf)], "b": [[t] * 6 for t in (2, 2, 1, 3)]}
-    found = performance_profiles(times, (1.0, 2.0, 4.0), draws=50)
-    assert found["a"].share == (0.5, 0.5, 0.75)
-    assert found["b"].share == (0.75, 1.0, 1.0)
-    assert (found["a"].missed, found["b"].missed) == (0.25, 0.0)
-    assert found["a"].low == found["a"].high == found["a"].share  # no spread over seeds, no band
-
-
-def test_nobody_is_best_where_all_missed():
-    times = {name: [[math.inf] * 6, *[[1.0] * 6] * 3] for name in "ab"}
-    assert performance_profiles(times, (1.0, 9.0), draws=10)["a"].share == (0.75, 0.75)
-
-
-@pytest.mark.parametrize(("workloads", "n", "spread"), [(4, 6, 0.1), (8, 6, 0.3), (6, 12, 0.3)])
-def test_bands_of_profiles_cover(workloads, n, spread):
-    """Mean over tau, methods, and twelve draws of what is true; the docstring tells what a single tau may be."""
-    rng = np.random.default_rng([8, workloads, n])
-    taus, hits, count = (1.0, 1.25, 1.6, 2.0, 3.0), 0, 0
-    for _ in range(12):
-        centre = rng.uniform(0, 1.2, (3, workloads))
-        centre[2, 0] = np.inf
-        behind = centre - centre.min(0)
-        truth = np.array([[np.mean(row <= math.log(tau)) for tau in taus] for row in behind])
-        for _ in range(12):
-            drawn = np.exp(centre[:, :, None] + rng.normal(0, spread, (3, workloads, n)))
-            found = performance_profiles(dict(enumerate(drawn.tolist())), taus, draws=300)
-            for method in range(3):
-                low, high = np.array(found[method].low), np.array(found[method].high)
-                hits += int(((low <= truth[method] + 1e-9) & (truth[method] <= high + 1e-9)).sum())
-                count += len(taus)
-    assert hits / count >= 0.94
-
-
-def test_profiles_are_refused_what_they_cannot_show():
-    good = [[1.0] * 6] * 4
-    with pytest.raises(s.TooFewSamplesError, match="4 workloads of 6 seeds"):
-        performance_profiles({"a": good[:3]}, (1.0,))
-    with pytest.raises(s.StatisticsError, match="b has others"):
-        performance_profiles({"a": good, "b": [[1.0] * 7] * 4}, (1.0,))
-    with pytest.raises(s.StatisticsError, match="positive"):
-        performance_profiles({"a": [[0.0] * 6] * 4}, (1.0,))
-    with pytest.raises(s.StatisticsError, match="at least 1"):
-        performance_profiles({"a": good}, (0.5,))
 
 
 def test_front_by_hand():

@@ -1,0 +1,109 @@
+"""Curves: every evaluation in the table, and those that are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from suite.analysis.check import check_study
+from suite.analysis.collect import collect, documents
+from suite.analysis.columns import CURVES, RUNS
+from suite.analysis.study import Study
+from suite.analysis.tables import from_csv, table_path
+from suite.runs.result import Status
+from suite.runs.store import Store
+from tests.suite.analysis import made_up_study as made
+from tests.suite.analysis.made_up_curves import keep, spec_of
+
+ARMS = ("allreduce-sgd", "local-sgd H=16", "global-qsgd standard")
+CHOSEN = tuple(m for m in made.MADE if m.arm.name in ARMS)
+SGD, LOCAL, QUANTISED = ARMS
+PATH = [50.0, 90.0, 95.0, 97.0]
+"""What the baseline has after 50, 100, 150 and 200 steps."""
+
+
+@pytest.fixture
+def study() -> Study:
+    return made.study_of(made=CHOSEN)
+
+
+@pytest.fixture
+def store(tmp_path: Path, study: Study) -> Store:
+    """Six seeds of three arms, all on the baseline's path, with a tenth of the baseline's bytes."""
+    store = made.run_all(tmp_path, study, CHOSEN)
+    for entry in study.entries:
+        keep(store, entry.spec, PATH, 10.0 if entry.arm == SGD else 1.0)
+    return store
+
+
+def test_runs_of_earlier_versions_have_steps_and_no_bytes(store: Store, study: Study) -> None:
+    keep(store, spec_of(study, LOCAL, 3), PATH, None)
+    sent = [
+        r["wire_bytes"]
+        for r in collect(store.root, study).rows(CURVES)
+        if (r["arm"], r["seed"], r["sharding"]) == (LOCAL, 3, "iid")
+    ]
+    assert sent == [None] * 4
+
+
+def test_the_table_of_curves_holds_every_evaluation_and_reads_back(store: Store, study: Study) -> None:
+    collected = collect(store.root, study)
+    assert len(collected.rows(CURVES)) == 3 * 2 * 6 * 4
+    texts = documents(store.root, collected)
+    rows = from_csv(CURVES, texts[table_path(store.root, CURVES, "made-up")])
+    (first,) = [r for r in rows if (r["arm"], r["seed"], r["sharding"], r["step"]) == (SGD, 0, "iid", 50)]
+    assert (first["value"], first["nll"], first["train_loss"], first["wire_bytes"]) == (50.0, 0.5, 1.0, 500.0)
+    shuffled = replace(study, entries=tuple(reversed(study.entries)))
+    assert documents(store.root, collect(store.root, shuffled)) == texts
+
+
+def test_rungs_of_a_ladder_are_in_no_curve(store: Store, study: Study) -> None:
+    """They are evaluated at steps of the whole runs, so that one table could not hold both."""
+    alone = collect(store.root, study)
+    rungs = [replace(e, spec=replace(e.spec, steps=made.STEPS // 2), budget=0.5) for e in study.entries]
+    by_name = {m.arm.name: m for m in CHOSEN}
+    for entry in rungs:
+        made.finish(store, entry.spec, Status("done"), made.result_of(by_name[entry.arm], entry.spec))
+        keep(store, entry.spec, PATH)
+    climbed = collect(store.root, replace(study, entries=(*study.entries, *rungs)))
+    assert climbed.rows(CURVES) == alone.rows(CURVES)
+    assert documents(store.root, climbed)
+
+
+def test_without_curves_there_is_no_row(tmp_path: Path, study: Study) -> None:
+    made.run_all(tmp_path, study, CHOSEN)
+    assert collect(tmp_path, study).rows(CURVES) == []
+
+
+REFUSED = {
+    '{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": "<script>"}\n': "line 1: accuracy is '<script>', not a number",
+    '{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": 1e999}\n': "refused",
+    '{"step": 50, "lr": 0.1}\n': "line 1: key 'train_loss' is missing",
+    '{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": 9': "damaged",
+    '{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": 9}\n' * 2: "its steps do not rise",
+    '{"step": 200, "lr": 0.1, "train_loss": 2.0, "accuracy": 9}\n': "does not end as result.json does",
+    "[1]\n": "line 1: the top level must be a mapping, not a list",
+}
+"""What a file of a curve holds, and what is said of it."""
+
+
+def test_curves_that_are_refused_are_named_and_break_nothing_else(store: Store, study: Study) -> None:
+    """Each of another run, all of one arm but the last one."""
+    cells = [(LOCAL, seed) for seed in range(6)] + [(QUANTISED, 2)]
+    damaged = {}
+    for (arm, seed), text in zip(cells, REFUSED, strict=True):
+        spec = spec_of(study, arm, seed)
+        (store.folder(spec.run_id) / "metrics.jsonl").write_text(text)
+        damaged[spec.run_id] = REFUSED[text]
+    collected = collect(store.root, study)
+    assert {row["status"] for row in collected.rows(RUNS)} == {"done"}
+    drawn = {(row["arm"], row["seed"]) for row in collected.rows(CURVES) if row["sharding"] == "iid"}
+    assert drawn == {(arm, seed) for arm in ARMS for seed in range(6)} - set(cells)
+    readable = [one for one in check_study(store.root, study) if one.rule == "readable"]
+    assert len(readable) == len(damaged)
+    for run_id, reason in damaged.items():
+        (one,) = [one for one in readable if run_id in one.subject]
+        assert "metrics.jsonl" in one.what
+        assert reason in one.what
