@@ -1,7 +1,7 @@
 """All pages of a results folder as a site that opens from disk: a first page, and every page that its tables allow.
 
     <results>/reports/
-        index.html                      studies, pictures, leaderboard, provenance
+        index.html                      studies, pictures, provenance
         <sweep>.html                    a study, as `bandwise report <sweep>` makes it, without what belongs to no study
         <sweep>/runs/<run id>.html      a run
         methods.html                    every method of the catalogue
@@ -31,7 +31,6 @@ from report.pages.compare import build_compare_page
 from report.pages.rate_distortion import build_distortion_page
 from report.rendering import Links, ReportError, asset, embedded, navigation, render_page, script, template
 from report.site import methods, overview
-from report.site.leaderboard import Standing, ranked_view, standings, unranked_view
 from report.site.run_page import render_run, run_record
 from report.study.build import BuiltReport, write_page
 from report.study.data import SessionData, StudyData, load, load_sessions
@@ -39,7 +38,6 @@ from report.study.headline import failure_sentence
 from report.study.publication import update_tables
 from report.study.runs import drift, origins_view
 from report.study.sessions import ended_sentence, session_parts
-from report.study.speedup import place_words
 from report.study.step_time import alone_sentence
 from suite.analysis.columns import RUNS
 from suite.analysis.compare import ResultSetError, compare, read_results
@@ -313,8 +311,7 @@ def _index(
     unread: list[tuple[str, str]], verdicts: Verdicts,
 ) -> tuple[list[str], str]:  # fmt: skip
     by_address = {f"{name}.html": study for name, study in studies.items()}
-    board = [one for address, study in by_address.items() for one in standings(study, address)]
-    said = _headline(root, studies, board, unread, verdicts)
+    said = _headline(root, studies, unread, verdicts)
     totals = [overview.counts(study) for study in studies.values()]
     text = template("index.html.j2").render(
         done=sum(done for done, _ in totals),
@@ -325,9 +322,6 @@ def _index(
         equal_time=overview.equal_time(by_address, {at: page.equal_time for at, page in drawn.items()}),
         picture=overview.newest_picture(by_address, {at: page.pictures for at, page in drawn.items()}),
         bars=overview.claims_bars(verdicts),
-        ranked=ranked_view(board),
-        unranked=unranked_view(board),
-        absent=overview.not_on_the_board(list(studies.values()), board),
         studies=overview.studies_view(by_address),
         compared=compared,
         refused=overview.refused_view(load_refused(root), unread),
@@ -343,15 +337,11 @@ def _index(
 def _headline(
     root: Path,
     studies: dict[str, StudyData],
-    board: list[Standing],
     unread: list[tuple[str, str]],
     verdicts: Verdicts,
 ) -> list[str]:
-    """Who leads at each place, what of claims was decided, and what is missing."""
+    """How much was run, what of claims was decided, and what is missing."""
     found = [_totals(list(studies.values()))] if studies else []
-    for place in dict.fromkeys(one.key for one in board):
-        one = next(one for one in board if one.key == place)
-        found.append(f"{place[0]}, {place[1]}: {place_words(one.panel, one.link)}.")
     found += findings(verdicts)[:2] if verdicts.claims else []
     for study in studies.values():
         if sentence := failure_sentence(study):

@@ -1,6 +1,4 @@
-"""The parts of a site's first page: loss against time, the studies, pictures, the leaderboard, what was refused, where all comes
-from.
-"""
+"""The parts of a site's first page: loss against time, the studies, pictures, what was refused, where all comes from."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ from typing import Any, Final
 from report.drawing.numbers import MISSING, share
 from report.drawing.table import Cell, Column, Line, Row, View
 from report.pages.claims import Verdicts
-from report.site.leaderboard import Standing
 from report.study.data import StudyData
-from report.study.sessions import missing
 from suite.claims.claim import WORDS
 from suite.claims.columns import statements
 
@@ -162,16 +158,3 @@ def claims_bars(verdicts: Verdicts) -> list[dict[str, Any]]:
             at += width
         bar["pieces"] = pieces
     return sorted(found, key=lambda bar: -int(bar["n"]))
-
-
-def not_on_the_board(studies: Sequence[StudyData], board: Sequence[Standing]) -> list[str]:
-    """Studies without a place on the leaderboard, each with what would give it one."""
-    there = {one.study for one in board}
-    found = []
-    for study in studies:
-        if study.sweep in there:
-            continue
-        methods = sum(len(panel.methods) for panel in study.panels)
-        why = missing(study) or "Its sessions gave no speedup."
-        found.append(f"{study.sweep}: {methods} methods compared in {len(study.panels)} settings. {why}")
-    return found

@@ -25,7 +25,7 @@ from report.drawing.table import PAIRED, Cell, Column, Row, View, ratio_cell
 from report.drawing.theme import COLOURS
 from report.rendering import slug
 from report.study.budget_sweep import basis_words, standing_words
-from report.study.data import LinkData, Panel, SessionData, StudyData, trouble
+from report.study.data import LinkData, Panel, SessionData, StudyData
 from report.study.marks import (
     Point,
     across,
@@ -427,14 +427,6 @@ def seconds_words(shown: Picture) -> str:
     """Who is ahead in one picture at equal accuracy."""
     marks = [mark for mark in shown.marks if mark.family not in {"baseline", "control"}]
     return standing_words(marks, len(shown.panel.methods), "be faster", "as fast")
-
-
-def place_words(panel: Panel, link: LinkData) -> str:
-    """Who is ahead of a panel on a link, or why nobody is: what the study's headline and the site's first page say."""
-    if not link.usable:
-        return f"not measured ({trouble(link.facts['reason'])})"
-    shown = picture(panel, link)
-    return seconds_words(shown) if shown.equal else _fastest(shown, link)
 
 
 def joined_sentence(link: LinkData, panels: Sequence[Panel]) -> str | None:

@@ -1,7 +1,7 @@
 """The one rule of what was measured says of a method: its accuracy in a cell of a study, its speed on a link, and both together.
 
-Pages of studies, their headlines, the first page with its leaderboard and `bandwise advise` all ask here, so that they cannot say
-different things. A cell is a method on a workload, a sharding and a number of workers. The words of accuracy:
+Pages of studies, their headlines and those of methods ask here, so that they cannot say different things. A cell is a method on
+a workload, a sharding and a number of workers. The words of accuracy:
 
 - *equal*: the whole interval of the paired difference lies inside the margin, in a study that would have seen a bad method;
 - *better by*, *worse by*: it lies wholly outside of it, on that side, by the mean; *worse* without a number: seeds diverged;

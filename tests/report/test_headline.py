@@ -8,7 +8,7 @@ import pytest
 
 from report.drawing import numbers
 from report.study.headline import headline
-from report.study.summary import equality_sentence, option_sentence
+from report.study.summary import equality_sentence, methods_view, option_sentence
 
 
 def of(built, sharding):
@@ -88,3 +88,12 @@ def test_quantities():
     assert numbers.quantity(3.5, None) == "3.5"
     assert numbers.interval(None, 1.0) == ""
     assert numbers.interval(-0.3, 0.3, sign=True) == "[−0.30, +0.30]"
+
+
+def test_better_is_called_better(built):
+    method = "global-qsgd standard"
+    cells = {"equal": "no", "diff_mean": 0.9, "diff_low": 0.7, "diff_high": 1.1}
+    for panel in built.study.panels:
+        changed = replace(panel, summary=[{**r, **cells} if r["arm"] == method else r for r in panel.summary])
+        (line,) = [x for x in methods_view(changed, False).lines if x.cells["method"].raw == method]
+        assert line.cells["equal"].text == "better by 0.90 points"
