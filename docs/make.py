@@ -14,7 +14,6 @@ import itertools
 import json
 import textwrap
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -33,7 +32,7 @@ from docs.measured import files as advice_known
 from docs.ngrams import ngram_bits
 from reference_impls.catalogue import BUILT_IN
 from reference_impls.facts import facts
-from reference_impls.registry import create, info
+from reference_impls.registry import create
 from report.drawing.numbers import weight
 from report.drawing.theme import FAMILIES
 from report.rendering import slug
@@ -46,8 +45,8 @@ from suite.analysis.published import SESSION, STUDY_FACTS, documents_root
 from suite.analysis.speed_columns import CONFIRMED, session_facts_path
 from suite.analysis.tables import Row, read_frame, read_table, table_path
 from suite.claims import columns as claims_record
-from suite.claims.claim import WORDS, load_claims
-from suite.claims.columns import CLAIMS, statements
+from suite.claims.claim import load_claims
+from suite.claims.columns import CLAIMS
 from suite.runs.files import write_atomic
 from suite.runs.sweep import Sweep
 from suite.timing.spec import SessionSpec
@@ -548,42 +547,28 @@ def _cell(text: str) -> str:
 
 
 def methods(root: Path) -> str:
-    """Every method of the catalogue by family: its paper, what it sends, how it differs, what came of claims."""
+    """A table a family: every method of the catalogue, its paper with what came of its claims, and what it sends."""
     titles = {claim.paper.arxiv: claim.paper.title for claim in load_claims(ROOT / "results")}
-    places: dict[str, str] = {}
-    words: dict[str, Counter[str]] = {}
-    for row in statements(read_table(table_path(root, CLAIMS), CLAIMS)):
-        places.setdefault(row["arxiv"], row["paper"])
-        words.setdefault(row["arxiv"], Counter())[row["verdict"]] += 1
+    places = {row["arxiv"]: row["paper"] for row in read_table(table_path(root, CLAIMS), CLAIMS)}
     parts: list[str] = []
-    first: dict[str, str] = {}
     for family, about in FAMILIES.items():
-        parts.append(f"## {about[0].upper()}{about[1:]}")
+        rows = []
         for name, entry in BUILT_IN.items():
             if entry.family != family:
                 continue
-            known = info(name)
-            parts += [f"### {name}", f"{entry.summary[0].upper()}{entry.summary[1:]}."]
-            lines = []
+            paper = ""
             if entry.paper:
                 title = titles.get(entry.paper, f"arXiv {entry.paper}")
-                lines.append(f"Paper: [{title}](https://arxiv.org/abs/{entry.paper})")
-            lines.append(f"Sends: {_sent(name)}")
-            if known.differences:
-                before = first.setdefault(known.differences, name)
-                lines.append(
-                    f"Differences: {known.differences if before == name else f'as [`{before}`](#{before})'}"
-                )
-            if entry.paper in words:
-                verdicts = ", ".join(f"{words[entry.paper][w]} {w}" for w in WORDS if words[entry.paper][w])
-                anchor = slug(places[entry.paper].replace("/", ""))
-                lines.append(f"[Claims of the paper](claims.md#{anchor}): {verdicts}")
-            parts.append("\n".join(f"- {line.rstrip('.')}." for line in lines))
+                paper = f"[{_cell(title)}](https://arxiv.org/abs/{entry.paper})"
+            if entry.paper in places:
+                paper += f" ([claims](claims.md#{slug(places[entry.paper].replace('/', ''))}))"
+            rows.append((f"`{name}`", _cell(entry.summary), paper, _sent(name)))
+        parts += [f"## {about[0].upper()}{about[1:]}", markdown(("name", "method", "paper", "bits"), rows)]
     return "\n\n".join(parts)
 
 
 def _sent(name: str) -> str:
-    """Bits that a rank sends a parameter by kind of step, of 8 workers, and the formula where one is declared."""
+    """Bits that a rank sends a parameter by kind of step, of 8 workers."""
     known = facts(create(name), sizes=(WORKERS,))
     if not known.bits:
         return known.needs or known.refused.get(WORKERS, "") or "not declared"
@@ -591,8 +576,7 @@ def _sent(name: str) -> str:
     for kind, cost in known.bits[WORKERS].items():
         least, most = cost if isinstance(cost, tuple) else (cost, cost)
         costs.append(f"{kind} {least:.3g}" if least == most else f"{kind} {least:.3g} to {most:.3g}")
-    formula = f" (`{_cell(known.traits.bits)}`)" if known.traits and known.traits.bits else ""
-    return f"{'; '.join(costs)} bits a parameter{formula}"
+    return "; ".join(costs)
 
 
 def front() -> Iterator[tuple[Path, str]]:

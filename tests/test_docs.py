@@ -186,7 +186,7 @@ def test_what_is_generated_is_up_to_date() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"[{len(BUILT_IN)} methods](docs/methods.md)" in readme
     for name in BUILT_IN:
-        assert f"\n### {name}\n" in (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+        assert f"\n| `{name}` | " in (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     for verb in VERBS:
         assert f"\n### bandwise {verb}\n" in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 
