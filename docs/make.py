@@ -44,9 +44,9 @@ from suite.analysis.export import OF_SESSION, OF_SWEEP
 from suite.analysis.published import SESSION, STUDY_FACTS, documents_root
 from suite.analysis.speed_columns import CONFIRMED, session_facts_path
 from suite.analysis.tables import Row, read_frame, read_table, table_path
-from suite.claims import columns as claims_record
-from suite.claims.claim import load_claims
-from suite.claims.columns import CLAIMS
+from suite.claims.claim import WORDS, load_claims
+from suite.claims.columns import CLAIMS, MEASURED, PARTS, deciding, effect, group_of, statements
+from suite.claims.verdict import COUNTS_AS
 from suite.runs.files import write_atomic
 from suite.runs.sweep import Sweep
 from suite.timing.spec import SessionSpec
@@ -58,7 +58,10 @@ KINDS: Final = MappingProxyType({"sweep": Sweep, "session": SessionSpec, "profil
 """The files that people write."""
 FRONT: Final = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("cli", "file-formats", "findings", "methods", "studies")),
+    *(
+        ROOT / "docs" / f"{name}.md"
+        for name in ("claims", "cli", "file-formats", "findings", "methods", "studies")
+    ),
 )
 """README and the pages with blocks of its kinds."""
 FRONT_STUDY, FRONT_SHARDING = "language", "iid"
@@ -133,12 +136,6 @@ ANSWERED: Final = MappingProxyType(
 FRONT_QUESTION: Final = "--params 110e6 --workers 16 --rate 1gbit --compute-ms 180"
 WORKERS: Final = 8
 """For which `docs/methods.md` says what a worker sends."""
-
-
-def decided() -> Iterator[tuple[Path, str]]:
-    """The page of claims, of published tables where there are any."""
-    text = claims_record.DOCUMENT.read_text(encoding="utf-8")
-    yield claims_record.DOCUMENT, claims_record.filled(text, documents_root(ROOT / "results"))
 
 
 # ---- README ----------------------------------------------------------------------------------------------------------------
@@ -579,18 +576,45 @@ def _sent(name: str) -> str:
     return "; ".join(costs)
 
 
+def counts(root: Path) -> str:
+    """Statements of papers by whether they were measured and by who says it."""
+    rows = statements(read_table(table_path(root, CLAIMS), CLAIMS))
+    lines = []
+    for group in MEASURED:
+        for who, own in (("the authors", True), ("others, or ours", False)):
+            words = [row["verdict"] for row in rows if group_of(row) == group and row["own"] is own]
+            lines.append([group, who, *(words.count(word) for word in WORDS), len(words)])
+    return markdown(("kind", "said by", *WORDS, "all"), lines)
+
+
+def claims_of(root: Path, file: str) -> str:
+    """The claims of one file, a line each."""
+    rows, parts = (read_table(table_path(root, table), table) for table in (CLAIMS, PARTS))
+    lines = []
+    for row in (one for one in rows if one["file"] == f"{file}.yaml"):
+        mine = [part for part in parts if part["claim"] == row["claim"]]
+        part, many = deciding(row, mine), sum(one["role"] == "part" for one in mine)
+        shown = row["why"]
+        if part is not None:
+            shown = effect(part) + (f", one of {many}" if many > 1 else "")
+            shown += f"; {row['why']}" if COUNTS_AS in (row["why"] or "") else ""
+        decided = [None, None] if part is None else [_cell(part["bar"]), part["n"]]
+        said = [f"`{row['claim']}`", _cell(row["statement"]), _cell(row["said_by"]), row["kind"]]
+        lines.append([*said, f"*{row['verdict']}*", _cell(shown), *decided])
+    return markdown(("claim", "what", "said by", "kind", "verdict", "effect", "bar", "n"), lines)
+
+
 def front() -> Iterator[tuple[Path, str]]:
     """README and the pages that stand on the same tables and declarations."""
     blocks: dict[str, Callable[..., str]] = {
         "picture": picture, "answer": answer, "regime": regime, "worth": worth, "ranks": ranks,
         "advice": advice, "verbs": verbs, "methods": methods, "keys": keys, "columns": columns,
+        "counts": counts, "claims": claims_of,
     }  # fmt: skip
     for page in FRONT:
         yield page, fill(page.read_text(encoding="utf-8"), documents_root(ROOT / "results"), blocks)
 
 
 if __name__ == "__main__":
-    for path, text in itertools.chain(
-        advice_known(), decided(), front()
-    ):  # README shows what is known by then
+    for path, text in itertools.chain(advice_known(), front()):  # README shows what is known by then
         write_atomic(path, text)

@@ -13,7 +13,7 @@ from report.rendering import ALONE, Links, ReportError, write_page
 from suite.analysis.document import rows_of
 from suite.analysis.published import origin_words
 from suite.claims.claim import JUDGED, WORDS
-from suite.claims.columns import CLAIMS, GROUPS, PARTS, deciding, effect, group_of, statements
+from suite.claims.columns import CLAIMS, MEASURED, PARTS, deciding, effect, group_of, statements
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def tally(claims: Sequence[Row]) -> str:
         return ", ".join(f"{words.count(word)} {word}" for word in WORDS if word in words)
 
     once = statements(claims)
-    groups = [(name, [row for row in once if group_of(row) == name]) for name in GROUPS]
+    groups = [(name, [row for row in once if group_of(row) == name]) for name in MEASURED]
     return "; ".join(f"{name}: {len(rows)}, {counted(rows)}" for name, rows in groups if rows)
 
 

@@ -1,20 +1,17 @@
 """The verdicts on record: their columns, one row a claim and one a part of it, and how a row reads in words and figures.
 
-The command line, the page and `docs/claims.md` say it alike; the tables of that document are made here, of blocks as
-`suite.analysis.document` says.
+The command line, the page and `docs/claims.md` say it alike.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from suite.analysis.columns import Table, described
-from suite.analysis.document import Blocks, DocumentError, fill, markdown, missing, rows_of
 from suite.analysis.tables import Row
-from suite.claims.claim import COUNTS_AS, JUDGED, WORDS, Word, combine
+from suite.claims.claim import JUDGED, Word
+from suite.claims.verdict import combine
 
 CLAIMS: Final = Table(
     "claims",
@@ -56,11 +53,7 @@ PARTS: Final = Table(
         *described("int", part="number, from 1"),
         *described("text", what="the number in words", bar="side and threshold", unit="of the number"),
         *described(
-            "float",
-            effect="the number",
-            low="its interval",
-            high="its upper end",
-            level="of the interval",
+            "float", effect="the number", low="of its interval", high="its upper end", level="its own"
         ),
         *described("int", n="pairs of seeds, or rounds"),
         *described("float", could_see="half the interval's width: the smallest effect this n could see"),
@@ -70,13 +63,13 @@ PARTS: Final = Table(
 )
 
 VERDICT_TABLES: Final = (CLAIMS, PARTS)
-GROUPS: Final = ("measured", "not measured")
+MEASURED: Final = ("measured", "not measured")
 """Of claims. Counts of one are never added to those of the other."""
 
 
 def group_of(row: Row) -> str:
-    """To which of `GROUPS` a claim on record belongs."""
-    return GROUPS[row["kind"] not in JUDGED]
+    """To which of `MEASURED` a claim on record belongs."""
+    return MEASURED[row["kind"] not in JUDGED]
 
 
 def statements(rows: Sequence[Row]) -> list[Row]:
@@ -111,15 +104,13 @@ def deciding(row: Row, parts: Sequence[Row]) -> Row | None:
 
 def effect(part: Row) -> str:
     """``-4.85 [-5.24, -4.45] points``; why there is none. The level stands where it is not 95 %."""
-    value, low, high = part["effect"], part["low"], part["high"]
-    if value is None:
+    if part["effect"] is None or part["low"] is None or part["high"] is None:
         return part["reason"] or "nothing measured"
+    value, low, high = (
+        figure(part[one], signed=part["unit"] != "times") for one in ("effect", "low", "high")
+    )
     tail = f" {part['unit']}" if part["unit"] else ""
-    if low is None or high is None:
-        return figure(value) + tail
-    value, low, high = (figure(one, signed=part["unit"] != "times") for one in (value, low, high))
-    level = 100 * (part["level"] or 0.95)
-    wide = "" if level == 95 else f" ({level:.3g} %)"
+    wide = "" if part["level"] == 0.95 else f" ({100 * part['level']:.3g} %)"
     return f"{value} [{low}, {high}]{tail}{wide}"
 
 
@@ -133,74 +124,3 @@ def figure(value: float, *, signed: bool = False) -> str:
     if abs(value) >= 1e6 or abs(value) < 1e-3:
         return f"{sign}{value:.2g}"
     return f"{sign}{value:.2f}" if abs(value) >= 0.05 else f"{sign}{value:.2g}"
-
-
-# ---- the tables of the document
-
-DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "claims.md"
-WRITTEN: Final = "bandwise claims --write"
-
-
-def filled(text: str, results_root: Path) -> str:
-    """The document with its blocks made anew."""
-    return fill(text, results_root, BLOCKS)
-
-
-def counts(root: Path) -> str:
-    """Statements by whether they were measured and by who says it."""
-    found = rows_of(root, CLAIMS)
-    if found is None:
-        return missing(WRITTEN)
-    rows = statements(found)
-
-    def line(name: str, who: str, some: list[Row]) -> list[object]:
-        words = [row["verdict"] for row in some]
-        return [name, who, *(words.count(word) for word in WORDS), len(some)]
-
-    lines = [
-        line(name, who, [row for row in rows if group_of(row) == name and row["own"] is own])
-        for name in GROUPS
-        for who, own in (("the authors", True), ("others, or ours", False))
-    ]
-    return markdown(("kind", "said by", *WORDS, "all"), lines)
-
-
-def of_file(root: Path, file: str) -> str:
-    """The claims of one file, a line each."""
-    rows, parts = rows_of(root, CLAIMS), rows_of(root, PARTS)
-    if rows is None or parts is None:
-        return missing(WRITTEN)
-    own = [row for row in rows if row["file"] == f"{file}.yaml"]
-    if not own:
-        raise DocumentError(f"no claim of claims/{file}.yaml is on record: {WRITTEN}, or another name")
-    return markdown(
-        ("claim", "what", "said by", "kind", "verdict", "effect", "bar", "n"),
-        [_line(row, parts) for row in own],
-    )
-
-
-def _line(row: Row, parts: list[Row]) -> list[object]:
-    mine = [part for part in parts if part["claim"] == row["claim"]]
-    part = deciding(row, mine)
-    count = sum(one["role"] == "part" for one in mine)
-    more = f", one of {count}" if count > 1 else ""
-    shown = "" if part is None else effect(part) + more
-    if COUNTS_AS in (row["why"] or ""):
-        shown += f"; {row['why']}"
-    return [
-        f"`{row['claim']}`",
-        _cell(row["statement"]),
-        _cell(row["said_by"]),
-        row["kind"],
-        f"*{row['verdict']}*",
-        _cell(shown) if part is not None else _cell(row["why"]),
-        "" if part is None else _cell(part["bar"]),
-        None if part is None else part["n"],
-    ]
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ").strip()
-
-
-BLOCKS: Final[Blocks] = MappingProxyType({"counts": counts, "claims": of_file})

@@ -39,7 +39,6 @@ from suite.claims.claim import STEPS_OF, WORTH_OF, Claim, ClaimError, Part
 from suite.claims.verdict import Found, Judged, of_found
 from suite.runs.plan import make_plan
 from suite.runs.sweep import load_sweep
-from suite.timing.spec import UnknownSessionError, load_session
 from suite.workloads import get
 
 SESSIONS: Final = 3
@@ -48,30 +47,18 @@ SESSIONS: Final = 3
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a study: its runs, and the rows of its tables by arm. about: what the study's facts say of it."""
+    """One cell of a study: its runs, and the rows of its tables by arm. higher: of its metric, whether higher is better."""
 
     study: str
+    place: Row
     runs: pd.DataFrame
     summary: Mapping[str, Row]
     worth: Mapping[str, Row]
-    about: Mapping[str, Any]
-
-    @property
-    def label(self) -> str:
-        """The workload's."""
-        return str(self.runs["workload"].iloc[0])
+    higher: bool
 
     def family(self, arm: str) -> str:
         """The uncompressed run of an arm's optimizer."""
         return self.summary[arm]["baseline"] or arm
-
-    def controls(self, family: str) -> list[Row]:
-        """Rows of a family's negative controls."""
-        return [
-            row
-            for row in self.summary.values()
-            if row["control"] and row["baseline"] == family and row["algorithm"] != ONE_WORKER
-        ]
 
 
 def judge_measured(root: Path, claim: Claim, parts: Sequence[Part]) -> list[Judged]:
@@ -97,18 +84,18 @@ def _judged(root: Path, claim: Claim, part: Part, families: Iterable[str]) -> Ju
     cell = _cell(root, claim, part)
     if cell is None:
         return of_found(part, Found(doubts=(f"study {part.study or claim.study} is not published yet",)))
+    higher = True
     if claim.kind == "speed":
-        found, higher = _net(root, claim, part, cell), True
+        found = _net(root, claim, part, cell)
     elif part.quantity == WORTH_OF:
-        found, higher = _worth(root, claim, part, cell), True
+        found = _worth(root, claim, part, cell)
     else:
-        found = _difference(claim, part, cell)
-        higher = _higher(part, cell)
-    every = [*_of_the_claim(claim, cell)]
+        found, higher = _difference(claim, part, cell), _higher(part, cell)
+    doubts = [*_of_the_claim(claim, cell)]
     if part.quantity != STEPS_OF:
-        every += [*_of_controls(part, cell, families), *_of_tuning(part, cell)]
-    every += found.doubts
-    return of_found(part, replace(found, doubts=tuple(dict.fromkeys(every))), higher_is_better=higher)
+        doubts += [*_of_controls(part, cell, families), *_of_tuning(part, cell)]
+    doubts += found.doubts
+    return of_found(part, replace(found, doubts=tuple(dict.fromkeys(doubts))), higher_is_better=higher)
 
 
 # ---- numbers
@@ -117,48 +104,45 @@ def _judged(root: Path, claim: Claim, part: Part, families: Iterable[str]) -> Ju
 def _difference(claim: Claim, part: Part, cell: Cell) -> Found:
     """Arm less the other, paired by seed: a t interval that the choice of both learning rates widens."""
     own, other = (cell.runs[cell.runs["arm"] == arm] for arm in (part.arm, part.against))
-    column = "nll" if part.quantity == "nll" else "value"
     done = [side.loc[side["status"] == "done", ["seed", "value", "nll"]] for side in (own, other)]
     pairs = done[0].merge(done[1], on="seed", suffixes=("", "_against")).sort_values("seed")
-    lost = int((own["status"] == "diverged").sum())
-    doubts = []
+    n, lost, doubts = len(pairs), int((own["status"] == "diverged").sum()), []
     if stale := int(own["stale"].sum() + other["stale"].sum()):
         doubts.append(f"{stale} runs come from another source of their method: run the sweep again")
-    if len(pairs) and all((pairs[one] == pairs[f"{one}_against"]).all() for one in ("value", "nll")):
+    if n and all((pairs[one] == pairs[f"{one}_against"]).all() for one in ("value", "nll")):
         doubts.append(
             f"every run of {part.arm} ends with the numbers of {part.against}: one training by construction"
         )
-    if len(pairs) < MINIMUM_FOR_INTERVAL:
+    if n < MINIMUM_FOR_INTERVAL:
         if not lost:
-            doubts.append(f"{len(pairs)} pairs of seeds finished, {MINIMUM_FOR_INTERVAL} are needed")
-        return Found(n=len(pairs), lost=lost, doubts=tuple(doubts))
+            doubts.append(f"{n} pairs of seeds finished, {MINIMUM_FOR_INTERVAL} are needed")
+        return Found(n=n, lost=lost, doubts=tuple(doubts))
+    column = "nll" if part.quantity == "nll" else "value"
     found = paired_difference(pairs[column].tolist(), pairs[f"{column}_against"].tolist(), part.level)
     squares = (row["tuning_sd"] ** 2 for row in _tuned(part, cell) if row["tuning_sd"] is not None)
-    choice = math.sqrt(sum(squares)) * float(stats.t.ppf(0.5 + part.level / 2, found.n - 1))
-    half = math.hypot((found.high - found.low) / 2, choice)
-    few = f"{len(pairs)} of {claim.planned} seeds" if len(pairs) < claim.planned else ""
-    middle = found.estimate
-    return Found(middle, middle - half, middle + half, found.n, few, lost, tuple(doubts))
+    choice = math.sqrt(sum(squares)) * float(stats.t.ppf(0.5 + part.level / 2, n - 1))
+    half, middle = math.hypot((found.high - found.low) / 2, choice), found.estimate
+    few = f"{n} of {claim.planned} seeds" if n < claim.planned else ""
+    return Found(middle, middle - half, middle + half, n, few, lost, tuple(doubts))
 
 
 def _worth(root: Path, claim: Claim, part: Part, cell: Cell) -> Found:
     """Steps of the reference, as a share of its budget 1; the table has 95 % intervals, others are made anew of the runs."""
     row = cell.worth.get(part.arm)
     if row is None:
-        return Found(
-            doubts=(f"study {cell.study} has no table of what trainings are worth, with {part.arm}",)
-        )
+        why = f"study {cell.study} has no table of what trainings are worth, with {part.arm}"
+        return Found(doubts=(why,))
     doubts = (row["reason"] or "it has no number",) if row["worth"] is None else ()
     few = f"{row['n']} of {claim.planned} seeds" if row["n"] < claim.planned else ""
-    low, high = row["low"], row["high"]
+    ends = row["low"], row["high"]
     if part.level != LEVEL and not doubts:
-        low, high = _worth_at(root, part, cell)
-    return Found(row["worth"], low, high, row["n"], few, row["n_diverged"], doubts)
+        ends = _worth_at(root, part, cell)
+    return Found(row["worth"], *ends, row["n"], few, row["n_diverged"], doubts)
 
 
 def _worth_at(root: Path, part: Part, cell: Cell) -> tuple[float, float]:
     """Ends of the interval of what an arm's training is worth, at the part's level."""
-    study, place = study_of(make_plan(load_sweep(cell.study))), tuple(cell.runs[CELL].iloc[0])
+    study, place = study_of(make_plan(load_sweep(cell.study))), tuple(cell.place.values())
     runs = runs_at_all_budgets(root, cell.study)
     if runs is None:
         raise TableError(f"study {cell.study} has no runs at other budgets: publish it again")
@@ -167,62 +151,48 @@ def _worth_at(root: Path, part: Part, cell: Cell) -> tuple[float, float]:
     return found.low, found.high
 
 
-def _planned_links(session: str) -> set[str]:
-    try:
-        return {link.label for link in load_session(session).links}
-    except UnknownSessionError:
-        return set()
-
-
 def _net(root: Path, claim: Claim, part: Part, cell: Cell) -> Found:
     """The net speedup on a link, or what it is over that of one worker alone. At a bar of 1 the panel's own word holds it
     back, by Holm over its methods.
     """
-    table = find_frame(root, NET, f"{SESSION}{claim.session}")
-    if table is None:
+    place = {"link": part.link, "sharding": cell.place["sharding"], "arm": part.arm}
+    rows, arms = (_of_session(root, table, claim, place) for table in (NET, ARMS))
+    if rows is None:
         return Found(doubts=(f"net speedups of session {claim.session} are not published yet",))
-    wanted = {"link": part.link, "sharding": cell.runs["sharding"].iloc[0], "arm": part.arm}
-    rows = rows_of(table[(table[list(wanted)] == list(wanted.values())).all(axis="columns")])
-    if part.link not in set(table["link"]) and part.link in _planned_links(str(claim.session)):
-        return Found(doubts=(f"session {claim.session} was not held over {part.link} yet",))
     if not rows:
-        asked = ", ".join(f"{name} {value}" for name, value in wanted.items())
+        asked = ", ".join(f"{name} {value}" for name, value in place.items())
         raise _error(claim, part, f"session {claim.session} has no net speedup with {asked}")
-    (row,) = rows
-    doubts = []
+    (row,), doubts = rows, []
     if row["net"] is None:
         doubts.append(row["reason"] or "no net speedup was measured")
     if row["sessions"] < SESSIONS:
         doubts.append(f"the session was held {row['sessions']} times, {SESSIONS} are needed")
     if part.quantity == STEPS_OF:
-        if not _one_kind(root, claim, wanted):
+        if [one["composition"] for one in arms or ()] != ["one kind"]:
             doubts.append(f"steps of {part.arm} are of several kinds, so that its seconds are composed")
-        middle, low, high = (
-            None if row[name] is None else 1 / row[name] for name in ("time", "time_high", "time_low")
-        )
+        times = (row[name] for name in ("time", "time_high", "time_low"))
+        middle, low, high = (None if time is None else 1 / time for time in times)
         return Found(middle, low, high, row["rounds"], doubts=tuple(doubts))
     if row["check"] != CONFIRMED:
         doubts.append(f"direct runs of {part.arm} itself do not confirm its seconds")
     number, word = ("over", "alone") if part.against else ("net", "plain")
     if part.against and cell.summary[part.against]["algorithm"] != ONE_WORKER:
-        raise _error(
-            claim, part, f"a net speedup is over plain training or one worker alone, not over {part.against}"
-        )
+        why = f"a net speedup is over plain training or one worker alone, not over {part.against}"
+        raise _error(claim, part, why)
     if row[number] is None and row["net"] is not None:
         doubts.append("its net speedup over that of one worker alone is not known")
     open_ = part.threshold == 1 and row[word] == "undecided"
     held_back = "by Holm over the methods of its link it is undecided" if open_ else ""
-    ends_of = row[f"{number}_low"], row[f"{number}_high"]
-    return Found(row[number], *ends_of, row["n"], doubts=tuple(doubts), held_back=held_back)
+    ends = row[f"{number}_low"], row[f"{number}_high"]
+    return Found(row[number], *ends, row["n"], doubts=tuple(doubts), held_back=held_back)
 
 
-def _one_kind(root: Path, claim: Claim, place: Mapping[str, Any]) -> bool:
-    """Whether the steps of an arm on a link are all alike, so that its seconds are measured as they are."""
-    arms = find_frame(root, ARMS, f"{SESSION}{claim.session}")
-    if arms is None:
-        return False
-    row = arms[(arms[list(place)] == list(place.values())).all(axis="columns")]
-    return row["composition"].tolist() == ["one kind"]
+def _of_session(root: Path, table: Table, claim: Claim, place: Mapping[str, Any]) -> list[Row] | None:
+    """Rows of a table of the claim's session at a place; None where there is no such table."""
+    frame = find_frame(root, table, f"{SESSION}{claim.session}")
+    if frame is None:
+        return None
+    return rows_of(frame[(frame[list(place)] == list(place.values())).all(axis="columns")])
 
 
 # ---- doubts
@@ -231,27 +201,29 @@ def _one_kind(root: Path, claim: Claim, place: Mapping[str, Any]) -> bool:
 def _of_the_claim(claim: Claim, cell: Cell) -> Iterator[str]:
     if claim.written == "after":
         yield "it was stated after its runs had been looked at"
-    workload = get(cell.label.partition("(")[0])
+    label = str(cell.place["workload"])
+    workload = get(label.partition("(")[0])
     if workload.no_verdict:
-        yield f"{cell.label} supports no verdict: {workload.no_verdict}"
+        yield f"{label} supports no verdict: {workload.no_verdict}"
     if workload.shared_examples:
-        yield f"all seeds of {cell.label} share {workload.shared_examples:,} examples, so that they are not independent"
+        yield f"all seeds of {label} share {workload.shared_examples:,} examples, so that they are not independent"
 
 
 def _of_controls(part: Part, cell: Cell, families: Iterable[str]) -> Iterator[str]:
     """Controls of the claim's own families, held against a part's bar."""
+    bar = 0.0 if part.link else abs(part.threshold - 1 if part.quantity == WORTH_OF else part.threshold)
     for family in sorted(families):
-        controls = cell.controls(family)
-        if not controls:
+        losses = {
+            row["arm"]: _sure_loss(part, cell, row)
+            for row in cell.summary.values()
+            if row["control"] and row["baseline"] == family and row["algorithm"] != ONE_WORKER
+        }
+        weakest = min(losses, key=lambda arm: losses[arm], default="")
+        if not losses:
             yield f"no negative control of {family} ran in {cell.study}"
-            continue
-        losses = {row["arm"]: _sure_loss(part, cell, row) for row in controls}
-        if hidden := sorted(arm for arm, loss in losses.items() if loss <= 0):
+        elif hidden := sorted(arm for arm, loss in losses.items() if loss <= 0):
             yield f"{', '.join(hidden)} cannot be told from {family}"
-            continue
-        weakest = min(losses, key=lambda arm: losses[arm])
-        bar = 0.0 if part.link else abs(part.threshold - 1 if part.quantity == WORTH_OF else part.threshold)
-        if bar > losses[weakest] / 2:
+        elif bar > losses[weakest] / 2:
             yield (
                 f"the bar of {bar:.3g} is more than half of the {losses[weakest]:.3g} that the weakest control of {family}, "
                 f"{weakest}, surely loses"
@@ -263,8 +235,8 @@ def _sure_loss(part: Part, cell: Cell, control: Row) -> float:
     if control["n_diverged"] == control["n"]:
         return math.inf
     if part.quantity == WORTH_OF:
-        row = cell.worth.get(control["arm"])
-        return 0.0 if row is None or row["high"] is None else 1 - row["high"]
+        high = cell.worth.get(control["arm"], {}).get("high")
+        return 0.0 if high is None else 1 - high
     stem = "nll_diff" if part.quantity == "nll" else "diff"
     low, high = control[f"{stem}_low"], control[f"{stem}_high"]
     if low is None or high is None:
@@ -273,14 +245,13 @@ def _sure_loss(part: Part, cell: Cell, control: Row) -> float:
 
 
 def _of_tuning(part: Part, cell: Cell) -> Iterator[str]:
-    arms = [arm for arm in (part.arm, part.against) if arm]
-    pinned = [arm for arm in arms if cell.summary[arm]["lr_edge"] is None]
-    if pinned:
+    edge_of = {arm: cell.summary[arm]["lr_edge"] for arm in (part.arm, part.against) if arm}
+    if None in edge_of.values():
         yield f"learning rates were pinned in {cell.study}, not tuned"
-    if edges := [arm for arm in arms if cell.summary[arm]["lr_edge"]]:
+    if edges := [arm for arm, edge in edge_of.items() if edge]:
         yield f"the learning rate of {' and '.join(edges)} lies on an edge of what was tried"
-    rows = _tuned(part, cell)
-    if not pinned and (not rows or any(row["tuning_sd"] is None for row in rows)):
+    errors = [row["tuning_sd"] for row in _tuned(part, cell)]
+    if None not in edge_of.values() and (not errors or None in errors):
         yield "the choice of learning rates is no part of its interval: tune by two seeds or more"
 
 
@@ -299,39 +270,31 @@ def _cell(root: Path, claim: Claim, part: Part) -> Cell | None:
     if runs is None:
         return None
     own = runs[runs["arm"] == part.arm]
-    for name in CELL:
+    for name in ("sharding", "world_size"):
         if wanted := getattr(part, name):
             own = own[own[name] == wanted]
-    cells = own[CELL].drop_duplicates().sort_values(CELL)
+    cells = own[CELL].drop_duplicates()
     if len(cells) != 1:
-        have = "; ".join(", ".join(str(one) for one in cell.values()) for cell in rows_of(cells)) or "none"
-        raise _error(
-            claim,
-            part,
-            f"it means one cell of study {study} with the arm {part.arm}; found: {have}. Give workload, sharding and world_size",
-        )
+        why = f"study {study} has {len(cells)} cells with the arm {part.arm}: give sharding and world_size of one"
+        raise _error(claim, part, why)
     (place,) = rows_of(cells)
     facts = json.loads(facts_path(source(root, study).root, study).read_text(encoding="utf-8"))
     about: Row = next((one for one in facts["workloads"] if place.items() <= one.items()), {})
-    summary, worth = (_by_arm(root, table, study, cells) for table in (SUMMARY, WORTH))
-    cell = Cell(study, runs.merge(cells), summary, worth, about)
+    summary, worth = (
+        {} if (frame := find_frame(root, table, study)) is None
+        else {row["arm"]: row for row in rows_of(frame.merge(cells))}
+        for table in (SUMMARY, WORTH)
+    )  # fmt: skip
+    metric = about["metric"]
     if part.against and part.against not in summary:
-        there = ", ".join(map(str, place.values()))
-        raise _error(claim, part, f"study {study} has no arm {part.against} on {there}")
-    if part.quantity not in (about["metric"], "nll", WORTH_OF) and claim.kind == "training":
-        measured = f"its study measures {about['metric']}, nll and {WORTH_OF}, not {part.quantity}"
-        raise _error(claim, part, measured)
-    return cell
-
-
-def _by_arm(root: Path, table: Table, study: str, cells: pd.DataFrame) -> dict[str, Row]:
-    """Rows of a table in these cells; none where there is no such table."""
-    frame = find_frame(root, table, study)
-    return {} if frame is None else {row["arm"]: row for row in rows_of(frame.merge(cells))}
+        raise _error(claim, part, f"study {study} has no arm {part.against} on {place['workload']}")
+    if claim.kind == "training" and part.quantity not in (metric, "nll", WORTH_OF):
+        raise _error(claim, part, f"its study measures {metric}, nll and {WORTH_OF}, not {part.quantity}")
+    return Cell(study, place, runs.merge(cells), summary, worth, about["direction"] == "higher")
 
 
 def _higher(part: Part, cell: Cell) -> bool:
-    return bool(cell.about["direction"] == "higher") and part.quantity != "nll"
+    return cell.higher and part.quantity != "nll"
 
 
 def _error(claim: Claim, part: Part, what: str) -> ClaimError:

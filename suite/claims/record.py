@@ -12,8 +12,6 @@ from suite.claims.columns import CLAIMS, PARTS
 from suite.claims.measured import judge_measured
 from suite.claims.verdict import Judged, Judgement, of_claim
 
-AT_OUR_SCALE = "at our scale"
-
 
 def judge(root: Path, claim: Claim) -> Judgement:
     """One claim, from tables."""
@@ -40,7 +38,7 @@ def claim_row(one: Judgement) -> Row:
         "kind": claim.kind,
         "sources": ", ".join(claim.sources),
         "decision": claim.decision,
-        "scale": f"{AT_OUR_SCALE}: {claim.scale}" if claim.kind in JUDGED else claim.scale,
+        "scale": f"at our scale: {claim.scale}" if claim.kind in JUDGED else claim.scale,
         "verdict": one.word,
         "why": one.why,
         "written": WRITTEN[claim.written] if claim.kind in JUDGED else "",
@@ -92,7 +90,7 @@ def recorded(root: Path) -> tuple[list[Row], list[Row]]:
 
 
 def differences(
-    judged: Sequence[Judgement], on_record: tuple[Iterable[Row], Iterable[Row]], *, whole: bool = False
+    judged: Sequence[Judgement], on_record: tuple[Sequence[Row], Sequence[Row]], *, whole: bool = False
 ) -> list[str]:
     """What the record no longer says truly of these claims, a sentence each.
 
@@ -104,25 +102,23 @@ def differences(
     Returns:
         The sentences, in order of the claims.
     """
-    known = {row["claim"]: row for row in on_record[0]}
-    bars: dict[str, set[tuple[object, ...]]] = {}
-    for part in on_record[1]:
-        bars.setdefault(part["claim"], set()).add(_bar(part))
+    rows, parts = on_record
+    known = {row["claim"]: row for row in rows}
     found = []
     for one in judged:
-        row, name = known.get(one.claim.id), one.claim.id
+        name, row = one.claim.id, known.pop(one.claim.id, None)
         if row is None:
             found.append(f"{name}: {one.word}, and nothing is on record")
         elif row["verdict"] != one.word:
             found.append(f"{name}: {one.word}, but {row['verdict']} is on record")
-        elif any((row[key] or "") != (cell or "") for key, cell in claim_row(one).items()) or bars.get(
-            name, set()
-        ) != set(map(_bar, part_rows(one))):
-            found.append(f"{name}: its text has changed since it was judged {row['verdict']}")
-    gone = set(known) - {one.claim.id for one in judged} if whole else set()
-    return found + [f"{name}: is on record and in no file" for name in sorted(gone)]
+        else:
+            then = [row, *(part for part in parts if part["claim"] == name)]
+            if _told(then) != _told([claim_row(one), *part_rows(one)]):
+                found.append(f"{name}: its text has changed since it was judged {one.word}")
+    return found + [f"{name}: is on record and in no file" for name in sorted(known if whole else ())]
 
 
-def _bar(part: Row) -> tuple[object, ...]:
-    """What a part asks for, of a row of the table."""
-    return tuple(part[name] or None for name in ("role", "part", "what", "bar", "unit", "level", "verdict"))
+def _told(rows: Sequence[Row]) -> set[tuple[object, ...]]:
+    """Rows without the numbers that were measured, in no order."""
+    measured = {"effect", "low", "high", "could_see"}
+    return {tuple(row[name] or None for name in sorted(row) if name not in measured) for row in rows}

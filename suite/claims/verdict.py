@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
+from typing import Final
 
-from suite.analysis.statistics import Interval
-from suite.analysis.summary import equivalence
-from suite.claims.claim import COUNTS_AS, Claim, Part, Side, Word, combine
+from suite.claims.claim import Claim, Part, Word
+
+COUNTS_AS: Final = "by the numbers; counts as"
+"""Stands in the reason of a verdict that is not what its numbers say."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What is known of a part: the number, with an interval where it was measured. reason: what to know beside it. lost: seeds
-    of the arm that diverged. doubts: why no verdict can rest on it. held_back: why an interval that decides does not."""
+    """What is known of a part: the number with its interval. reason: what to know beside it. lost: seeds of the arm that
+    diverged. doubts: why no verdict can rest on it. held_back: why an interval that decides does not."""
 
     effect: float | None = None
     low: float | None = None
@@ -54,15 +56,29 @@ class Judgement:
     claim: Claim
     word: Word
     why: str
-    parts: tuple[Judged, ...] = ()
-    premises: tuple[Judged, ...] = ()
+    parts: Sequence[Judged] = ()
+    premises: Sequence[Judged] = ()
 
 
-def of_interval(side: Side, threshold: float, low: float, high: float) -> Word:
+def combine(words: Sequence[Word], quantifier: str = "all") -> Word:
+    """One word for several parts: all of them have to hold, or any one ("up to")."""
+    if set(words) == {words[0]}:
+        return words[0]
+    if quantifier == "any":
+        return next(word for word in ("reproduced", "not run", "cannot tell", "undecided") if word in words)
+    if "not run" in words:
+        return "not run"
+    if "reproduced" in words:
+        return "partly"
+    return "contradicted" if "contradicted" in words else "cannot tell"
+
+
+def of_interval(side: str, threshold: float, low: float, high: float) -> Word:
     """The word of an interval. Touching the threshold is undecided."""
     if side == "within":
-        words: dict[str, Word] = {"yes": "reproduced", "no": "contradicted"}
-        return words.get(equivalence(Interval((low + high) / 2, low, high, 0, ""), threshold), "undecided")
+        if -threshold < low and high < threshold:
+            return "reproduced"
+        return "contradicted" if low >= threshold or high <= -threshold else "undecided"
     if low > threshold:
         return "reproduced" if side == "above" else "contradicted"
     if high < threshold:
@@ -79,11 +95,10 @@ def of_found(part: Part, found: Found, *, higher_is_better: bool = True) -> Judg
     if found.doubts:
         return Judged(part, found, "cannot tell", "; ".join(found.doubts))
     does_well = (part.side == "above") == higher_is_better or part.side == "within"
-    if found.lost and does_well:
-        return Judged(part, found, "contradicted", f"{found.lost} seeds of {part.arm} diverged")
+    if found.lost and (does_well or found.low is None):
+        word: Word = "contradicted" if does_well else "reproduced"
+        return Judged(part, found, word, f"{found.lost} seeds of {part.arm} diverged")
     if found.low is None or found.high is None:
-        if found.lost:
-            return Judged(part, found, "reproduced", f"{found.lost} seeds of {part.arm} diverged")
         raise ValueError(f"{part.what}: a number without an interval has a doubt that says why")
     word = of_interval(part.side, part.threshold, found.low, found.high)
     if word != "undecided" and found.held_back:
@@ -96,40 +111,30 @@ def of_found(part: Part, found: Found, *, higher_is_better: bool = True) -> Judg
 
 def of_claim(claim: Claim, parts: Sequence[Judged], premises: Sequence[Judged] = ()) -> Judgement:
     """The claim's verdict: its parts together, unless a premise does not hold, and as what the claim says it counts."""
-    kept = tuple(parts), tuple(premises)
     if not parts:
-        word: Word = "not comparable" if claim.kind == "not-comparable" else "not run"
-        return Judgement(claim, word, claim.because, *kept)
-    open_ = [one for one in premises if one.word != "reproduced"]
-    if open_:
+        idle: Word = "not comparable" if claim.kind == "not-comparable" else "not run"
+        return Judgement(claim, idle, claim.because)
+    words = [one.word for one in parts]
+    word = combine(words, claim.quantifier)
+    counted = claim.counts_as.get(word, word)
+    if open_ := [one for one in premises if one.word != "reproduced"]:
+        counted = "cannot tell"
         failed = "; ".join(f"{one.part.what} is {one.word}" for one in open_ if one.word != "cannot tell")
         why = f"a premise does not hold: {failed}" if failed else _doubts([*premises, *parts])
-        return Judgement(claim, "cannot tell", _awaited(claim, why), *kept)
-    word = combine([one.word for one in parts], claim.quantifier)
-    counted = claim.counts_as.get(word, word)
-    reasons = [one.reason for one in parts if one.reason]
-    why = reasons[0] if len(parts) == 1 and reasons else _tally(parts)
-    if word == "cannot tell":
+    elif word == "cannot tell":
         why = _doubts(parts)
     elif counted != word:
         why = f"{word} {COUNTS_AS} {counted}: {claim.because}"
-    if counted == "cannot tell":
-        why = _awaited(claim, why)
-    return Judgement(claim, counted, why, *kept)
+    elif len(parts) == 1:
+        why = parts[0].reason
+    else:
+        tally = ", ".join(f"{words.count(one)} {one}" for one in dict.fromkeys(words))
+        why = f"{tally} of {len(parts)}"
+    if counted == "cannot tell" and claim.awaits:
+        why = f"{why}. It takes {claim.awaits}"
+    return Judgement(claim, counted, why, parts, premises)
 
 
 def _doubts(parts: Sequence[Judged]) -> str:
     """All doubts, each once."""
     return "; ".join(dict.fromkeys(doubt for one in parts for doubt in one.found.doubts))
-
-
-def _awaited(claim: Claim, why: str) -> str:
-    """Why nothing can be told, with what would tell it."""
-    return f"{why}. It takes {claim.awaits}" if claim.awaits else why
-
-
-def _tally(parts: Sequence[Judged]) -> str:
-    if len(parts) == 1:
-        return ""
-    words = [one.word for one in parts]
-    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words)) + f" of {len(parts)}"

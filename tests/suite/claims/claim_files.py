@@ -13,6 +13,8 @@ from suite.analysis.published import facts_path
 from suite.analysis.speed_columns import ARMS, session_table_path
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
 from suite.analysis.tables import table_path, write_table
+from suite.claims.claim import Claim, read_claims
+from suite.runs.documents import YamlFile
 
 STUDY = "claims/made-up"
 
@@ -70,6 +72,11 @@ BASE = (90.0, 91.0, 92.0, 93.0, 94.0, 95.0)
 WORSE = (88.0, 88.9, 90.1, 91.0, 91.9, 93.1)
 CONTROL = (80.0, 81.1, 82.0, 83.0, 83.9, 85.0)
 """Loses 10 points to BASE."""
+
+
+def read_text(text: str, file: str) -> list[Claim]:
+    """The claims of one file's text."""
+    return read_claims(YamlFile.loads(text, file))
 
 
 def write_claims(root: Path, *claims: str) -> Path:

@@ -6,21 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from suite.analysis.document import DocumentError
-from suite.analysis.published import documents_root
+from docs.make import ROOT, claims_of, counts
 from suite.claims.claim import claims_folder, load_claims
-from suite.claims.columns import DOCUMENT, filled, statements
+from suite.claims.columns import statements
 from suite.claims.record import judge_all, write_record
 from tests.suite.claims.claim_files import BASE, OTHER, TRAINING, WORSE, write_claims, write_study
-
-RESULTS = Path(__file__).resolve().parents[3] / "results"
-BLOCK = "<!-- table: claims a-paper -->\n<!-- end of table -->"
-
-
-def test_the_document_is_what_the_tables_make_it() -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
-    assert filled(text, documents_root(RESULTS)) == text, "`make docs` makes another docs/claims.md"
-
 
 IDLE = """\
   - id: made-up-vast
@@ -40,11 +30,11 @@ def record(root: Path, *claims: str) -> None:
 
 def test_what_was_measured_is_counted_apart_from_what_was_not(tmp_path: Path) -> None:
     record(tmp_path, TRAINING, OTHER.replace("label: abstract", "label: derived"), IDLE)
-    lines = filled("<!-- table: counts -->\n<!-- end of table -->", tmp_path).splitlines()
+    lines = counts(tmp_path).splitlines()
     assert "| measured | the authors | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 1 |" in lines
     assert "| measured | others, or ours | 1 | 0 | 0 | 0 | 0 | 0 | 0 | 1 |" in lines
     assert "| not measured | others, or ours | 0 | 0 | 0 | 0 | 0 | 0 | 1 | 1 |" in lines
-    assert len(lines) == 8
+    assert len(lines) == 6
 
 
 @pytest.mark.parametrize(
@@ -68,21 +58,15 @@ def test_a_statement_is_counted_once_however_many_claims_judge_it(words: list[st
 def test_a_line_says_why_a_verdict_is_not_what_its_number_says(tmp_path: Path) -> None:
     less = "    counts_as: {reproduced: undecided}\n    because: its grid was too coarse\n"
     record(tmp_path, TRAINING + less)
-    (line,) = (one for one in filled(BLOCK, tmp_path).splitlines() if "made-up-loses" in one)
+    (line,) = (one for one in claims_of(tmp_path, "a-paper").splitlines() if "made-up-loses" in one)
     why = "reproduced by the numbers; counts as undecided: its grid was too coarse"
     assert f"| *undecided* | -2 [-2.09, -1.91] points; {why} |" in line
 
 
 def test_every_file_has_its_table() -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
-    for path in claims_folder(RESULTS).glob("*.yaml"):
+    text = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
+    for path in claims_folder(ROOT / "results").glob("*.yaml"):
         assert f"<!-- table: claims {path.stem} -->" in text
-
-
-@pytest.mark.parametrize("block", ["counts", "claims a-paper"])
-def test_what_is_not_on_record_is_said(block: str, tmp_path: Path) -> None:
-    text = filled(f"<!-- table: {block} -->\n<!-- end of table -->", tmp_path)
-    assert "Not measured yet: `bandwise claims --write`" in text
 
 
 def test_a_line_of_a_claim(tmp_path: Path) -> None:
@@ -91,6 +75,4 @@ def test_a_line_of_a_claim(tmp_path: Path) -> None:
     line = (
         f"| `made-up-loses` | {said} | training | *reproduced* | -2 [-2.09, -1.91] points | < -1 points | 6 |"
     )
-    assert line in filled(BLOCK, tmp_path).splitlines()
-    with pytest.raises(DocumentError, match=r"no claim of claims/another.yaml is on record"):
-        filled(BLOCK.replace("a-paper", "another"), tmp_path)
+    assert line in claims_of(tmp_path, "a-paper").splitlines()

@@ -12,7 +12,7 @@ from suite.analysis.equal_time import LEVEL
 from suite.analysis.speed_columns import session_table_path
 from suite.analysis.statistics import paired_difference
 from suite.analysis.tables import read_table, table_path, write_table
-from suite.claims.claim import Claim, ClaimError, load_claims, read_text
+from suite.claims.claim import Claim, ClaimError, load_claims
 from suite.claims.record import judge
 from suite.claims.verdict import Judgement
 from tests.suite.claims.claim_files import (
@@ -25,6 +25,7 @@ from tests.suite.claims.claim_files import (
     WORSE,
     WORTHY,
     net,
+    read_text,
     write_arms,
     write_net,
     write_study,
@@ -99,7 +100,7 @@ def test_seeds_that_diverged_count_against_the_arm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "error"),
     [
-        ("arm: method", "arm: methode", "with the arm methode; found: none"),
+        ("arm: method", "arm: methode", "has 0 cells with the arm methode"),
         ("against: base", "against: bas", "has no arm bas"),
         ("quantity: accuracy", "quantity: speed", "measures accuracy, nll and worth, not speed"),
     ],

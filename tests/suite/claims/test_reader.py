@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from suite.claims.claim import ClaimError, load_claims, read_text
+from suite.claims.claim import ClaimError, load_claims
 from suite.runs.documents import YamlError
-from tests.suite.claims.claim_files import HEAD, OTHER, SPEED, TRAINING, write_claims
+from tests.suite.claims.claim_files import HEAD, OTHER, SPEED, TRAINING, read_text, write_claims
 
 FILE = "a-paper.yaml"
 
@@ -16,10 +16,10 @@ FILE = "a-paper.yaml"
 def test_a_claim_as_read(tmp_path: Path) -> None:
     write_claims(tmp_path, TRAINING, OTHER)
     training, other = load_claims(tmp_path)
-    assert (training.id, training.kind, training.source, training.planned) == (
+    assert (training.id, training.kind, training.sources, training.planned) == (
         "made-up-loses",
         "training",
-        "claims/made-up",
+        ("claims/made-up",),
         6,
     )
     assert (training.said_by, training.own) == ("the paper, table 1", True)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from suite.claims.claim import Claim, Part, combine
-from suite.claims.verdict import Found, Judged, of_claim, of_found, of_interval
+from suite.claims.claim import Claim, Part
+from suite.claims.verdict import Found, Judged, combine, of_claim, of_found, of_interval
 
 
 def part(side: str, threshold: Any, **more: Any) -> Part:
