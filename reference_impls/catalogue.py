@@ -23,25 +23,36 @@ Family = Literal[
 ALGORITHMS = "reference_impls.algorithms"
 
 FORMER: Mapping[str, Mapping[str, Any]] = {
+    "APMSqueeze": {"compress": "momentum", "bias_correction": False, "mask_momentum": False},
     "CompressedGradient": {"hierarchical": False},
-    "DGC": {"indices": "packed"},
+    "DGC": {"indices": "packed", "masking": True, "values": "fp32"},
     "DQSGD": {"hold_budget": False},
-    "DeMo": {"aggregate": "senders"},
+    "DeMo": {"aggregate": "senders", "sign": True},
     "GTopK": {"indices": "packed"},
+    "GeometricQSGD": {"divide_first": False},
     "IntSGD": {"measure": "movement"},
     "LionCub": {"two_level": "never", "fp32_below": 0},
     "LionCub1Bit": {"zero_policy": "hash", "tie_policy": "alternate"},
+    "ModelAveraging": {"carrier_form": "gather", "carrier_feedback": False},
+    "OneBitAdam": {"mask_momentum": True},
+    "OneBitLAMB": {"coefficient_correction": True},
+    "OneBitMean": {"eps_inside_root": False},
     "PowerSGD": {"reshape": "first"},
     "QuadraticSynchronization": {"h_max": None},
     "RootSGD": {"slope_from": 0, "largest_step": None},
     "SignSGD": {"tie_policy": "alternate"},
+    "SparseLoCo": {"aggregate": "all"},
     "SynchronisedMomenta": {"sync_until": None, "sync_dtype": "fp32", "sync_names": None},
     "THC": {"wide_sums": False},
-    "TopKGradient": {"indices": "packed"},
+    "TopKGradient": {"indices": "packed", "values": "fp32"},
 }
 """Options that went, by the class that had them, at the value that is left. It may still be given, and is part of the identity
 of runs and timed cases."""
-FORMERLY_FIXED: Mapping[str, Sequence[str]] = {"ef-sign-adam": ("hierarchical",)}
+FORMERLY_FIXED: Mapping[str, Sequence[str]] = {
+    "apmsqueeze-prototype": ("bias_correction", "eps_inside_root"),
+    "ef-sign-adam": ("hierarchical",),
+    "one-bit-adam-deepspeed": ("mask_momentum", "compress"),
+}
 """Those that a name had fixed, whose runs do not say them."""
 
 
@@ -357,8 +368,6 @@ BUILT_IN: Mapping[str, Entry] = {
             "decay": "l2",
             "norm": "l2nz",
             "scale": "chunk",
-            "bias_correction": False,
-            "eps_inside_root": False,
             "pad_in_scale": False,
         },
         benchmarked=False,
@@ -380,8 +389,6 @@ BUILT_IN: Mapping[str, Entry] = {
             "pad_in_scale": True,
             "initial_variance": 0.0,
             "decay": "decoupled",
-            "mask_momentum": True,
-            "compress": "momentum",
             "freeze": "steps",
         },
         benchmarked=False,

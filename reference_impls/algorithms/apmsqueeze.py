@@ -16,9 +16,9 @@ as one vector (the prototype compresses tensor by tensor, and never those of few
 over all elements of a piece (there over those that are not 0); the scale is per bucket, so results depend on the bucket
 size. T_w is 15 % of the training unless given, borrowed from 1-bit Adam (the paper's value was not readable), and never
 before the learning rate's warm-up ends. The abstract speaks of compressing gradients, all code compresses the momentum:
-so does this; ``compress="gradient"`` is the other reading. Clipping is our own reading: only local gradients exist in
+so does this. Clipping is our own reading: only local gradients exist in
 compressed steps, so their root mean square norm, which is never below the norm of the mean, stands in for it. One
-worker compresses nothing. No bias correction, as in both codes, unless asked for.
+worker compresses nothing. No bias correction, as in both codes.
 """
 
 from __future__ import annotations
@@ -61,14 +61,9 @@ from reference_impls.errors import UnsupportedError
 class APMSqueeze(WarmUp, OneBitMean, Algorithm):
     """Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``compressed`` (1-bit momentum)."""
 
-    compress: Literal["momentum", "gradient"] = option("momentum", "what is sent compressed")
-    bias_correction: bool = option(False, "Adam's bias corrections; the variance keeps its last one")
     initial_variance: float = option(0.0, "v at the start; 1 reproduces the prototype", ge=0)
     decay: Literal["decoupled", "l2"] = option(
         "decoupled", "weight decay on the parameters, or in the gradient before the momentum"
-    )
-    mask_momentum: bool = option(
-        False, "the momentum of coordinates without variance is 0, not only their step"
     )
     max_grad_norm: float | None = option(
         None,
@@ -79,6 +74,8 @@ class APMSqueeze(WarmUp, OneBitMean, Algorithm):
     defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
     reduces_gradient: ClassVar[bool] = False
     clipping: ClassVar[str] = "max_grad_norm"
+    masks_momentum: ClassVar[bool] = False
+    """Whether the momentum of coordinates without variance is 0, not only their step."""
 
     @property
     def scope(self) -> Literal["bucket", "model"]:  # type: ignore[override]
@@ -117,35 +114,24 @@ class APMSqueeze(WarmUp, OneBitMean, Algorithm):
         if self.max_grad_norm is not None:  # only local gradients exist: their root mean square norm
             square = yield from shard.world.mean(squared_norm(g).view(1), "norm")
             g = torch.mul(g, self._clipping(square), out=buffers.empty_like(g))
-        u = g if self.compress == "gradient" else mixed_in(shard, shard.state["momentum"], g)
-        return (yield from one_bit_mean(self, shard, u, self.compress))
+        u = mixed_in(shard, shard.state["momentum"], g)
+        return (yield from one_bit_mean(self, shard, u, "momentum"))
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         m, v = shard.state["momentum"], shard.state["variance"]
-        agreed_momentum = shard.kind == "compressed" and self.compress == "momentum"
         for part, h in shard.groups():
             beta1, beta2 = h["betas"]
-            if agreed_momentum:
-                m[part] = reduced[part]
-            else:
-                m[part].lerp_(reduced[part], 1 - beta1)
             if shard.kind == "warm-up":
+                m[part].lerp_(reduced[part], 1 - beta1)
                 v[part].mul_(beta2).addcmul_(reduced[part], reduced[part], value=1 - beta2)
-            elif self.mask_momentum:
-                masked(m[part], v[part])
-            correction1 = correction2 = 1.0
-            if self.bias_correction:
-                correction1 = 1 - beta1 ** (shard.step + 1)
-                refreshed = min(shard.step + 1, self.frozen_at(shard))  # how often v was changed
-                correction2 = 1 - beta2**refreshed if refreshed else 1.0
+            else:
+                m[part] = reduced[part]
+                if self.masks_momentum:
+                    masked(m[part], v[part])
             x = shard.params[part]
             if self.decay == "decoupled" and h["weight_decay"]:
                 x.mul_(1 - h["lr"] * h["weight_decay"])
-            x.add_(moved(self, m[part], v[part], h["eps"], correction2), alpha=-h["lr"] / correction1)
-
-    def frozen_at(self, shard: Shard) -> int:
-        """The step from which on the variance stays, as far as it is known."""
-        return self.frozen_from
+            x.add_(moved(m[part], v[part], h["eps"]), alpha=-h["lr"])
 
     def _clipping(self, square: Tensor) -> Tensor:
         """By what a gradient is multiplied so that its norm, given squared, is at most the largest. NaN passes."""
@@ -153,7 +139,7 @@ class APMSqueeze(WarmUp, OneBitMean, Algorithm):
         return torch.clamp(self.max_grad_norm / (square.sqrt() + 1e-6), max=1.0)
 
     def steady(self) -> Mapping[str, Algorithm]:
-        exact = self.at_defaults(*WHEN, "compress", *COMPRESSION, **EXACT)
+        exact = self.at_defaults(*WHEN, *COMPRESSION, **EXACT)
         return steady_phases(self, exact, self.at_defaults(*WHEN, **COMPRESSED))
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:

@@ -65,7 +65,6 @@ class OneBitMean:
     pad_in_scale: bool = option(
         False, "padding takes part in scales and carries errors, as in DeepSpeed's 1-bit Adam"
     )
-    eps_inside_root: bool = option(False, "sqrt(v + eps) instead of sqrt(v) + eps")
 
 
 def check_one_bit_mean(own: OneBitMean) -> None:
@@ -169,30 +168,24 @@ COMPRESSED: Final = {"warmup_steps": 1}
 # ---- Adam's arithmetic ---------------------------------------------------------------------------------------------
 
 
-def denominator(own: OneBitMean, v: Tensor, eps: float) -> Tensor:
+def denominator(v: Tensor, eps: float) -> Tensor:
     """sqrt(v) + eps, in a buffer of the pool."""
-    out = buffers.empty_like(v)
-    if own.eps_inside_root:
-        return torch.add(v, eps, out=out).sqrt_()
-    return torch.sqrt(v, out=out).add_(eps)
+    return torch.sqrt(v, out=buffers.empty_like(v)).add_(eps)
 
 
-def moved(own: OneBitMean, m: Tensor, v: Tensor, eps: float, correction: float = 1.0) -> Tensor:
-    """m over the `denominator` of v / correction, in a buffer of the pool; 0 where there is no variance.
+def moved(m: Tensor, v: Tensor, eps: float) -> Tensor:
+    """m over the `denominator` of v, in a buffer of the pool; 0 where there is no variance.
 
     There +-scale / eps would be enormous. NaN passes through.
     """
     out = buffers.empty_like(m)
-    numbers = torch.tensor([correction, eps], dtype=m.dtype, device=m.device)
-    _move(out, m, v, numbers, own.eps_inside_root)
+    _move(out, m, v, torch.tensor(eps, dtype=m.dtype, device=m.device))
     return out
 
 
 @compiled
-def _move(out: Tensor, m: Tensor, v: Tensor, numbers: Tensor, inside: bool) -> None:
-    corrected, eps = v / numbers[0], numbers[1]
-    denominator = (corrected + eps).sqrt() if inside else corrected.sqrt() + eps
-    out.copy_(torch.where(v <= TINY, 0.0, m / denominator))  # NaN is not <=
+def _move(out: Tensor, m: Tensor, v: Tensor, eps: Tensor) -> None:
+    out.copy_(torch.where(v <= TINY, 0.0, m / (v.sqrt() + eps)))  # NaN is not <=
 
 
 def masked(x: Tensor, v: Tensor) -> Tensor:

@@ -7,10 +7,9 @@ x <- (1 - lr wd) x - lr sign(G). Momenta differ between workers for good.
 Differences: the paper could not be read; its authors' code was. Blocks are 64 x 64 with smaller ones at the edges: that
 code takes the largest divisor of a dimension up to 64, which for a prime dimension is 1, and then nothing is compressed.
 Tensors of more than two axes are matrices of their first axis, vectors have blocks of 64 and k of each. Places travel in
-log2 of the block's size instead of 64 bits. sign(NaN) is NaN, so what is not finite shows on all workers. With `sign` =
-False the local `optimizer` is stepped with G itself, and d takes g in place of lr g, so that lr is not applied twice.
-Weight decay is that of sgd, which with sign(G) is the decoupled one. Equal parameters need machines whose float32 matrix
-products agree to the bit, as there. Gradients are not clipped.
+log2 of the block's size instead of 64 bits. sign(NaN) is NaN, so what is not finite shows on all workers. Weight
+decay is that of sgd, which with sign(G) is the decoupled one. Equal parameters need machines whose float32 matrix products
+agree to the bit, as there. Gradients are not clipped.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ class DeMo(WithLocalOptimizer):
     decay: float = option(0.999, "b: what the momentum keeps of itself a step", ge=0, le=1)
     side: int = option(64, "side of a block", ge=1)
     k: int = option(32, "coefficients of a block that are sent", ge=1)
-    sign: bool = option(True, "step along sign(G) (the method), or hand G to the optimizer as a gradient")
 
     reduces_gradient: ClassVar[bool] = False
 
@@ -48,7 +46,7 @@ class DeMo(WithLocalOptimizer):
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         momentum = shard.state["momentum"].mul_(self.decay)
         for part, h in shard.groups():
-            momentum[part].add_(shard.grads[part], alpha=h["lr"] if self.sign else 1.0)
+            momentum[part].add_(shard.grads[part], alpha=h["lr"])
         codecs = [self._codec(view) for view in shard.views]
         sizes = [codec.wire_bytes() for codec in codecs]
         message = buffers.empty(sum(sizes), torch.uint8, momentum.device)
@@ -59,7 +57,7 @@ class DeMo(WithLocalOptimizer):
         total = buffers.empty_like(shard.grads)
         for view, codec, own in zip(shard.views, codecs, torch.split(rows, sizes, dim=-1), strict=True):
             total[view.part] = codec.inverse([self._mean(sent) for sent in codec.coefficients(own)])
-        return sign_of(total) if self.sign else total
+        return sign_of(total)
 
     def _mean(self, sent: Tensor) -> Tensor:
         """[n, ...] -> [...]; rows added in their order."""
@@ -80,4 +78,4 @@ class DeMo(WithLocalOptimizer):
     def traits(self) -> Traits:
         area = self.side**2
         bits = 8 * BlockDCT((self.side, self.side), self.side, self.k).wire_bytes() / area
-        return Traits(f"(n-1) x {bits:.3g} (whole blocks)", None if self.sign else False, False)
+        return Traits(f"(n-1) x {bits:.3g} (whole blocks)", None, False)

@@ -8,7 +8,7 @@ is ratio^(s / (S+1)), which for ratio 0.001 and S = 4 is 0.25, 0.063, 0.016, 0.0
 Differences: selection is exact and k = max(1, floor(ratio d)) fixed; the published code estimates a threshold from a sample of
 1 % and corrects it. The norm that is clipped is that of the whole model, hence one shard, without overlap with backward;
 per tensor in the published code. k is of a tensor (the published code; 1-D tensors included, which it leaves out) or of the
-model. Narrow values: their rounding stays in v. Where what is sent is 0, u is not masked. Weight decay is added to the gradient
+model. Where what is sent is 0, u is not masked. Weight decay is added to the gradient
 before the momentum, as in torch's SGD. One worker compresses nothing and is SGD with momentum.
 """
 
@@ -26,7 +26,7 @@ from torch import Tensor
 from reference_impls import wire
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
 from reference_impls.codecs.codec import Codec, PerTensor
-from reference_impls.codecs.sparse import TopK, Values
+from reference_impls.codecs.sparse import TopK
 from reference_impls.collectives import Exchange
 from reference_impls.reducers.coded_mean import gather_mean
 
@@ -49,11 +49,9 @@ class DGC(Algorithm):
     local_clip: float = option(
         0.0, "largest norm of the gradient of n workers together; 0: no clipping", ge=0
     )
-    masking: bool = option(True, "set the momentum of what was sent to 0")
     granularity: Literal["tensor", "model"] = option(
         "tensor", "k coordinates of each tensor, or of the model"
     )
-    values: Values = option("fp32", "values on the wire: fp32, fp16 or bf16")
     warmup_steps: int = option(0, "first steps, in which the share falls to ratio", ge=0)
     warmup_stages: int = option(4, "shares that the warm-up goes through, equally long each", ge=1)
 
@@ -69,7 +67,7 @@ class DGC(Algorithm):
         return float(self.ratio ** (stage / (self.warmup_stages + 1)))
 
     def _codec(self, ratio: float, lengths: Sequence[int]) -> Codec:
-        codec = TopK(ratio, self.values)
+        codec = TopK(ratio)
         return codec if self.granularity == "model" else PerTensor(codec, tuple(lengths))
 
     def plan(self, clock: Clock) -> str:
@@ -94,8 +92,7 @@ class DGC(Algorithm):
             self.share(shard.step), [view.part.stop - view.part.start for view in shard.views]
         )
         mean = yield from gather_mean(shard, step, codec, "velocity", worker_error=v)
-        if self.masking:
-            u.masked_fill_(before != v, 0)
+        u.masked_fill_(before != v, 0)
         return mean
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
@@ -107,7 +104,7 @@ class DGC(Algorithm):
         return {_kind(r): self.at_defaults("warmup_steps", "warmup_stages", ratio=r) for r in shares}
 
     def traits(self) -> Traits:
-        bits = 8 * TopK(self.ratio, self.values).wire_bytes(1 << 20) / (1 << 20)
+        bits = 8 * TopK(self.ratio).wire_bytes(1 << 20) / (1 << 20)
         warm = "; more in the warm-up" if self.warmup_steps else ""
         return Traits(
             bits=f"(n-1) x {bits:.4g}{warm}", unbiased=False, sums=False, warm_up=self.warmup_steps > 0

@@ -48,7 +48,7 @@ class GTopK(WithLocalOptimizer):
         return {"worker_error": per_rank()}
 
     def _codec(self) -> TopK:
-        return TopK(self.ratio, "fp32")
+        return TopK(self.ratio)
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if shard.world.size == 1:
@@ -58,7 +58,7 @@ class GTopK(WithLocalOptimizer):
         error = shard.state["worker_error"].add_(shard.grads)
         message = torch.zeros(codec.wire_bytes(d), dtype=torch.uint8, device=error.device)
         codec.encode(error.to(torch.float32), shard.key("largest"), message)
-        places, values = unpack_pairs(message, d, k, "fp32")
+        places, values = unpack_pairs(message, d, k)
         if self.put_back == "merger":
             error[places] -= values.to(error.dtype)
 
@@ -69,7 +69,7 @@ class GTopK(WithLocalOptimizer):
             return both
 
         message = yield from folds.fold(shard.world, message, combine, "largest", self.form)
-        final, total = unpack_pairs(message, d, k, "fp32")
+        final, total = unpack_pairs(message, d, k)
         if self.put_back == "mask":
             used = places[torch.isin(places, final)]
             error[used] = 0
@@ -94,7 +94,7 @@ def merge(mine: Tensor, came: Tensor, numel: int, k: int) -> tuple[Tensor, tuple
     Returns:
         (message, (places int64 [m], values float32 [m])): 0 <= m <= k entries that were not among the largest.
     """
-    (a, x), (b, y) = (unpack_pairs(m, numel, k, "fp32") for m in (mine, came))
+    (a, x), (b, y) = (unpack_pairs(m, numel, k) for m in (mine, came))
     places, order = torch.sort(torch.cat([a, b]), stable=True)
     values = torch.cat([x, y])[order]
     twice = (places[1:] == places[:-1]).nonzero().view(-1)
@@ -105,5 +105,5 @@ def merge(mine: Tensor, came: Tensor, numel: int, k: int) -> tuple[Tensor, tuple
     stay = torch.zeros_like(places, dtype=torch.bool)
     stay[selection.largest(selection.magnitude(values), k)] = True
     message = torch.zeros_like(mine)
-    pack_pairs(places[stay], values[stay], numel, message, "fp32")
+    pack_pairs(places[stay], values[stay], numel, message)
     return message, (places[~stay], values[~stay])

@@ -49,8 +49,6 @@ class ModelAveraging(WithLocalOptimizer):
         "how the mean travels: fp32, bf16, int16, int8, int4, e3m0, sign (1 bit, error feedback), a codec",
         choices=COMPRESSIONS,
     )
-    carrier_form: Literal["gather", "two-phase"] = option("gather", "of a codec: gather or two-phase")
-    carrier_feedback: bool = option(False, "of a codec: add what the last message lost to the next one")
     outer: OuterKind = option(
         "sgd",
         "outer optimizer: sgd (rate 1: the mean), heavy-ball, nesterov, slowmo, bmuf, bmuf-nesterov",
@@ -67,7 +65,7 @@ class ModelAveraging(WithLocalOptimizer):
     @property
     def compression(self) -> Compression:
         """How pseudogradients travel; `UnsupportedError` if the options say nothing that can be."""
-        return compression(self.carrier, self.carrier_form, self.carrier_feedback)
+        return compression(self.carrier)
 
     @property
     def outer_optimizer(self) -> Outer:
@@ -97,10 +95,6 @@ class ModelAveraging(WithLocalOptimizer):
     def check(self, world: Group) -> None:
         self.outer_optimizer  # noqa: B018 - refuses impossible options
         self.compression.check(world.size)
-        if isinstance(self.carrier, str) and (self.carrier_form != "gather" or self.carrier_feedback):
-            raise UnsupportedError(
-                f"carrier_form and carrier_feedback are of codecs; carrier={self.carrier!r} has its own form: leave them out"
-            )
 
     def own_rounds(self) -> Mapping[str, Algorithm]:
         """`Algorithm.steady` of a method whose rounds are not those of local SGD, and which has an option `period`."""

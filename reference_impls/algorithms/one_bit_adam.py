@@ -10,7 +10,7 @@ and carries errors. Not repeated there, on purpose: its first call only allocate
 gradient away and in fp16 shortens the warm-up by a step; a checkpoint loses the errors and the momentum mask, and in
 fp32 a resumed run averages nothing in its first step, so that replicas part; scales are gathered as tensors without
 dimension, which gloo refuses; groups that are never frozen are averaged over all processes; every parameter is padded
-and sent alone in fp32; options that it takes and ignores (bias_correction, eps_inside_sqrt, max_grad_norm) work here.
+and sent alone in fp32; max_grad_norm, which it takes and ignores, works here.
 
 Differences: the mask is not given but is where the frozen variance is 0 (rows of a table that no batch reads): their
 agreed momentum is set to 0, their errors are kept, as in DeepSpeed. The buffer is a bucket; DeepSpeed's is a parameter
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -41,9 +41,6 @@ class OneBitAdam(APMSqueeze):
     """Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``compressed`` (1-bit momentum)."""
 
     scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
-    mask_momentum: bool = option(
-        True, "the momentum of coordinates without variance is 0, not only their step"
-    )
     freeze: Literal["steps", "auto"] = option(
         "steps", "steps: after T_w; auto: when the variance stops growing"
     )
@@ -51,6 +48,8 @@ class OneBitAdam(APMSqueeze):
         0.96, "freeze when |v|_1 then and now are within this factor (freeze=auto)", gt=0, le=1
     )
     auto_window: int = option(1000, "steps between the two, 1 / (1 - beta2) (freeze=auto)", ge=1)
+
+    masks_momentum: ClassVar[bool] = True
 
     def check_freezing(self) -> None:
         if self.freeze == "steps":
@@ -84,11 +83,6 @@ class OneBitAdam(APMSqueeze):
             float(fixed_sum(shard.state["variance"].double())) for shard in shards
         )  # alike on all ranks
         return {"norm_before": clock.counters.get("norm", 0.0), "norm": norm}
-
-    def frozen_at(self, shard: Shard) -> int:
-        if self.freeze == "steps":
-            return super().frozen_at(shard)
-        return int(shard.clock.counters.get("frozen", shard.step + 1))
 
     def steady(self) -> Mapping[str, Algorithm]:
         unknown = WHEN if self.freeze == "auto" else ()  # either phase may come

@@ -76,7 +76,6 @@ class OneBitLAMB(WarmUp, OneBitMean, Algorithm):
     min_coeff: float = option(0.01, "least trust ratio of the warm-up", gt=0)
     max_coeff: float = option(10.0, "largest trust ratio of the warm-up", gt=0)
     coeff_beta: float = option(0.9, "memory of the average of trust ratios", ge=0, lt=1)
-    coefficient_correction: bool = option(True, "correct that average for its start at 0")
     factor_min: float = option(0.5, "least factor on the frozen trust ratio", gt=0)
     factor_max: float = option(4.0, "largest factor on the frozen trust ratio", gt=0)
     factor_threshold: float = option(
@@ -147,7 +146,7 @@ class OneBitLAMB(WarmUp, OneBitMean, Algorithm):
         beta1, beta2 = h["betas"]
         m, v = state["momentum"].lerp_(g, 1 - beta1), state["variance"]
         v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
-        move = moved(self, m, v, h["eps"]).add_(x, alpha=h["weight_decay"])
+        move = moved(m, v, h["eps"]).add_(x, alpha=h["weight_decay"])
         norms = _norm(x), _norm(move)
         ratio = (norms[0] / norms[1]).clamp(self.min_coeff, self.max_coeff)
         ratio = torch.where((norms[0] == 0) | (norms[1] == 0), 1.0, ratio)
@@ -164,8 +163,8 @@ class OneBitLAMB(WarmUp, OneBitMean, Algorithm):
         torch.sub(now, g, out=g).div_(1 - beta1)
         fresh.mul_(beta2).addcmul_(g, g, value=1 - beta2)
         m.copy_(now)
-        move = moved(self, m, v, h["eps"])
-        factor = denominator(self, v, h["eps"]).div_(denominator(self, fresh, h["eps"])).max()
+        move = moved(m, v, h["eps"])
+        factor = denominator(v, h["eps"]).div_(denominator(fresh, h["eps"])).max()
         if h["weight_decay"]:
             adaptive = _norm(move)
             move.add_(x, alpha=h["weight_decay"])
@@ -176,7 +175,7 @@ class OneBitLAMB(WarmUp, OneBitMean, Algorithm):
         factor = factor.clamp(self.factor_min, self.factor_max)
         factor = torch.clamp(factor, last * (1 - self.factor_threshold), last * (1 + self.factor_threshold))
         last.copy_(factor)
-        started = 1 - self.coeff_beta**self.frozen_from if self.coefficient_correction else 1.0
+        started = 1 - self.coeff_beta**self.frozen_from  # the average of trust ratios starts at 0
         return move.mul_(h["lr"] / started * state["coefficient"] * factor)
 
     def steady(self) -> Mapping[str, Algorithm]:

@@ -34,8 +34,8 @@ _GEOMETRIC_BITS = 7  # 63 powers of two
 
 
 @dataclass(frozen=True)
-class QSGD(CompressedGradient):
-    """g <- mean of N sign(g_i) sr(s |g_i| / N) / s: the composition of QSGD's quantiser and any form."""
+class Levels(CompressedGradient):
+    """Options of a codec that rounds onto levels of a norm of each block."""
 
     smallest: int = option(
         0, "tensors of fewer elements, or of one dimension, stay in fp32; 0: none do", ge=0
@@ -44,10 +44,6 @@ class QSGD(CompressedGradient):
     levels: int = option(0, "s, levels above zero; 0: as many as bits hold, 2^(bits-1) - 1", ge=0)
     norm: Literal["l2", "linf"] = option("l2", "what scales a block: l2, or linf (its largest magnitude)")
     block_size: int = option(512, "elements of a block; 0: one block a message", ge=0)
-    divide_first: bool = option(False, "divide by n before rounding (a published defect, for comparison)")
-
-    def codec(self, n: int) -> Codec:
-        return UniformLevels(self._levels(16), self.norm, self.block_size, n if self.divide_first else 1)
 
     def _levels(self, widest: int) -> int:
         if self.levels:
@@ -60,12 +56,18 @@ class QSGD(CompressedGradient):
 
 
 @dataclass(frozen=True)
-class GeometricQSGD(QSGD):
-    """g <- mean of the workers' gradients, rounded to powers of two of N: the same composition with these levels."""
+class QSGD(Levels):
+    """g <- mean of N sign(g_i) sr(s |g_i| / N) / s: the composition of QSGD's quantiser and any form."""
 
-    divide_first: bool = option(False, "not to be had here")
+    divide_first: bool = option(False, "divide by n before rounding (a published defect, for comparison)")
 
     def codec(self, n: int) -> Codec:
-        if self.divide_first:
-            raise UnsupportedError("divide_first is an option of qsgd alone")
+        return UniformLevels(self._levels(16), self.norm, self.block_size, n if self.divide_first else 1)
+
+
+@dataclass(frozen=True)
+class GeometricQSGD(Levels):
+    """g <- mean of the workers' gradients, rounded to powers of two of N: the same composition with these levels."""
+
+    def codec(self, n: int) -> Codec:
         return GeometricLevels(self._levels(_GEOMETRIC_BITS), self.norm, self.block_size)

@@ -11,13 +11,13 @@ Sizes. k = max(1, floor(ratio d)), c = ceil(column_ratio d) columns, r rows, d b
 2 d / (r c + P k + k), the paper's accounting, 40. What a worker sends as an all-reduce: 2 (n-1)/n 4 (r c + P k) bytes and the
 dense part.
 
-Differences: the mean is taken in both rounds (the paper averages sketches and sums values). Hashes are 4-wise independent
-(`codecs.count_sketch`); in the published code 61-bit arithmetic wraps at 64 bits. Ties go to the lowest index. 1-D tensors
-(the code: biases) travel uncompressed with ordinary momentum, in the same all-reduce as the sketch. P = 0: one round, the
-estimates are applied. The code's cut of v to its own largest coordinates before sketching is left out. Theory version: the
-estimate is squared where the paper prints it unsquared; of more than k heavy coordinates the k largest; its weighted
-average of iterates is not formed; lr is the schedule of the training. All of it also runs with one worker, so results do
-not depend on how a batch is spread.
+Differences: the mean is taken in both rounds (the paper averages sketches and sums values). Hashes are 4-wise
+independent (`codecs.count_sketch`); in the published code 61-bit arithmetic wraps at 64 bits. Ties go to the lowest
+index. 1-D tensors (the code: biases) travel uncompressed with ordinary momentum, in the same all-reduce as the sketch.
+The code's cut of v to its own largest coordinates before sketching is left out. Theory version: the estimate is squared
+where the paper prints it unsquared; of more than k heavy coordinates the k largest; its weighted average of iterates is
+not formed; lr is the schedule of the training. All of it also runs with one worker, so results do not depend on how a
+batch is spread.
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ def sketch_traits(own: Algorithm, times: str) -> Traits:
 class SketchedSGD(SketchSize, Algorithm):
     """Algorithm 3: momentum and error on the workers, P k candidates."""
 
-    candidates: int = option(
-        4, "P: candidates whose exact values are fetched, as a multiple of k; 0: one round", ge=0
-    )
+    candidates: int = option(4, "P: candidates whose exact values are fetched, as a multiple of k", ge=1)
     dense_vectors: bool = option(True, "send 1-D tensors uncompressed")
 
     scope: ClassVar[Literal["bucket", "model"]] = "model"
@@ -109,14 +107,10 @@ class SketchedSGD(SketchSize, Algorithm):
             estimates = torch.empty(shard.d, dtype=v.dtype, device=v.device)
             sketch.decode(first[: table.numel()].view_as(table), estimates)
             order = magnitude(estimates.to(torch.float32)).masked_fill(whole, -1)
-            if self.candidates:  # the k largest of the exact values of P k candidates
-                places = largest(order, self._second(sketched))
-                values = yield from self.mean(shard, v[places], "values")
-                best = largest(magnitude(values.to(torch.float32)), kept(self.ratio, sketched))
-                top, values = places[best], values[best]
-            else:  # the k largest estimates
-                top = largest(order, kept(self.ratio, sketched))
-                values = estimates[top]
+            places = largest(order, self._second(sketched))
+            values = yield from self.mean(shard, v[places], "values")
+            best = largest(magnitude(values.to(torch.float32)), kept(self.ratio, sketched))
+            top, values = places[best], values[best]  # the k largest of the exact values of P k candidates
             broken = broken + (values * 0).sum()
             update[top] = values
             u[top] = 0

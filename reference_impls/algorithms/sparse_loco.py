@@ -5,10 +5,10 @@ as 12-bit places and 2-bit values; e keeps what was not sent; A <- A - a mean(se
 of the outer momentum. 14 bits a value: k = 64 is 146 times less than fp32, besides 16 bytes of levels a tensor.
 
 Differences: the paper could not be read; codes and summaries of others were. Chunks are 4096 neighbouring elements of a
-tensor (there 64 x 64), a short one at its end keeps its share of k, rounded up. The four levels are our choice: by sign and
-by magnitude above or below the mean, each decoded to the mean of its bin (there bins over 6 standard deviations). The mean
-divides by all workers, as in the formula; ``senders`` divides by those that sent the place, as in the code, which is up to
-n times larger. e takes A - x (in the code a (A - x), and a is applied again in the outer step). Outer rate and momentum are
+tensor (there 64 x 64), a short one at its end keeps its share of k, rounded up. The four levels are our choice: by sign
+and by magnitude above or below the mean, each decoded to the mean of its bin (there bins over 6 standard deviations).
+The mean divides by all workers, as in the formula (in the code by those that sent the place, which is up to n times
+larger). e takes A - x (in the code a (A - x), and a is applied again in the outer step). Outer rate and momentum are
 options; buffers are not touched. One worker compresses nothing.
 """
 
@@ -43,13 +43,11 @@ class ChunkedMean:
     """The largest values of each chunk of each tensor, gathered, with decaying error feedback.
 
     e <- b e + x on every rank; its message is what `codecs.chunk_top_k` makes of e, tensor by tensor; e <- e - decoded, so
-    that decoded + e_new = b e_old + x holds element by element. The answer is the sum of the decoded messages over all
-    ranks, divided by their number, or with `senders` element by element by the ranks whose value there is not zero.
+    that decoded + e_new = b e_old + x holds element by element. The answer is the mean of the decoded messages over all ranks.
     """
 
     codec: ChunkTopK
     decay: float = 1.0
-    senders: bool = False
     form: str = "gather"
 
     @property
@@ -80,13 +78,10 @@ class ChunkedMean:
         error.sub_(decoded)
         rows = yield from shard.world.gather(message, stage)
         x.zero_()
-        count = buffers.empty_like(x).zero_() if self.senders else None
         for row in rows:
             codec.decode(row, decoded)
             x.add_(decoded)
-            if count is not None:
-                count.add_(torch.ne(decoded, 0, out=decoded))
-        return x.div_(shard.world.size) if count is None else x.div_(count.clamp_(min=1))
+        return x.div_(shard.world.size)
 
     def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:
         message = sum(self.codec.wire_bytes(prod(shape)) for shape in shapes)
@@ -102,9 +97,6 @@ class SparseLoCo(ModelAveraging):
     chunk: int = option(4096, "elements of a chunk", ge=1)
     value_bits: Literal[2, 32] = option(2, "bits of a value: 2 or 32")
     error_decay: float = option(0.95, "b: what is kept of the error of earlier rounds", ge=0, le=1)
-    aggregate: Literal["all", "senders"] = option(
-        "all", "the mean divides by all workers, or by those that sent the place"
-    )
 
     @property
     def anchored(self) -> bool:
@@ -114,7 +106,7 @@ class SparseLoCo(ModelAveraging):
     def compression(self) -> Compression:
         """e <- b e + (A - x); the k largest of a chunk are sent; e keeps what was not."""
         codec = ChunkTopK(self.k, self.chunk, self.value_bits)
-        return ChunkedMean(codec, self.error_decay, self.aggregate == "senders")
+        return ChunkedMean(codec, self.error_decay)
 
     def check(self, world: Group) -> None:
         super().check(world)

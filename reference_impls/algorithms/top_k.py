@@ -5,10 +5,9 @@ everybody averages the n messages and steps the local optimizer; e_i keeps what 
 
 Differences: selection is exact; the first paper (gradient dropping) takes a threshold from a sample. Ties go to the lowest
 index, where published codes leave the choice to the library. Places travel in ceil(log2 d) bits;
-published codes send 32 or 64. With narrow values the rounding of what was sent stays in e_i too. k is of a bucket, or of a
-tensor with ``granularity="tensor"`` (GRACE's choice), so results depend on the bucket size in the first case. In the
-two-phase form k is of a piece, and the server selects once more. A value that is not finite counts as the largest, so it is
-sent.
+published codes send 32 or 64. k is of a bucket, or of a tensor with ``granularity="tensor"`` (GRACE's choice), so results
+depend on the bucket size in the first case. In the two-phase form k is of a piece, and the server selects once more. A
+value that is not finite counts as the largest, so it is sent.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from reference_impls.algorithm import option
 from reference_impls.algorithms.compressed_gradient import CompressedGradient
 from reference_impls.codecs.codec import Codec
-from reference_impls.codecs.sparse import TopK, Values
+from reference_impls.codecs.sparse import TopK
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,6 @@ class TopKGradient(CompressedGradient):
 
     error_feedback: bool = option(True, "add what the last message left out to the next one")
     ratio: float = option(0.01, "share of the coordinates that is sent", gt=0, le=1)
-    values: Values = option("fp32", "values on the wire: fp32, fp16 or bf16")
 
     def codec(self, n: int) -> Codec:
-        return TopK(self.ratio, self.values)
+        return TopK(self.ratio)

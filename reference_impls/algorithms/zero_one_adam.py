@@ -181,9 +181,9 @@ class ZeroOneAdam(OneBitMean, Algorithm):
             if shard.kind in ("local", "average"):
                 shard.state["anchor"][part].mul_(keep)
             if shard.kind == "average":
-                x.copy_(shard.state["anchor"][part]).sub_(moved(self, reduced[part], v[part], h["eps"]))
+                x.copy_(shard.state["anchor"][part]).sub_(moved(reduced[part], v[part], h["eps"]))
             else:
-                x.add_(moved(self, m[part], v[part], h["eps"]), alpha=-h["lr"])
+                x.add_(moved(m[part], v[part], h["eps"]), alpha=-h["lr"])
         if shard.kind == "average":
             self._begin_round(shard, reduced)
 

@@ -7,7 +7,7 @@ int16/int8/int4 dithered without bias to the levels that n ranks can sum in so m
 sign            one bit an element and a scale a piece, in two phases, with error feedback on both ways
 e3m0            4-bit floats, a sign and seven powers of two or zero, under the largest magnitude of each 512 elements,
                 gathered and added in full precision
-a `Codec`       any message (`codecs.codec`), by gather or in two phases, with error feedback or without
+a `Codec`       any message (`codecs.codec`), gathered
 
 All but fp32 are made for small numbers around zero, such as the progress of a round: a parameter that travels as
 bfloat16 loses what a round has changed. One rank sends and compresses nothing.
@@ -126,18 +126,18 @@ class Integers:
 
 @dataclass(frozen=True)
 class Coded:
-    """Messages of a codec: ``gather`` or ``two-phase``; with `feedback` what a message lost is added to the next one."""
+    """Messages of a codec, gathered; or with `feedback` in two phases, what a message lost being added to the next one."""
 
     codec: Codec
-    form: str = "gather"
     feedback: bool = False
 
     @property
+    def form(self) -> str:
+        return "two-phase" if self.feedback else "gather"
+
+    @property
     def slots(self) -> Mapping[str, Slot]:
-        if not self.feedback:
-            return {}
-        error = {"compression_error": per_rank()}
-        return error if self.form == "gather" else {**error, "server_error": owned()}
+        return {"compression_error": per_rank(), "server_error": owned()} if self.feedback else {}
 
     @property
     def sums(self) -> bool:
@@ -148,29 +148,24 @@ class Coded:
         return self.codec.unbiased
 
     def check(self, n: int) -> None:
-        if self.form not in FORMS:
-            raise UnsupportedError(
-                f"carrier_form must be one of {', '.join(FORMS)}; got {self.form!r}{nearest(self.form, FORMS)}"
-            )
+        return None
 
     def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
-        error = shard.state["compression_error"] if self.feedback else None
-        if self.form == "gather":
-            return (yield from gather_mean(shard, x, self.codec, stage, worker_error=error))
-        server = shard.state["server_error"] if self.feedback else None
+        if not self.feedback:
+            return (yield from gather_mean(shard, x, self.codec, stage))
+        worker, server = shard.state["compression_error"], shard.state["server_error"]
         return (
-            yield from two_phase_mean(shard, x, self.codec, stage, worker_error=error, server_error=server)
+            yield from two_phase_mean(shard, x, self.codec, stage, worker_error=worker, server_error=server)
         )
 
     def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:
         d = wire.elements(shapes)
-        if self.form == "gather":
+        if not self.feedback:
             return (wire.all_gather(self.codec.wire_bytes(d), n),)
         message = self.codec.wire_bytes(wire.piece(d, n))
         return wire.all_to_all(n * message, n), wire.all_gather(message, n)
 
 
-FORMS: Final = ("gather", "two-phase")
 _NAMED: Final[Mapping[str, Compression]] = {
     "fp32": Plain(),
     "bf16": Plain(half=True),
@@ -178,15 +173,15 @@ _NAMED: Final[Mapping[str, Compression]] = {
     "int8": Integers(8),
     "int4": Integers(4),
     "e3m0": Coded(GeometricLevels(7, "linf", 512)),
-    "sign": Coded(ScaledSigns("l1"), "two-phase", feedback=True),
+    "sign": Coded(ScaledSigns("l1"), feedback=True),
 }
 COMPRESSIONS: Final = tuple(_NAMED)
 
 
-def compression(which: str | Codec, form: str = "gather", feedback: bool = False) -> Compression:
-    """A compression by name, or a codec whose messages travel by `form`, with error `feedback`. Raises `UnsupportedError`."""
+def compression(which: str | Codec) -> Compression:
+    """A compression by name, or a codec whose messages are gathered. Raises `UnsupportedError`."""
     if not isinstance(which, str):
-        return Coded(which, form, feedback)
+        return Coded(which)
     if which not in _NAMED:
         raise UnsupportedError(
             f"carrier must be one of {', '.join(COMPRESSIONS)}, or a codec; got {which!r}{nearest(which, COMPRESSIONS)}"

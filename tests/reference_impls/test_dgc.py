@@ -32,16 +32,15 @@ def slot(workers, n, name):
     return torch.stack([torch.cat(workers.state(r, name)) for r in range(n)])
 
 
-@pytest.mark.parametrize("masking", [True, False])
 @pytest.mark.parametrize("nesterov", [True, False])
 @pytest.mark.parametrize("granularity", ["tensor", "model"])
 @pytest.mark.parametrize("clip", [0.0, 3.0])
-def test_the_rule_written_down_gives_the_same(masking, nesterov, granularity, clip):
+def test_the_rule_written_down_gives_the_same(nesterov, granularity, clip):
     n, sizes, ratio, m, decay, lr = 3, [40, 7, 60], 0.1, 0.9, 0.01, 0.1
     d = sum(sizes)
     cuts = sizes if granularity == "tensor" else [d]
     workers = cluster(
-        "dgc", n, sizes, lr=lr, ratio=ratio, masking=masking, nesterov=nesterov, granularity=granularity,
+        "dgc", n, sizes, lr=lr, ratio=ratio, nesterov=nesterov, granularity=granularity,
         local_clip=clip, momentum=m, weight_decay=decay,
     )  # fmt: skip
     x = torch.cat(workers.parameters(0)).clone()
@@ -62,8 +61,7 @@ def test_the_rule_written_down_gives_the_same(masking, nesterov, granularity, cl
                 places = part.abs().topk(kept(ratio, length)).indices + first
                 total[places] += v[i, places].float().double() / n
                 v[i, places] -= v[i, places].float().double()
-                if masking:
-                    u[i, places] = 0
+                u[i, places] = 0
                 first += length
         x = x - lr * total
         torch.testing.assert_close(advance(workers, given, sizes), x, rtol=0, atol=1e-9)
@@ -71,12 +69,11 @@ def test_the_rule_written_down_gives_the_same(masking, nesterov, granularity, cl
         torch.testing.assert_close(slot(workers, n, "velocity"), v, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize(("masking", "momentum"), [(False, 0.9), (True, 0.0)])
-def test_sending_all_is_sgd_with_momentum_or_with_masking_without(masking, momentum):
+def test_sending_all_is_sgd_without_momentum():
     """At ratio 1 masking stops all momentum."""
     n, sizes = 4, [30, 5]
-    ours = cluster("dgc", n, sizes, ratio=1.0, masking=masking, momentum=0.9)
-    plain = cluster("allreduce-sgd", n, sizes, momentum=momentum)
+    ours = cluster("dgc", n, sizes, ratio=1.0, momentum=0.9)
+    plain = cluster("allreduce-sgd", n, sizes, momentum=0.0)
     for t in range(6):
         g = normal(n, 35, seed=t)
         torch.testing.assert_close(advance(ours, g, sizes), advance(plain, g, sizes), rtol=0, atol=1e-6)
@@ -133,7 +130,7 @@ def test_the_warm_up_falls_as_in_the_paper():
 
 def test_a_small_gradient_is_not_clipped_and_a_large_one_to_the_norm():
     for scale, expected in ((1e-3, 1.0), (1e3, None)):
-        workers = cluster("dgc", 4, [50], lr=1.0, ratio=1.0, masking=False, local_clip=2.0, momentum=0.0)
+        workers = cluster("dgc", 4, [50], lr=1.0, ratio=1.0, local_clip=2.0, momentum=0.0)
         start = workers.parameters(0)[0].clone()
         g = normal(1, 50).expand(4, 50) * scale
         moved = start - advance(workers, g, [50])

@@ -128,7 +128,7 @@ def test_a_merge_is_the_same_from_both_sides_and_adds_up():
         messages.append(wire)
     (one, left), (other, _) = merge(*messages, d, k), merge(*messages[::-1], d, k)
     assert torch.equal(one, other)
-    places, values = unpack_pairs(one, d, k, "fp32")
+    places, values = unpack_pairs(one, d, k)
     total = torch.zeros(d).index_add(0, places, values).index_add(0, *left)
     expected = largest_of(a, k) + largest_of(b, k)
     torch.testing.assert_close(total, expected, rtol=0, atol=0)

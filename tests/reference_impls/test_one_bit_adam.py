@@ -33,8 +33,8 @@ def advance(own: SimulatedCluster, first: int, last: int) -> None:
         own.step([[gradient(step, rank)] for rank in range(own.world_size)])
 
 
-def test_without_a_mask_it_is_apmsqueeze_with_one_scale_a_shard() -> None:
-    ours = cluster(4, warmup_steps=5, mask_momentum=False)
+def test_where_all_has_variance_it_is_apmsqueeze_with_one_scale_a_shard() -> None:
+    ours = cluster(4, warmup_steps=5)
     theirs = SimulatedCluster("apmsqueeze", [start()], 4, lr=RATE, seed=2, warmup_steps=5, scale="shard")
     for own in (ours, theirs):
         advance(own, 0, 15)
@@ -128,7 +128,6 @@ def test_resuming_across_the_freeze_is_to_the_bit() -> None:
         "freeze": "auto",
         "auto_window": 5,
         "auto_ratio": 0.5,
-        "bias_correction": True,
         "betas": (0.9, 0.5),
     }
     whole = cluster(3, **options)

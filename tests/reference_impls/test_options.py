@@ -133,7 +133,7 @@ def test_every_method_refuses_impossible_learning_rates(name: str) -> None:
         ("global-qsgd", {"bits": 8.0}, "bits must be an integer from 2 to 16; got 8.0: write 8"),
         ("qsgd", {"levels": 2.5}, "levels must be an integer of at least 0; got 2.5"),
         ("intsgd", {"bits": 5}, "bits must be one of 4, 8, 16, 32; got 5"),
-        ("dgc", {"masking": 1}, "masking must be True or False; got 1"),
+        ("powersgd", {"warm_start": 1}, "warm_start must be True or False; got 1"),
         ("distributed-lion-mavo", {"tie_policy": "zeor"}, "tie_policy must be one of .*did you mean 'zero'"),
         ("dgc", {"momentum": 2}, "momentum must be a number of at least 0 and below 1; got 2"),
         ("allreduce-sgd", {"momentum": -0.5}, "momentum must be a number of at least 0 and below 1; got -0.5"),

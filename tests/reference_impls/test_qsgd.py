@@ -223,7 +223,6 @@ def test_nearest_rounding_is_biased_and_stochastic_is_not() -> None:
         ("qsgd", {"smallest": -1}, "smallest"),
         ("qsgd", {"smallest": 5, "granularity": "tensor"}, "granularity"),
         ("nuqsgd", {"bits": 8}, "2 to 7"),
-        ("nuqsgd", {"divide_first": True}, "qsgd alone"),
         ("cgx", {"bits": 0}, "1 to 8"),
         ("cgx", {"bits": 9}, "allreduce"),
         ("cgx", {"rounding": "up"}, "rounding"),

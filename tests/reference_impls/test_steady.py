@@ -156,7 +156,7 @@ MAY_DIFFER = {  # kind -> options that a step of this kind does not read, or tha
     "step": _LION_WHEN | {"sync_fraction"},
     "sync": _LION_WHEN,
     "measure": _LION_WHEN,
-    "warm-up": _ADAM_WHEN | {"compress", "compressor", "norm", "scale"},
+    "warm-up": _ADAM_WHEN | {"compressor", "norm", "scale"},
     "compressed": _ADAM_WHEN,
 }
 UNUSUAL: list[tuple[str, dict[str, Any]]] = [
@@ -165,9 +165,8 @@ UNUSUAL: list[tuple[str, dict[str, Any]]] = [
     ("lion-cub-pbit", {"momentum_sync": "periodic", "bits": 6, "scale": "l0", "gain": 0.3,
                        "form": "two-phase-sign", "levels": "code", "shared_scale": True,
                        "local_clip_norm": 2.0}),
-    ("apmsqueeze", {"total_steps": 90, "warmup_fraction": 0.2, "lr_warmup_steps": 9, "compress": "gradient",
-                    "compressor": "none", "norm": "l1", "scale": "shard", "bias_correction": True,
-                    "initial_variance": 0.5}),
+    ("apmsqueeze", {"total_steps": 90, "warmup_fraction": 0.2, "lr_warmup_steps": 9, "compressor": "none",
+                    "norm": "l1", "scale": "shard", "initial_variance": 0.5}),
     ("global-qsgd", {"dithering": "exponential", "norm": "l2", "scale": "block", "block_size": 64, "form": "tree",
                      "optimizer": "adamw"}),
     ("control-random-k", {"fraction": 0.3, "optimizer": "lion"}),

@@ -54,12 +54,11 @@ def test_top_k_averages_the_largest_coordinates_of_each_worker(n, d, ratio):
         torch.testing.assert_close(errors(workers, n), e, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("values", ["fp32", "fp16", "bf16"])
 @pytest.mark.parametrize("form", ["gather", "two-phase"])
-def test_top_k_loses_nothing(values, form):
-    """Sum of updates + error left = sum of mean gradients, whatever the rounding of the values."""
+def test_top_k_loses_nothing(form):
+    """Sum of updates + error left = sum of mean gradients."""
     n, d = 3, 200
-    workers = cluster("top-k", n, [d], ratio=0.1, values=values, form=form)
+    workers = cluster("top-k", n, [d], ratio=0.1, form=form)
     applied, given = torch.zeros(d), torch.zeros(d, dtype=torch.float64)
     for t in range(20):
         g = normal(n, d, seed=t)

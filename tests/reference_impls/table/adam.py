@@ -16,15 +16,9 @@ ROWS: tuple[Row, ...] = (
     Row("apmsqueeze-shard-l1", "apmsqueeze", {"warmup_steps": 6, "scale": "shard", "norm": "l1"}, close=1e-3),
     Row("apmsqueeze-from-the-start", "apmsqueeze", {"warmup_steps": 0, "initial_variance": 1.0}, exact=True),
     Row(
-        "apmsqueeze-gradient",
-        "apmsqueeze",
-        {"warmup_steps": 6, "compress": "gradient", "bias_correction": True},
-        close=1e-3,
-    ),
-    Row(
         "apmsqueeze-tensor-clipped",
         "apmsqueeze",
-        {"warmup_steps": 6, "scale": "tensor", "max_grad_norm": 0.5, "eps_inside_root": True},
+        {"warmup_steps": 6, "scale": "tensor", "max_grad_norm": 0.5},
         close=1e-3,
     ),
     Row("apmsqueeze-exact", "apmsqueeze", {"warmup_steps": 6, "compressor": "none"}, close=1e-3),
@@ -33,7 +27,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         "one-bit-adam-auto",
         "one-bit-adam",
-        {"freeze": "auto", "auto_window": 3, "auto_ratio": 0.3, "bias_correction": True},
+        {"freeze": "auto", "auto_window": 3, "auto_ratio": 0.3},
         close=1e-3,
     ),
     Row(

@@ -121,14 +121,13 @@ ROWS: tuple[Row, ...] = (
         plain=("adamw", {}),
     ),
     Row(
-        "sparseloco-senders",
+        "sparseloco-sgd",
         "sparseloco-sgd",
         {
             "period": 3,
             "k": 4,
             "chunk": 16,
             "value_bits": 32,
-            "aggregate": "senders",
             "outer_lr": 0.7,
             "total_steps": STEPS,
         },
@@ -144,5 +143,4 @@ ROWS: tuple[Row, ...] = (
         replicas="never",
     ),
     Row("demo", "demo", {"side": 8, "k": 4}, flips=0.02),
-    Row("demo-adamw", "demo", {"sign": False, "optimizer": "adamw"}, flips=0.02),
 )
