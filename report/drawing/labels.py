@@ -217,32 +217,3 @@ def _best(
     if best is None:
         raise ValueError("a label has no candidates")
     return best[1]
-
-
-def side_by_side(xs: Sequence[float], spans: Sequence[tuple[float, float]], width: float) -> list[float]:
-    """The xs with marks that would cover each other moved apart by `width`, all in points; `spans` are their
-    heights.
-
-    Marks are grouped when they are nearer than `width` in x and their spans touch; a group keeps its centre
-    and its order.
-    """
-    order = sorted(range(len(xs)), key=lambda i: (xs[i], spans[i], i))
-    groups: list[list[int]] = []
-    for index in order:
-        low, high = spans[index]
-        for group in groups:
-            near = any(
-                abs(xs[index] - xs[i]) < width and spans[i][0] <= high and low <= spans[i][1] for i in group
-            )
-            if near:
-                group.append(index)
-                break
-        else:
-            groups.append([index])
-    moved = list(xs)
-    for group in groups:
-        centre = sum(xs[i] for i in group) / len(group)
-        for place_, index in enumerate(group):
-            if len(group) > 1:
-                moved[index] = centre + width * (place_ - (len(group) - 1) / 2)
-    return moved

@@ -320,7 +320,6 @@ def _index(
         headline=said,
         links=_links(pages, HOME),
         equal_time=overview.equal_time(by_address, {at: page.equal_time for at, page in drawn.items()}),
-        picture=overview.newest_picture(by_address, {at: page.pictures for at, page in drawn.items()}),
         bars=overview.claims_bars(verdicts),
         studies=overview.studies_view(by_address),
         compared=compared,

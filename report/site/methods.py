@@ -147,9 +147,6 @@ def _phases(cls: type) -> list[tuple[str, str]]:
 # ---- what was measured -----------------------------------------------------------------------------------------------------
 
 PAIRED: Final = "To the uncompressed run of the same optimizer and seed, with its 95 % t interval."
-FASTER: Final = (
-    "Seconds of as many steps of the fastest uncompressed DDP over its own, with its 95 % interval."
-)
 WORTH: Final = "Share of plain training's steps after which that ends as well, with its 95 % interval."
 TRAINED: Final = (
     Column("arm", "as configured", "The study's label of the method with its options."),
@@ -165,7 +162,6 @@ TIMED: Final = (
     Column("arm", "as configured", "The study's label of the method with its options."),
     Column("link", "link", "Of each worker."),
     Column("where", "where", "Workload, shards, workers."),
-    Column("faster", "faster", FASTER, True, True),
     Column("net", "net speedup", "Plain training's seconds to the same quality, over its own.", True, True),
     Column("verdict", "worth it?", "Against plain training and one worker alone, after Holm over the methods of a link at 5 %."),
     Column("check", "direct runs", "Whether trainings from start to end confirm the seconds."),
@@ -227,18 +223,11 @@ def _trained_line(one: Trained) -> Line:
 def _timed_lines(one: Trained) -> Iterable[Line]:
     for link, arm in one.links:
         net = by_arm(link.net, sharding=one.panel.sharding).get(one.row["arm"])
-        speed = link.timed_of(one.row["arm"], one.panel.sharding)
-        faster = (
-            ratio_cell(arm, "speedup", "speedup_low", "speedup_high")
-            if speed.ratio is not None
-            else Cell(write.MISSING, note=speed.reason)
-        )
         known = net is not None and net["net"] is not None
         cells = {
             "arm": Cell(one.row["arm"], one.row["arm"]),
             "link": text_cell(link.label),
             "where": text_cell(one.place),
-            "faster": faster,
             "net": Cell(net_words(net), net["net"], "", (net["net_low"], net["net_high"]))
             if net is not None and known
             else Cell(write.MISSING),

@@ -96,25 +96,6 @@ def _refused(what: str, reason: object, fix: object) -> Line:
     return Line(cells)
 
 
-def newest_picture(
-    studies: Mapping[str, StudyData], drawn: Mapping[str, Sequence[dict[str, Any]]]
-) -> dict[str, Any] | None:
-    """The pictures of speed against accuracy of the newest study that has any, over its first link.
-
-    Args:
-        studies: By the address of their page, the newest first.
-        drawn: Those that each page shows, as `picture_parts` makes them.
-
-    Returns:
-        What the template needs; None where no study has one.
-    """
-    for address, study in studies.items():
-        if shown := [one for one in drawn[address] if one["figure"]]:
-            first = [one for one in shown if one["link"] == shown[0]["link"]]
-            return {"study": study.sweep, "address": f"{address}#speedup", "panels": first}
-    return None
-
-
 def equal_time(
     studies: Mapping[str, StudyData], found: Mapping[str, Sequence[dict[str, Any]]]
 ) -> dict[str, Any] | None:

@@ -18,19 +18,15 @@ import pandas as pd
 
 from report.drawing.svg import inline, svg_file
 from report.drawing.table import View
-from report.drawing.theme import FAMILIES, SHAPES
 from report.pages.claims import claims_parts
 from report.rendering import ALONE, Links, asset, embedded, packed, script, slug, template
-from report.study.budget_sweep import budgets_figure, budgets_view
 from report.study.curves import MEAN_CURVES, Curve, curves_parts, mean_curves, panel_curves
 from report.study.data import Panel, StudyData, load
 from report.study.equal_time import equal_time_parts
 from report.study.headline import headline
-from report.study.marks import families, hollow_words, points
 from report.study.runs import drift, failures_view, origins_of, origins_view, runs_view, tuning_view
 from report.study.sessions import speed_parts
-from report.study.speedup import with_speed
-from report.study.summary import controls_view, hover, methods_view, seeds, tradeoff, with_certainty
+from report.study.summary import controls_view, methods_view, seeds
 from suite.analysis.columns import CURVES, NET_ROUNDS, Table
 from suite.analysis.published import CHANGES, Side
 from suite.analysis.tables import csv_text, to_csv
@@ -54,14 +50,13 @@ PROVENANCE = MappingProxyType(
 
 @dataclass(frozen=True)
 class BuiltReport:
-    """Where the page is, its findings in sentences, where its tables come from, and its pictures: of speed against accuracy,
-    and of loss against time with their tables, as `equal_time_parts` makes them.
+    """Where the page is, its findings in sentences, where its tables come from, and its pictures of loss against time with their
+    tables, as `equal_time_parts` makes them.
     """
 
     path: Path
     headline: list[str]
     origin: list[str]
-    pictures: list[dict[str, Any]]
     equal_time: list[dict[str, Any]]
 
 
@@ -77,7 +72,7 @@ def write_page(study: StudyData, path: Path, links: Links = ALONE) -> BuiltRepor
     """Write the page of a study that was read; `links`: where it leads as part of a site."""
     sentences, speed, equal_time = headline(study), speed_parts(study), equal_time_parts(study)
     write_atomic(path, render(study, sentences, speed, equal_time, links))
-    return BuiltReport(path, sentences, whence(study), speed["pictures"], equal_time)
+    return BuiltReport(path, sentences, whence(study), equal_time)
 
 
 def whence(study: StudyData) -> list[str]:
@@ -117,34 +112,11 @@ def _panel(panel: Panel, study: StudyData, methods: Mapping[str, str]) -> dict[s
         "slug": panel.slug,
         "heading": heading,
         "budget": f"{panel.workload}, {panel.world_size} workers, {facts['steps']} steps, {_seed_counts(panel)} seeds",
-        "tradeoff": inline(
-            svg_file(tradeoff([panel])),
-            f"t-{panel.slug}",
-            f"{heading}: difference to the uncompressed run over times fewer bytes; the same numbers are in the table below",
-            hover(panel),
-        ),
         "seeds": inline(
             svg_file(seeds(panel)), f"s-{panel.slug}", f"{heading}: the difference of every seed, by method"
         ),
-        "absent": points(panel)[1],
         "explanation": _explanation(panel),
-        "methods": with_certainty(
-            with_speed(
-                _leading(methods_view(panel, bool(study.facts["ranks"])), panel, methods),
-                panel,
-                study.sessions,
-            ),
-            panel,
-            study.sessions,
-        ),
-        "budgets": budgets_view(panel) if panel.equal_loss else None,
-        "climb": inline(
-            svg_file(budgets_figure(panel)),
-            f"l-{panel.slug}",
-            f"{heading}: difference to the target over the steps of the training, by method; the numbers are in the table below",
-        )
-        if panel.equal_loss
-        else "",
+        "methods": _leading(methods_view(panel, bool(study.facts["ranks"])), panel, methods),
         "controls": controls_view(panel),
         "sensitive": panel.sensitive,
         "reason": str(panel.verdict["reason"])[0].upper() + str(panel.verdict["reason"])[1:] + ".",
@@ -216,14 +188,10 @@ def render(
     """The page's HTML."""
     statuses, files, curves = study.facts["statuses"], _files(study), panel_curves(study)
     data = _data(study, curves)
-    shown = families(study.panels)
     return template("page.html.j2").render(
         facts=study.facts,
         headline=sentences,
-        hollow=hollow_words(study.panels),
         panels=[_panel(panel, study, links.methods) for panel in study.panels],
-        families=[(name, FAMILIES.get(name, name)) for name in shown],
-        shapes={name: SHAPES.get(name, SHAPES["sign"]) for name in shown},
         tuning=tuning_view(study),
         failures=failures_view(study, links.runs),
         runs=runs_view(study, links.runs),
@@ -241,7 +209,6 @@ def render(
         files=files,
         speed=speed,
         equal_time=equal_time,
-        climbed=any(panel.equal_loss for panel in study.panels),
         data=embedded(data),
         curves=curves_parts(study, curves),
         headings={panel.slug: _heading(panel, study.panels) for panel in study.panels},

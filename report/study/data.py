@@ -28,7 +28,7 @@ from suite.analysis.columns import (
     WORTH,
     Table,
 )
-from suite.analysis.evidence import Accuracy, Speed, accuracy, speed
+from suite.analysis.evidence import Accuracy, accuracy
 from suite.analysis.published import (
     FACTS_SCHEMA,
     SESSION,
@@ -321,11 +321,6 @@ class LinkData:
     def usable(self) -> bool:
         """Whether it gives numbers."""
         return bool(self.facts["status"] == "done")
-
-    def timed_of(self, arm: str, sharding: str) -> Speed:
-        """What is said of the speed of a method."""
-        rows = (row for row in self.arms if (row["arm"], row["sharding"]) == (arm, sharding))
-        return speed(next(rows, None), self.facts)
 
     @property
     def reference(self) -> Row | None:

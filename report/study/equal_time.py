@@ -30,8 +30,7 @@ from report.drawing.table import Cell, Column, Line, Row, View, chips
 from report.drawing.theme import COLOURS, FAMILIES, SHAPES, colour
 from report.rendering import slug
 from report.study.data import LinkData, Panel, StudyData
-from report.study.marks import EDGE, Fill, Point, across, by_arm, draw_marks, families, write_names
-from report.study.speedup import grouped
+from report.study.marks import Fill, Point, across, by_arm, draw_marks, families, grouped, write_names
 from suite.analysis.columns import ONE_WORKER
 from suite.links.link import REAL
 from suite.runs.sweep import WHOLE
@@ -45,6 +44,8 @@ NAMED: Final = 3
 ROOM: Final = 3
 """Links beside which the table has room for what needs none; beside more of them the menu of columns has it."""
 CONFIRMED: Final = "confirmed"
+EDGE: Final = 0.035
+"""Share of the axis between the edge and a mark that lies beyond it."""
 FENCE: Final = 3.0
 """Interquartile ranges below the lower quartile, from where on a mark stands at the edge (Tukey's outer fence)."""
 CURVE_POINTS: Final = 120
@@ -140,7 +141,7 @@ def _part(study: StudyData, panel: Panel, several: bool) -> dict[str, Any]:
         "setting": f"{panel.workload}, {panel.world_size} workers, {panel.facts['steps']} steps, {panel.title}, {_seeds(panel)}",
         "sentences": sentences(panel, links),
         "key": [
-            (name, FAMILIES.get(name, name), SHAPES.get(name, SHAPES["sign"])) for name in families([panel])
+            (name, FAMILIES.get(name, name), SHAPES.get(name, SHAPES["sign"])) for name in families(panel)
         ],
         "pictures": [_picture(panel, curve, one) for one in links] if curve else [],
         "reference": panel.worth[0]["reference"],
@@ -254,9 +255,8 @@ def _draw(axes: Axes, panel: Panel, curve: Curve, marks: Sequence[Point], floor:
     ]
     own = Point("", "baseline", 1.0, 1.0, 1.0, float(curve.at(np.array([1.0]))[0]), None, None, curve.arm)
     named = [*shown, own]
-    stands = [mark.x for mark in named]
-    draw_marks(axes, named, stands, faint=0.55)
-    write_names(axes, None, named, stands, [own], [*lines, *across(axes, named, stands)], True)
+    draw_marks(axes, named)
+    write_names(axes, named, [own], [*lines, *across(axes, named)])
 
 
 def _scale(axes: Axes, curve: Curve, marks: Sequence[Point], floor: float, higher: bool) -> None:
@@ -444,7 +444,7 @@ def sentences(panel: Panel, links: Sequence[Timed]) -> list[str]:
     return [
         *(_link_sentences(panel, one, methods) for one in links),
         f"{decided} of {len(nets)} pairs of method and link are decided. "
-        f"Nothing was timed over a link faster than {links[-1].label}: the page Advice predicts there.",
+        f"Nothing was timed over a link faster than {links[-1].label}: `bandwise advise` computes there.",
     ]
 
 

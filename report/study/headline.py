@@ -6,10 +6,8 @@ did not finish are counted before anything else could hide them.
 
 from __future__ import annotations
 
-from report.study.budget_sweep import equal_bytes_sentence
 from report.study.data import Panel, StudyData, trouble
 from report.study.sessions import ended_sentence
-from report.study.speedup import joined_sentence
 from report.study.summary import equality_sentence, option_sentence
 
 
@@ -36,7 +34,6 @@ def headline(study: StudyData) -> list[str]:
         place = _where(panel, several)
         sentences += [
             equality_sentence(panel, place),
-            equal_bytes_sentence(panel, place),
             option_sentence(panel, place),
         ]
     sentences = [*speed_sentences(study), *sentences, failure_sentence(study)]
@@ -44,16 +41,15 @@ def headline(study: StudyData) -> list[str]:
 
 
 def speed_sentences(study: StudyData) -> list[str]:
-    """One a link of the study's own sessions with numbers, and what keeps the others from having any."""
+    """What keeps links of the study's own sessions from having numbers."""
     found: list[str | None] = []
     for session in study.sessions:
         if session.sweep is None:
             continue  # what it says stands in its own section
-        panels = [p for p in study.panels if p.world_size == session.facts["world_size"]]
-        for link in session.links:
-            if not link.usable:
-                found.append(f"{link.label}: not measured ({trouble(link.facts['reason'])}).")
-            else:
-                found.append(joined_sentence(link, panels))
+        found += [
+            f"{link.label}: not measured ({trouble(link.facts['reason'])})."
+            for link in session.links
+            if not link.usable
+        ]
         found.append(ended_sentence(session))
     return [sentence for sentence in found if sentence]

@@ -9,8 +9,8 @@ To publish is to make results data in git, whole, with hashes, and never in sile
                                                                               are now, beside what comes later
         patches/<sha256>.diff       how the code of runs differed from its commit
 
-Figures are tradeoff.svg (all panels), seeds by panel, speedup.svg (all links and panels), and by session and link
-phases-*.svg, and forest-*.svg where nothing is trained. A page is made of the tables by `bandwise report`, and is not kept.
+Figures are seeds-*.svg and equal-time-*.svg by panel, and by session and link phases-*.svg, and forest-*.svg where nothing is
+trained. A page is made of the tables by `bandwise report`, and is not kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from report.study.data import StudyData, has_tables, load
 from report.study.equal_time import equal_time_figures
 from report.study.headline import headline
 from report.study.sessions import speed_figures
-from report.study.summary import seeds, tradeoff
+from report.study.summary import seeds
 from suite.analysis import collect as collecting
 from suite.analysis.collect import collect_sweep
 from suite.analysis.columns import NET
@@ -316,10 +316,6 @@ def _changes(facts: Mapping[str, Any], name: str) -> Iterator[str]:
 def _figures(study: StudyData) -> dict[str, bytes]:
     """File name -> SVG."""
     drawn: dict[str, str] = {}
-    for workload, workers in dict.fromkeys((p.workload, p.world_size) for p in study.panels):
-        panels = [p for p in study.panels if (p.workload, p.world_size) == (workload, workers)]
-        suffix = f"-{panels[0].slug}" if len(panels) < len(study.panels) else ""
-        drawn[f"tradeoff{suffix}.svg"] = svg_file(tradeoff(panels))
     drawn |= {f"seeds-{panel.slug}.svg": svg_file(seeds(panel)) for panel in study.panels}
     also = {**equal_time_figures(study), **speed_figures(study)}
     drawn |= {f"{name}.svg": svg_file(figure) for name, figure in also.items()}

@@ -29,8 +29,6 @@ from report.drawing.table import (
 )
 from report.rendering import slug
 from report.study.data import LinkData, SessionData, StudyData, refused_words, trouble
-from report.study.marks import hollow_words
-from report.study.speedup import DOUBTED, anchor, picture_parts, pictures, speedups
 from report.study.step_time import (
     alone_sentence,
     bars,
@@ -255,24 +253,16 @@ def _ratio_of_times(row: Row) -> Cell:
 
 
 def speed_parts(study: StudyData) -> dict[str, Any]:
-    """What the template shows: the pictures against accuracy, the sessions, and why there is no speed, if so."""
-    shown = pictures(study)
+    """What the template shows: the sessions, and why there is no speed, if so."""
     return {
-        "pictures": [picture_parts(one, shown) for one in shown],
-        "anchors": sorted({row["arm"] for p in shown if (row := anchor(p.panel))}),
         "sessions": [session_parts(session) for session in study.sessions],
-        "equal": any(one.equal for one in shown),
         "missing": missing(study),
-        "hollow": hollow_words(list({p.panel.slug: p.panel for p in shown}.values()), DOUBTED),
     }
 
 
 def speed_figures(study: StudyData) -> dict[str, Figure]:
     """The figures of speed by name, each whole by itself."""
     found: dict[str, Figure] = {}
-    shown = [one for one in pictures(study) if one.marks]
-    if shown:
-        found["speedup"] = speedups(shown, len({one.link for one in shown}))
     for session in study.sessions:
         for link in session.links:
             name = f"{slug(session.name)}-{link.slug}"

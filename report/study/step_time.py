@@ -14,12 +14,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from report.drawing.numbers import MISSING, number, times
+from report.drawing.numbers import MISSING, factor, number, times
 from report.drawing.scales import MEASURE, bare, look, name_lines, new_figure, per_point, speedup_axis
 from report.drawing.table import Row
 from report.drawing.theme import COLOURS, colour, mark
 from report.study.data import LinkData, SessionData
-from report.study.speedup import drawn, grouped, ratio_words, rounds_words
+from report.study.marks import grouped
 
 ARM_HEIGHT = 0.27
 """Inches an arm."""
@@ -225,6 +225,27 @@ def stacks(link: LinkData) -> list[Stack]:
         ends = row["step_low"], row["step_high"]
         found.append(Stack(row["case"], link.family(row), seconds, step, *ends, split))
     return found
+
+
+def drawn(arm: Row) -> bool:
+    """Whether an arm has a speedup that may stand in a picture: not refused."""
+    return not arm["refused"] and arm["speedup"] is not None
+
+
+def rounds_words(link: LinkData) -> str:
+    """6, or 6 to 8: rounds behind the speedups of a link."""
+    counts = sorted({(row["n_pairs"] or 0) for row in link.arms if drawn(row)})
+    if not counts:
+        return "0"
+    return str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+
+
+def ratio_words(row: Row, stem: str = "speedup", low: str = "speedup_low", high: str = "speedup_high") -> str:
+    """4.20× [4.00, 4.52]."""
+    value, ends = number(row[stem]), (number(row[low]), number(row[high]))
+    if ends[0] is None or ends[1] is None:
+        return times(value)
+    return f"{times(value)} [{factor(ends[0])}, {factor(ends[1])}]"
 
 
 def bars(link: LinkData) -> list[Bar]:

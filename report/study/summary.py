@@ -1,48 +1,22 @@
-"""How methods end at a fixed budget: the table of methods and of controls, both pictures, and who is equal, in sentences.
+"""How methods end at a fixed budget: the table of methods and of controls, every seed, and who is equal, in sentences.
 
-The pictures are bytes saved, at equal accuracy where there is a budget sweep, against what they cost in accuracy; and every seed,
-each paired difference as a dot with the mean and its interval over it. Nothing is drawn that was not measured: bytes are counted,
-differences are paired with the uncompressed run of the same optimizer, and an arm without a finished pair is named under the
-picture instead of being drawn.
-"""
+The picture shows each paired difference as a dot, with the mean and its interval over it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from report.drawing import numbers as write
 from report.drawing.numbers import interval, number, ratio, signed
 from report.drawing.scales import bare, difference_axis, look, new_figure
-from report.drawing.svg import gid
 from report.drawing.table import Cell, Column, Line, Row, View, bytes_cell, chips
 from report.drawing.theme import COLOURS, FAMILIES, colour
-from report.study.budget_sweep import HOW, WHERE, ratio_at_equal
-from report.study.data import Panel, SessionData
-from report.study.marks import (
-    Point,
-    across,
-    band,
-    by_arm,
-    draw_arrows,
-    draw_marks,
-    equal_axis,
-    inside,
-    paired,
-    points,
-    shares_by_bytes,
-    shares_by_speed,
-    stand_apart,
-    write_names,
-)
-from report.study.speedup import speedups_of
+from report.study.data import Panel
 
 ACCURACY_CLASSES = {
     "equal": "yes",
@@ -163,141 +137,6 @@ def controls_view(panel: Panel) -> View:
     return View(f"{panel.slug}-controls", caption, columns, lines)
 
 
-FRONT = "Share of 2,000 bootstrap draws of the seeds in which it is on the Pareto front of difference against"
-
-
-def with_certainty(view: View, panel: Panel, sessions: Sequence[SessionData]) -> View:
-    """A panel's table of methods with ratios at equal accuracy, where there is a ladder, and shares of the front."""
-    links = [
-        link for session in sessions if session.sweep is not None for link in session.links if link.usable
-    ]
-    added: list[tuple[Column, Mapping[str, Cell]]] = []
-    if panel.equal_loss:
-        about = f"Bytes of that run over the bytes sent {WHERE}; {HOW}."
-        column = Column("equal-bytes", "fewer bytes, equal accuracy", about, True, True)
-        added.append((column, _ratios(by_arm(panel.equal_loss, cost="bytes"), "ratio")))
-        about = f"Steps of that run over the steps taken {WHERE}; {HOW}."
-        column = Column("equal-steps", "fewer steps, equal accuracy", about, True, True, hidden=True)
-        added.append((column, _ratios(by_arm(panel.equal_loss, cost="steps"), "ratio")))
-    for link in links:
-        climbed = by_arm(link.equal_loss, sharding=panel.sharding)
-        if climbed:
-            about = f"Seconds of the reference's full budget over the seconds {WHERE}; {HOW}, widened by the session's."
-            column = Column(f"equal-{link.slug}", f"faster, equal accuracy, {link.label}", about, True, True)
-            added.append((column, _ratios(climbed, "speedup")))
-    column = Column("front", "on the front, bytes", f"{FRONT} bytes a step, at the fixed budget.", True)
-    added.append((column, _shares(shares_by_bytes(panel))))
-    for link in links:
-        about = f"{FRONT} seconds on this link, at the fixed budget."
-        column = Column(f"front-{link.slug}", f"on the front, {link.label}", about, True, hidden=True)
-        added.append((column, _shares(shares_by_speed(panel, speedups_of(panel, link)))))
-    at = 1 + [column.key for column in view.columns].index("ratio")
-    fixed = {
-        f"speed-{link.slug}"
-        for link in links
-        if any(row["sharding"] == panel.sharding for row in link.equal_loss)
-    }
-    before = tuple(replace(c, hidden=True) if c.key in fixed else c for c in view.columns[:at])
-    columns = (*before, *(column for column, _ in added), *view.columns[at:])
-    return replace(view, columns=columns, lines=tuple(_wider(line, added) for line in view.lines))
-
-
-def _wider(line: Line, added: Sequence[tuple[Column, Mapping[str, Cell]]]) -> Line:
-    name = str(line.cells["method"].raw)
-    more = {column.key: found.get(name, Cell(write.MISSING)) for column, found in added}
-    return replace(line, cells=line.cells | more)
-
-
-def _ratios(rows: Mapping[str, Row], column: str) -> dict[str, Cell]:
-    return {arm: ratio_at_equal(row, column) for arm, row in rows.items()}
-
-
-def _shares(found: Mapping[str, float]) -> dict[str, Cell]:
-    return {arm: Cell(f"{100 * share:.0f} %", share) for arm, share in found.items()}
-
-
-def _draw(axes: Axes, panel: Panel) -> None:
-    marks, _ = points(panel)
-    difference_axis(
-        axes, "y", [v for p in marks for v in (p.y, p.low, p.high) if v is not None], panel.margin
-    )
-    if panel.equal_loss:
-        equal_axis(axes, marks)
-        marks, nothing = inside(marks, axes), 1.0
-    else:
-        nothing = _ratio_axis(axes, marks)
-    band(axes, panel)
-    bare(axes, "y")
-    unit = f" ({panel.unit})" if panel.unit else ""
-    axes.set_xlabel(
-        "times fewer bytes to equal accuracy than the uncompressed run"
-        if panel.equal_loss
-        else "fewer bytes on the wire a step than an fp32 ring all-reduce"
-    )
-    axes.set_ylabel(f"difference to the uncompressed run{unit}")
-    if panel.facts["direction"] == "lower":
-        axes.invert_yaxis()  # up is better, whatever the metric
-    draw_arrows(axes, marks)
-    xs = [mark.x for mark in marks] if panel.equal_loss else stand_apart(axes, marks, nothing)
-    draw_marks(axes, marks, xs)
-    write_names(axes, panel, marks, xs, lines=across(axes, marks, xs) if panel.equal_loss else ())
-
-
-def tradeoff(panels: Sequence[Panel], width: float = 5.5, height: float = 4.6) -> Figure:
-    """x: times fewer bytes than fp32 (log); y: paired difference with 95 % t intervals; one panel beside the
-    other.
-    """
-    with look():
-        figure, every = new_figure(width * len(panels), height, len(panels))
-        figure.subplots_adjust(
-            left=0.62 / (width * len(panels)), right=1 - 0.1 / width, bottom=0.58 / height,
-            top=1 - (0.36 if len(panels) > 1 else 0.1) / height, wspace=0.16,
-        )  # fmt: skip
-        for axes, panel in zip(every, panels, strict=True):
-            if len(panels) > 1:
-                axes.set_title(
-                    f"{panel.title[0].upper()}{panel.title[1:]}", loc="left", fontsize=10, weight="bold"
-                )
-            _draw(axes, panel)
-        return figure
-
-
-def _ratio_axis(axes: Axes, points: Sequence[Point]) -> float:
-    """Scale the x axis to byte ratios, logarithmic from 1x; returns where a method that sends nothing is
-    drawn.
-    """
-    right = max([4.0, *(p.x_high for p in points if math.isfinite(p.x_high))])
-    nothing = right * 2.2
-    silent = any(math.isinf(p.x) for p in points)
-    left = min([0.85, *(p.x_low * 0.85 for p in points)])
-    axes.set_xscale("log")
-    axes.set_xlim(left, nothing * 1.35 if silent else right * 1.6)
-    ticks = [2.0**k for k in range(-3, 16) if left <= 2.0**k <= right * 1.25]
-    while len(ticks) > 9:
-        ticks = ticks[::2]
-    labels = [f"{t:g}×" for t in ticks] + (["sends\nnothing"] if silent else [])
-    axes.xaxis.set_major_locator(FixedLocator([*ticks, nothing] if silent else ticks))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda _, i: labels[i] if i is not None else ""))
-    axes.xaxis.set_minor_locator(NullLocator())
-    return nothing
-
-
-def hover(panel: Panel) -> dict[str, str]:
-    """Hover text by group id."""
-    titles, equal = {}, " to equal accuracy" if panel.equal_loss else ""
-    for index, point in enumerate(points(panel)[0]):
-        if point.arm:
-            ends = interval(point.low, point.high, panel.digits, sign=True)
-            difference = f"{signed(point.y, panel.digits)} {ends}".strip()
-            saved = (
-                f"equal accuracy {point.censored}"
-                if point.censored
-                else f"{ratio(point.x)} fewer bytes{equal}"
-            )
-            titles[gid(index)] = f"{point.text}: {difference} {panel.unit}, {saved}"
-    return titles
-
-
 LINE_HEIGHT = 0.2
 """Inches a method."""
 SEPARATE = 1500
@@ -320,6 +159,12 @@ def _many(axes: Axes, dots: list[tuple[str, float]], names: list[str], shades: l
         axes.add_patch(
             PathPatch(path, fill=False, edgecolor=shade, alpha=0.45, linewidth=DOT, capstyle="round")
         )
+
+
+def paired(panel: Panel, rows: Sequence[Row]) -> list[tuple[str, float]]:
+    """(arm, difference) for each seed that the arm and its baseline finished."""
+    differences = panel.differences([row for row in rows if row["baseline"] is not None])
+    return [(str(arm), float(value)) for arm in differences for value in differences[arm].dropna()]
 
 
 def seeds(panel: Panel, width: float = 5.5) -> Figure:

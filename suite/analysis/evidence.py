@@ -1,31 +1,20 @@
-"""The one rule of what was measured says of a method: its accuracy in a cell of a study, its speed on a link, and both together.
-
-Pages of studies, their headlines and those of methods ask here, so that they cannot say different things. A cell is a method on
-a workload, a sharding and a number of workers. The words of accuracy:
+"""The one rule of what a study says of a method's accuracy in a cell: a workload, a sharding and a number of workers.
 
 - *equal*: the whole interval of the paired difference lies inside the margin, in a study that would have seen a bad method;
 - *better by*, *worse by*: it lies wholly outside of it, on that side, by the mean; *worse* without a number: seeds diverged;
 - *undecided*: there is an interval, and it is neither;
 - *not known*: there is no interval, or the study is not sensitive; the reason stands beside it.
-
-A speed *holds* unless it was not measured (with the reason: the machine was disturbed, say) or trainings from end to end do not
-confirm it (`suite.analysis.speed`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Literal
 
-from suite.analysis.speed_columns import CONTRADICTED, NOT_CONFIRMED
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
 from suite.analysis.tables import Row
 
 Word = Literal["equal", "better by", "worse by", "undecided", "not known"]
-UNCONFIRMED: Final = (NOT_CONFIRMED, CONTRADICTED)
-"""Checks by direct runs with which a speed does not hold."""
-DOUBT: Final = "direct runs do not confirm it"
 
 
 @dataclass(frozen=True)
@@ -96,75 +85,6 @@ def _too_few(planned: int, pairs: int) -> str:
     if planned < MINIMUM_FOR_INTERVAL:
         return f"{planned} seeds: an interval needs {MINIMUM_FOR_INTERVAL}"
     return f"{pairs} of {planned} seeds finished: an interval needs {MINIMUM_FOR_INTERVAL}"
-
-
-@dataclass(frozen=True)
-class Speed:
-    """Of a method on a link, over the fastest uncompressed DDP there, with its interval; `ratio` None: not measured (`reason`).
-
-    doubt: what direct runs say against it; empty where they confirm it or there are none.
-    """
-
-    ratio: float | None
-    low: float | None = None
-    high: float | None = None
-    reason: str = ""
-    doubt: str = ""
-
-    @property
-    def holds(self) -> bool:
-        """Whether it was measured and direct runs do not doubt it."""
-        return self.ratio is not None and not self.doubt
-
-    @property
-    def text(self) -> str:
-        """`1.46× [1.30, 1.60], but direct runs do not confirm it`, or `not measured (the machine was disturbed)`."""
-        if self.ratio is None:
-            return f"not measured ({self.reason})"
-        ends = "" if self.low is None or self.high is None else f" [{self.low:.3g}, {self.high:.3g}]"
-        return f"{self.ratio:.3g}×{ends}" + (f", but {DOUBT}" if self.doubt else "")
-
-
-def speed(arm: Row | None, link: Mapping[str, Any]) -> Speed:
-    """What was timed of a method.
-
-    Args:
-        arm: Its row of a session's table `arms`; None where it has none.
-        link: Facts of the session's link.
-
-    Returns:
-        The judgement. Nothing of a link that gave no numbers was measured.
-    """
-    if link["status"] != "done":
-        return Speed(None, reason=_bare(link["reason"]) or "the session gave no numbers")
-    if arm is None:
-        return Speed(None, reason="the session has not timed it")
-    if arm["refused"] or arm["speedup"] is None:
-        return Speed(None, reason=_bare(arm["reason"]) or "no speedup was measured")
-    doubt = (
-        f"{arm['check']}: {_bare(arm['reason']) or 'direct runs differ'}"
-        if arm["check"] in UNCONFIRMED
-        else ""
-    )
-    return Speed(arm["speedup"], arm["speedup_low"], arm["speedup_high"], doubt=doubt)
-
-
-def against(row: Row, judged: Accuracy, timed: Speed) -> str:
-    """Why a method is not counted as equal with a speed that holds, the gravest reason first; empty where it is."""
-    if judged.word != "equal":
-        return judged.text
-    if row["n_done"] != row["n"]:
-        return f"{row['n_done']} of {row['n']} seeds finished"
-    if row["n_stale"]:
-        return f"stale: {row['n_stale']} of its runs or its baseline's come from another source of the method"
-    if timed.ratio is None:
-        return f"equal, but its speed is {timed.text}"
-    return f"equal, but its speedup is {timed.doubt}" if timed.doubt else ""
-
-
-def _bare(reason: str | None) -> str:
-    """A recorded reason without its full stop, to stand inside a sentence."""
-    return (reason or "").rstrip(". ")
 
 
 def _digits(unit: str) -> int:

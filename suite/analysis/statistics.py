@@ -26,9 +26,7 @@ Two more serve single tables:
   paired t interval of (method at that time minus reference) leaves 0 out, on the side that says so. That is Fieller's idea
   (Journal of the Royal Statistical Society B 16, 1954); it covers as well as a t interval does where accuracy rises with the
   budget.
-- *Pareto fronts*: what nothing else beats both ways. The certainty of a front is told as shares of bootstrap draws: seeds are
-  drawn anew, all methods with the same draw since their runs are paired by seed, and the front of the means is taken each
-  time.
+- *Pareto fronts*: what nothing else beats both ways.
 """
 
 from __future__ import annotations
@@ -351,9 +349,6 @@ def _over(reference_s: float, seconds: float) -> float:
     return math.inf if seconds == 0 else reference_s / seconds
 
 
-DRAWS: Final = 2000
-
-
 def pareto_front(costs: Sequence[float], values: Sequence[float]) -> list[int]:
     """Places of the points that no other one equals or beats both ways, the cheapest first.
 
@@ -379,26 +374,3 @@ def _fronts(
     kept = np.ones(order.shape, dtype=np.bool_)
     kept[:, 1:] = best[:, 1:] > best[:, :-1]
     return order, kept
-
-
-def pareto_shares(
-    costs: Sequence[Sequence[float]], values: Sequence[Sequence[float]], draws: int = DRAWS, seed: int = 0
-) -> list[float]:
-    """For each point the share of bootstrap draws in which it is on the pareto_front of the means over seeds.
-
-    costs[i][k], values[i][k]: of point i with seed k; every point has the same seeds, six or more. The same arguments
-    give the same shares.
-    """
-    cost, value = np.asarray(costs, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    if cost.ndim != 2 or cost.shape != value.shape:
-        raise StatisticsError(
-            f"shares take a cost and a value for each point and seed, not shapes {cost.shape} and {value.shape}"
-        )
-    points, seeds = cost.shape
-    if seeds < MINIMUM_FOR_INTERVAL:
-        raise TooFewSamplesError(
-            f"the certainty of a pareto_front takes {MINIMUM_FOR_INTERVAL} seeds and got {seeds}"
-        )
-    drawn = np.random.default_rng(seed).integers(seeds, size=(draws, seeds))
-    order, kept = _fronts(cost[:, drawn].mean(-1).T, value[:, drawn].mean(-1).T)
-    return [float(count / draws) for count in np.bincount(order[kept], minlength=points)]

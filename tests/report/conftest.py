@@ -16,7 +16,7 @@ from report.study.data import StudyData, load
 from suite.analysis.collect import collect, write
 from suite.analysis.tables import Row
 from suite.runs.result import Status
-from tests.report import made_up_climb, made_up_speed
+from tests.report import made_up_speed
 from tests.suite.analysis import made_up_curves
 from tests.suite.analysis import made_up_study as made
 
@@ -112,11 +112,3 @@ def timed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     shutil.copytree(built.root / "tables", root / "tables")
     made_up_speed.save_both(root)
     return build(root)
-
-
-@pytest.fixture(scope="session")
-def climbed(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A study with a budget ladder, and a timing session of it."""
-    root = tmp_path_factory.mktemp("climbed")
-    made_up_climb.save(root)
-    return build(root, "climbed")

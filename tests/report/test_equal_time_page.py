@@ -252,7 +252,7 @@ def test_the_first_line_says_what_is_worth_it_on_which_link(equal, panel, links)
     decided = sum(one.net[arm]["verdict"] in {WORTH_IT, NOT} for one in links for arm in methods)
     assert lines[-1] == (
         f"{decided} of {3 * len(methods)} pairs of method and link are decided. "
-        f"Nothing was timed over a link faster than {FAST}: the page Advice predicts there."
+        f"Nothing was timed over a link faster than {FAST}: `bandwise advise` computes there."
     )
 
 
@@ -370,8 +370,8 @@ def test_a_diverged_arm_is_told_in_words(equal, tmp_path):
     assert "qsr-sgd (2 diverged)" in text
 
 
-def test_a_page_without_these_tables_has_no_trace_of_them(built, timed, climbed):
-    for other in (built, timed, climbed):
+def test_a_page_without_these_tables_has_no_trace_of_them(built, timed):
+    for other in (built, timed):
         assert equal_time_parts(other.study) == []
         assert equal_time_figures(other.study) == {}
         assert "equal-time" not in other.html
@@ -396,13 +396,6 @@ def test_the_first_page_leads_with_it(equal, tmp_path):
     ):
         found = overview.equal_time(dict.fromkeys(others, study), others)
         assert (found and found["address"]) == lead
-
-
-def test_where_only_references_climb_nothing_is_at_equal_loss(equal):
-    """Such a page could not be built: the methods have no row in the table `iso`."""
-    assert equal.study.panels[0].equal_loss == []
-    assert "<h2>Bytes saved against accuracy</h2>" in equal.html
-    assert "budget ladder</h2>" not in equal.html
 
 
 def test_the_same_tables_give_the_same_bytes(equal, tmp_path):

@@ -11,12 +11,13 @@ from dataclasses import replace
 import matplotlib as mpl
 import pytest
 
-from report.drawing.labels import Box, Label, place, side_by_side
+from report.drawing.labels import Box, Label, place
+from report.drawing.scales import new_figure
 from report.drawing.svg import inline, svg_file
 from report.drawing.theme import COLOURS, FAMILIES, MARKS, SHAPES
 from report.rendering import HERE_GO_STYLES, asset, styled_once
-from report.study.marks import families, points
-from report.study.summary import seeds, tradeoff
+from report.study.marks import Point, draw_marks, families
+from report.study.summary import seeds
 from tests.report.conftest import overlap
 from tests.suite.analysis.made_up_study import MADE
 
@@ -24,41 +25,6 @@ from tests.suite.analysis.made_up_study import MADE
 @pytest.fixture(params=["iid", "by-class"])
 def panel(built, request):
     return next(p for p in built.study.panels if p.sharding == request.param)
-
-
-def texts(figure):
-    """Written text -> its box in pixels, for the names beside the marks."""
-    renderer = figure.canvas.get_renderer()
-    return {
-        text.get_text(): text.get_window_extent(renderer)
-        for axes in figure.axes
-        for text in axes.texts
-        if text.get_text() and "±" not in text.get_text()
-    }
-
-
-def test_every_arm_is_drawn_or_named(panel):
-    drawn, absent = points(panel)
-    names = {p.arm for p in drawn} - {""}
-    expected = {str(r["arm"]).removeprefix("control-") for r in [*panel.methods, *panel.controls]}
-    assert names | {a.partition(" (")[0] for a in absent} == expected
-    assert absent == ([] if panel.sharding == "iid" else ["qsr-sgd (6 diverged)"])
-    lost = next(p for p in drawn if p.arm == ("local-sgd H=4" if panel.sharding == "iid" else "apmsqueeze"))
-    assert (lost.low, lost.text) == (None, f"{lost.arm} (5 of 6)")
-
-
-def test_names_stand_inside_and_cover_nothing(panel):
-    figure = tradeoff([panel])
-    boxes = texts(figure)
-    frame = figure.axes[0].get_window_extent(figure.canvas.get_renderer())
-    assert set(boxes) == {p.text for p in points(panel)[0]}
-    for (name, a), (other, b) in itertools.combinations(boxes.items(), 2):
-        width = min(a.x1, b.x1) - max(a.x0, b.x0)
-        height = min(a.y1, b.y1) - max(a.y0, b.y0)
-        assert not (width > 1 and height > 4), f"{name} covers {other}"
-    for name, box in boxes.items():
-        assert box.x0 >= frame.x0 - 2, name
-        assert box.x1 <= frame.x1 + 2, name
 
 
 def test_places_are_free_when_there_is_room():
@@ -81,32 +47,24 @@ def test_a_name_is_nearest_to_its_own_mark_when_it_can_be():
     assert right.x0 > 100
 
 
-def test_marks_that_would_cover_each_other_stand_side_by_side():
-    moved = side_by_side([10.0, 10.5, 50.0, 11.0], [(0, 8), (2, 10), (0, 8), (60, 68)], 7.0)
-    assert moved == [6.75, 13.75, 50.0, 11.0]
-    assert side_by_side([], [], 7.0) == []
-
-
 def test_the_band_is_filled_only_where_the_study_is_sensitive(panel):
-    assert COLOURS["band"] in svg_file(tradeoff([panel]))
+    assert COLOURS["band"] in svg_file(seeds(panel))
     blind = replace(panel, verdict={**panel.verdict, "sensitive": False})
-    assert COLOURS["band"] not in svg_file(tradeoff([blind]))
     assert COLOURS["band"] not in svg_file(seeds(blind))
 
 
 def test_svg_is_the_same_whatever_the_readers_settings(panel):
-    first = svg_file(tradeoff([panel])), svg_file(seeds(panel))
+    first = svg_file(seeds(panel))
     with mpl.rc_context({"font.size": 30, "axes.facecolor": "red", "lines.linewidth": 9, "savefig.dpi": 300}):
-        assert (svg_file(tradeoff([panel])), svg_file(seeds(panel))) == first
-    for svg in first:
-        ElementTree.fromstring(svg)
-        assert "<image" not in svg
-        assert not re.search(r"\d{4}-\d\d-\d\dT", svg)
+        assert svg_file(seeds(panel)) == first
+    ElementTree.fromstring(first)
+    assert "<image" not in first
+    assert not re.search(r"\d{4}-\d\d-\d\dT", first)
 
 
 def test_inside_a_page_ids_are_prefixed_and_colours_can_change(panel):
-    svg = svg_file(tradeoff([panel]))
-    body = inline(svg, "p1", 'a "label" & more', {"mark0": "<hover>"})
+    svg = svg_file(seeds(panel))
+    body = inline(svg, "p1", 'a "label" & more')
     assert body.startswith('<div class="plot" role="group" tabindex="0" aria-label="Picture')
     assert body.count("<g") < svg.count("<g") / 2, "groups that only bear a name"
     assert re.findall(r"(?<![\d.])\d+\.\d{3,}", body) == []
@@ -124,12 +82,14 @@ def test_inside_a_page_ids_are_prefixed_and_colours_can_change(panel):
     assert re.findall(' style="([^"]*)"', body) == [f"--c0:url(#{own}-0)"], "where it is cut off is its own"
     assert "var(--band" in body
     assert 'aria-label="a &quot;label&quot; &amp; more"' in body
-    assert "<title>&lt;hover&gt;</title>" in body
+    figure, (axes,) = new_figure(3, 2)
+    draw_marks(axes, [Point("a", "sign", 1.0, 1.0, 1.0, 0.0, None, None, "a")])
+    assert "<title>&lt;hover&gt;</title>" in inline(svg_file(figure), "p3", "marks", {"mark0": "<hover>"})
     assert not any(re.search(rf"(fill|stroke): {value}\b", body) for value in COLOURS.values())
 
 
 def test_pictures_of_a_page_say_once_how_they_look(panel):
-    svg = svg_file(tradeoff([panel]))
+    svg = svg_file(seeds(panel))
     pictures = inline(svg, "p1", "one") + inline(svg, "p2", "two")
     page = styled_once(f'<style>{HERE_GO_STYLES}</style>{pictures}<table class="n2 h3 n12"><tr>')
     (said,) = re.findall("<style>(.*?)</style>", page, re.S)
@@ -166,7 +126,7 @@ def test_every_family_has_a_look(built):
     assert set(FAMILIES) <= set(COLOURS)
     assert len({*MARKS.values()}) == len(MARKS)
     seen = {made.arm.family for made in MADE}
-    assert families(built.study.panels) == [family for family in FAMILIES if family in seen]
+    assert families(built.study.panels[0]) == [family for family in FAMILIES if family in seen]
 
 
 def test_the_style_sheet_has_the_colours_of_the_figures():

@@ -57,7 +57,7 @@ QUESTIONS = (
         "Is 1-bit Adam worth it at 10 Gbit/s?",
         (),
         "#equal-time li",
-        r"Nothing was timed over a link faster than 1 Gbit/s: the page Advice",
+        r"Nothing was timed over a link faster than 1 Gbit/s: `bandwise advise`",
     ),
     Question("What does QSR send?", ("Methods", "qsr-adamw"), "main", r"It sends [\d.]+×.* fewer bytes"),
     Question(

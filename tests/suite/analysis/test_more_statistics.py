@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from suite.analysis import statistics as s
-from suite.analysis.statistics import equal_loss_speedup, pareto_front, pareto_shares
+from suite.analysis.statistics import equal_loss_speedup, pareto_front
 
 LADDER = (5.0, 7.1, 10.0, 14.1)
 
@@ -104,24 +104,6 @@ def test_front_by_hand():
     assert pareto_front([0.0, math.inf], [-math.inf, 5.0]) == [0, 1]
     with pytest.raises(s.StatisticsError, match="nan"):
         pareto_front([math.nan], [1.0])
-
-
-def test_shares_of_a_front_are_the_chances_that_simulation_gives():
-    """Two methods of one cost, the better one by half a standard error of their difference: how often it is on the
-    front is Phi(0.5) = 69 % over studies, and the shares over draws say so on average, within the excess of a bootstrap.
-    """
-    rng = np.random.default_rng(12)
-    n, shares = 12, []
-    for study in range(200):
-        a, b = rng.normal(0, 1, n), rng.normal(0.5 * math.sqrt(2 / n), 1, n)
-        shares.append(pareto_shares([[1.0] * n] * 2, [a, b], draws=200, seed=study))
-    mean = np.mean(shares, axis=0)
-    assert mean.sum() == pytest.approx(1.0)
-    assert 0.58 <= mean[1] <= 0.72
-    certain = pareto_shares([[1.0] * n, [2.0] * n, [3.0] * n], [a, a + 100, a + 50], draws=100)
-    assert certain == [1.0, 1.0, 0.0]
-    with pytest.raises(s.TooFewSamplesError, match="6 seeds and got 5"):
-        pareto_shares([[1.0] * 5], [[1.0] * 5])
 
 
 @pytest.mark.parametrize("n", [7, 9])
