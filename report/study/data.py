@@ -21,7 +21,6 @@ from report.rendering import ReportError, slug
 from suite.analysis.columns import (
     BUDGET_TABLES,
     CURVES,
-    EQUAL_LOSS_SECONDS,
     NET,
     NET_ROUNDS,
     OF_STUDY,
@@ -58,8 +57,8 @@ SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class", "by-package"
 class Panel:
     """What is compared with each other: one workload, sharding and world size, with its rows and its yardstick.
 
-    budgets, equal_loss: rows by budget of steps, and of costs at equal loss; empty where the sweep has one budget alone, the
-    latter also where only uncompressed runs have several. worth: rows of what each training is worth in steps of the reference.
+    budgets: rows by budget of steps; empty where the sweep has one budget alone. worth: rows of what each training is worth in
+    steps of the reference.
     """
 
     workload: str
@@ -70,7 +69,6 @@ class Panel:
     verdict: Row
     facts: Mapping[str, Any]
     budgets: list[Row] = field(default_factory=list)
-    equal_loss: list[Row] = field(default_factory=list)
     worth: list[Row] = field(default_factory=list)
 
     @property
@@ -253,7 +251,7 @@ PANEL = ["workload", "sharding", "world_size"]
 
 
 def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str, Any]) -> list[Panel]:
-    names = ("sensitivity", "summary", "runs", "ladder", "iso", "worth")
+    names = ("sensitivity", "summary", "runs", "ladder", "worth")
     groups = {name: dict(list(tables[name][1].groupby(PANEL))) for name in names if name in tables}
 
     def of(suffix: str, key: tuple[Any, ...]) -> list[Row]:
@@ -274,7 +272,6 @@ def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str
                 verdict[0],
                 cell,
                 of("ladder", key),
-                of("iso", key),
                 of("worth", key),
             )
         )
@@ -290,7 +287,7 @@ def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str
     )
 
 
-OPTIONAL = (STAGES, EQUAL_LOSS_SECONDS, NET_ROUNDS, NET)
+OPTIONAL = (STAGES, NET_ROUNDS, NET)
 """Tables that only some sessions have: bytes by stage of newer records, seconds at equal accuracy of sweeps with a ladder,
 and net speedups of sweeps with references."""
 
@@ -304,7 +301,6 @@ class LinkData:
     arms: list[Row]
     probe: list[Row]
     direct: list[Row]
-    equal_loss: list[Row] = field(default_factory=list)
     net: list[Row] = field(default_factory=list)
 
     @property
@@ -450,7 +446,6 @@ def _session(
             arms=of(ARMS, link),
             probe=of(PROBE, link),
             direct=of(DIRECT, link),
-            equal_loss=of(EQUAL_LOSS_SECONDS, link),
             net=of(NET, link),
         )
         for link in facts["links"]

@@ -22,12 +22,11 @@ from typing import Any
 
 import pandas as pd
 
-from suite.analysis.budget_sweep import budget_table, budgets_of, equal_loss_table
+from suite.analysis.budget_sweep import budget_table
 from suite.analysis.columns import (
     BUDGET_RUNS,
     BUDGET_SWEEP,
     CURVES,
-    EQUAL_LOSS,
     RUN,
     RUNS,
     SENSITIVITY,
@@ -314,7 +313,6 @@ def collect(
         tables |= {
             BUDGET_RUNS: others[list(BUDGET_RUNS.names)],
             BUDGET_SWEEP: budget_table(study, every),
-            EQUAL_LOSS: equal_loss_table(budgets_of(study, every)),
         }
     if study.references:
         tables[WORTH] = worth_table(study, every)

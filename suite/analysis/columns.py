@@ -233,10 +233,6 @@ OF_STUDY = (RUNS, SUMMARY, SENSITIVITY, TUNING, CURVES)
 """What is derived of one sweep."""
 TABLES = (*OF_STUDY, REFUSED)
 
-
-COSTS: Final = ("bytes", "steps")
-"""What is saved at equal accuracy, as the table `iso` counts it; seconds belong to a link and stand in a session's table."""
-
 _SAME_CELL = (
     *described(
         "text",
@@ -295,37 +291,6 @@ BUDGET_SWEEP = Table(
     ),
     keys=5,
 )  # fmt: skip
-
-_EQUAL_LOSS = (
-    *described("text", target="as in ladder"),
-    *described("int", n="seeds finished at every budget and by the target at budget 1"),
-)
-_SPEEDUP = (
-    Column("low", "float", "lower end of its interval; 0: it may never get there"),
-    Column("high", "float", "upper end; inf: it may have got there before the first rung"),
-)
-_CENSORED = described(
-    "text",
-    censored="never reached, reached before the first rung; empty: the crossing lies on the ladder",
-    reason="why there is no number, in a sentence",
-)
-
-EQUAL_LOSS = Table(
-    "iso",
-    (
-        *_SAME_CELL,
-        *described("text", cost="what is saved: bytes, steps"),
-        *_EQUAL_LOSS,
-        *described(
-            "float",
-            ratio="cost of the target at budget 1 over the arm's where it has the target's metric: 0 never reached, inf reached "
-            "before the first rung",
-        ),
-        *_SPEEDUP,
-        *_CENSORED,
-    ),
-    keys=5,
-)
 
 NET_ROUNDS = Table(
     "rounds",
@@ -389,23 +354,6 @@ NET = Table(
     keys=3,
 )
 
-EQUAL_LOSS_SECONDS = Table(
-    "iso-seconds",
-    (
-        *described("text", link="the link's label: rate, delay", sharding="of the sweep", arm="as in runs"),
-        *_EQUAL_LOSS,
-        *described("int", n_rounds="rounds of the session in which its cases and the reference were undisturbed"),
-        *described(
-            "float",
-            speedup="iso-accuracy speedup: seconds of the reference's steps at budget 1 over the arm's seconds where it has the "
-            "target's metric; 0 never reached, inf reached before the first rung",
-        ),
-        *_SPEEDUP,
-        *_CENSORED,
-    ),
-    keys=3,
-)  # fmt: skip
-
 WORTH = Table(
     "worth",
     (
@@ -432,6 +380,6 @@ WORTH = Table(
     keys=4,
 )
 
-BUDGET_TABLES: Final = (BUDGET_RUNS, BUDGET_SWEEP, EQUAL_LOSS)
+BUDGET_TABLES: Final = (BUDGET_RUNS, BUDGET_SWEEP)
 SWEEP_OPTIONAL: Final = (*BUDGET_TABLES, WORTH)
 """Tables of a sweep that only some sweeps have."""

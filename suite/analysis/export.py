@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from suite.analysis.columns import (
-    EQUAL_LOSS_SECONDS,
     NET,
     NET_ROUNDS,
     OF_STUDY,
@@ -29,7 +28,7 @@ from suite.analysis.tables import Row, Value, csv_text, read_table, table_path
 from suite.runs.sweep import UnknownSweepError, load_sweep, tables_of
 
 OF_SWEEP: Final = (SUMMARY, *(table for table in OF_STUDY if table is not SUMMARY), *SWEEP_OPTIONAL)
-OF_SESSION: Final = (ARMS, CASES, PROBE, DIRECT, BOUNDS, STAGES, EQUAL_LOSS_SECONDS, NET_ROUNDS, NET)
+OF_SESSION: Final = (ARMS, CASES, PROBE, DIRECT, BOUNDS, STAGES, NET_ROUNDS, NET)
 DIGITS: Final = 4
 """Significant digits of floats in LaTeX; CSV and Parquet have all that the table has."""
 _ESCAPES: Final = str.maketrans(

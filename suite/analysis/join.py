@@ -9,12 +9,6 @@ direct runs contradict the composition.
 
 *Speed alone*: a session without a sweep has no training to compose and no accuracy to set speed against. Every kind of step that
 was timed stands for itself; of local steps it is the round that the arm's options ask for.
-
-*Speed at equal loss, in seconds*: in each round of the session the seconds of every budget of a sweep are composed from that
-round's blocks, and the speedup at equal loss follows with the interval that the seeds give. The estimate is the median over the
-rounds. The interval reaches from the lower end for the rounds' lower ends to the upper end for their upper ones. Seeds and rounds
-each get half of what may go wrong (97.5 %, and 96.9 % of six rounds), so together they cover at least 94.4 %; simulated, with 5 %
-of noise in the rounds, 99 %.
 """
 
 from __future__ import annotations
@@ -22,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
@@ -30,8 +23,7 @@ import pandas as pd
 from reference_impls import create
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import registry
-from suite.analysis.budget_sweep import Budgets, NoSpeedupError, budgets_of, equal_loss_cells
-from suite.analysis.columns import BUDGET_RUNS, EQUAL_LOSS_SECONDS, PLACE, RUNS
+from suite.analysis.columns import BUDGET_RUNS, PLACE, RUNS
 from suite.analysis.published import find_frame
 from suite.analysis.speed import (
     LOCAL,
@@ -50,11 +42,9 @@ from suite.analysis.speed import (
     spread_out,
 )
 from suite.analysis.speed_columns import ARMS, CONTRADICTED, WHOLE_RUN
-from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, EqualLoss, Interval, censored_median_interval
-from suite.analysis.study import study_of
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
 from suite.analysis.tables import Row, frame_of
 from suite.runs.files import canonical_json
-from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec
 from suite.runs.sweep import WHOLE
 from suite.timing.case import AVERAGE, ROUND
@@ -333,119 +323,9 @@ def _longer_round(method: Algorithm, rate: float) -> int | None:
     return max(rounds, default=None)
 
 
-LEVEL: Final = 0.975
-
-
-@dataclass(frozen=True)
-class TimedBudgets:
-    """What is composed of one arm and sharding: its runs at all budgets, and the spec of each budget (any seed)."""
-
-    arm: Budgets
-    specs: Mapping[float, RunSpec]
-
-
 def runs_at_all_budgets(results_root: Path, sweep: str) -> pd.DataFrame | None:
     """Rows of the table `runs` of a sweep over budgets, with their `budget`; None where its tables are not made yet."""
     whole, others = (find_frame(results_root, table, sweep) for table in (RUNS, BUDGET_RUNS))
     if whole is None or others is None:
         return None
     return pd.concat([whole.assign(budget=WHOLE), others], ignore_index=True)
-
-
-def timed_budgets(results_root: Path, plan: Plan, wanted: Sequence[Wanted]) -> list[TimedBudgets]:
-    """The arms of a plan at all budgets by its sweep's tables.
-
-    Args:
-        results_root: Whose tables are read.
-        plan: Of a sweep over budgets.
-        wanted: The trainings that are joined, of budget 1.
-
-    Returns:
-        One for every training that is joined; none where the tables are not made yet.
-    """
-    runs = runs_at_all_budgets(results_root, plan.sweep.name)
-    if runs is None:
-        return []
-    by_id = {
-        run_id: arm
-        for arm in budgets_of(study_of(plan), runs)
-        for run_id in arm.runs.loc[arm.runs["budget"] == WHOLE, "run_id"]
-    }
-    specs: dict[tuple[str, str, int], dict[float, RunSpec]] = {}
-    for run in plan.runs:
-        specs.setdefault((run.panel.label, run.arm.label, run.spec.seed), {})[run.budget] = run.spec
-    specs_of = {by_budget[WHOLE].run_id: by_budget for by_budget in specs.values()}
-    return [
-        TimedBudgets(by_id[run_id], specs_of[run_id])
-        for run_id in (want.spec.run_id for want in wanted)
-        if run_id in by_id
-    ]
-
-
-def equal_loss_in_seconds(
-    record: Mapping[str, Any], timed: Sequence[TimedBudgets], arms: pd.DataFrame
-) -> pd.DataFrame:
-    """The table `iso-seconds` of a session. arms: its table `arms`, which says what is refused."""
-    refused = arms[arms["refused"]].set_index(PLACE)["reason"].to_dict()
-    links = [LinkSamples(link, record["cases"]) for link in record["links"]]
-    return frame_of(
-        EQUAL_LOSS_SECONDS,
-        (_equal_loss_row(record, samples, one, refused) for samples in links for one in timed),
-    )
-
-
-def _equal_loss_row(
-    record: Mapping[str, Any], samples: LinkSamples, timed: TimedBudgets, refused: Mapping[Any, str]
-) -> Row:
-    arm = timed.arm
-    place = samples.label, arm.cell[1], arm.arm
-    result, rounds, reason = None, 0, refused.get(place, "")
-    if place not in refused:
-        try:
-            result, rounds = _equal_loss(record, samples, timed)
-        except (CompositionError, NoSpeedupError) as error:
-            reason = str(error)
-    return {
-        **dict(zip(PLACE, place, strict=True)),
-        "target": arm.target,
-        "n": len(arm.finished),
-        "n_rounds": rounds,
-        **equal_loss_cells("speedup", result, reason),
-    }
-
-
-def _equal_loss(
-    record: Mapping[str, Any], samples: LinkSamples, timed: TimedBudgets
-) -> tuple[EqualLoss, int]:
-    """The speedup with its interval, and the rounds it comes from. Raises CompositionError, NoSpeedupError."""
-    arm = timed.arm
-    used = record["uses"][arm.arm][arm.cell[1]]
-    rounds = pd.DataFrame({budget: _composed(samples, timed.specs[budget], used) for budget in arm.budgets})
-    reference = timed.specs[WHOLE].steps * samples.step(samples.link.get("reference"))
-    rounds = rounds.assign(reference=reference).dropna()
-    if len(rounds) < MINIMUM_FOR_INTERVAL:
-        raise CompositionError(
-            f"{len(rounds)} rounds in which all rungs and the reference were undisturbed, and it takes {MINIMUM_FOR_INTERVAL}"
-        )
-    by_round = [
-        arm.at_equal_loss(reference_s, seconds, LEVEL) for *seconds, reference_s in rounds.to_numpy().tolist()
-    ]
-    return EqualLoss(united(by_round), by_round[0].censored), len(rounds)
-
-
-def _composed(samples: LinkSamples, spec: RunSpec, used: Mapping[str, str]) -> pd.Series:
-    """Seconds of the training of one budget by round."""
-    return compose_rounds(samples, makeup_of(spec, planned_kinds(spec), list(used)), used)
-
-
-def united(rounds: Sequence[EqualLoss]) -> Interval:
-    """One interval of those of the rounds; with six rounds 96.9 % is the most that order statistics can give."""
-    level = LEVEL if len(rounds) > MINIMUM_FOR_INTERVAL else 0.95
-    speedups = [result.speedup for result in rounds]
-    return Interval(
-        median(interval.estimate for interval in speedups),
-        censored_median_interval([interval.low for interval in speedups], level).low,
-        censored_median_interval([interval.high for interval in speedups], level).high,
-        speedups[0].n,
-        "inverted paired t over seeds, order statistics over rounds",
-    )

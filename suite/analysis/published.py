@@ -34,7 +34,6 @@ from typing import Any, Final, Literal
 import pandas as pd
 
 from suite.analysis.columns import (
-    EQUAL_LOSS_SECONDS,
     NET,
     NET_ROUNDS,
     OF_STUDY,
@@ -58,7 +57,7 @@ STUDY_FACTS: Final = "-study.json"
 FACTS: Final = "-facts.json"
 FACTS_SCHEMA: Final = 1
 """Version of the facts of studies and of sessions."""
-OF_SESSION: Final = (*SPEED_TABLES, BOUNDS, STAGES, EQUAL_LOSS_SECONDS, NET_ROUNDS, NET)
+OF_SESSION: Final = (*SPEED_TABLES, BOUNDS, STAGES, NET_ROUNDS, NET)
 TOGETHER: Final = MappingProxyType({"claims": ("claims.csv", "claims-parts.csv")})
 """Sets of several tables that belong to no study and no session."""
 Side = Literal["whole", "local", "published"]

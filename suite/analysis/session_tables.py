@@ -30,17 +30,15 @@ from typing import Any, Final
 
 import pandas as pd
 
-from suite.analysis.columns import EQUAL_LOSS_SECONDS, NET, NET_ROUNDS, PLACE
+from suite.analysis.columns import NET, NET_ROUNDS, PLACE
 from suite.analysis.equal_time import net_table, round_rows
 from suite.analysis.join import (
     Wanted,
     differences,
-    equal_loss_in_seconds,
     joined,
     rounds_of,
     runs_at_all_budgets,
     speed_only,
-    timed_budgets,
 )
 from suite.analysis.published import FACTS_SCHEMA, SESSION, find_frame, load_facts
 from suite.analysis.speed import (
@@ -155,7 +153,7 @@ def write(
     tables, facts = derive(record, store, sweep, repeated)
     written = [
         write_table(session_table_path(results_root, table, name), table, tables[table.suffix])
-        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, STAGES, EQUAL_LOSS_SECONDS, NET_ROUNDS, NET)
+        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, STAGES, NET_ROUNDS, NET)
         if table.suffix in tables
     ]
     path = session_facts_path(results_root, name)
@@ -169,7 +167,7 @@ def derive(
     sweep: Sweep | None = None,
     repeated: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:
-    """Frames by table suffix, and the facts; `iso-seconds` where the sweep is over several budgets, `rounds` and `net` where
+    """Frames by table suffix, and the facts; `rounds` and `net` where
     it names references.
     """
     direct, checks = whole_runs(store.root, record, repeated)
@@ -186,9 +184,6 @@ def derive(
     }
     if not (stages := stage_table(record)).empty:
         tables[STAGES.suffix] = stages
-    if plan and len(plan.sweep.budgets) > 1:
-        timed = timed_budgets(store.root, plan, wanted)
-        tables[EQUAL_LOSS_SECONDS.suffix] = equal_loss_in_seconds(record, timed, arms)
     others, links = of_other_links(store.root, record) if repeated else ({}, [])
     for suffix, rows in others.items():
         tables[suffix] = pd.concat([rows, tables[suffix]], ignore_index=True) if suffix in tables else rows
@@ -314,7 +309,7 @@ def of_other_links(
     facts, same = alike
     held = {link["label"] for link in record["links"]}
     rows: dict[str, pd.DataFrame] = {}
-    for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, EQUAL_LOSS_SECONDS):
+    for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS):
         there = find_frame(results_root, table, f"{SESSION}{record['name']}", "published")
         if there is not None:
             there = there[~there["link"].isin(held)]

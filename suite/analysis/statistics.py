@@ -3,8 +3,7 @@
 Two intervals and one test carry every judgement of the suite:
 
 - the mean of a metric over seeds, or of its seed-by-seed difference to a baseline, with Student's t interval;
-- the median of times, with the order-statistic interval, which is exact for every continuous distribution, and
-  takes runs that never arrived as they are (`censored_median_interval`);
+- the median of times, with the order-statistic interval, which is exact for every continuous distribution;
 - "A differs from B" by the exact paired sign-flip permutation test, with Holm's correction over the table.
 
 Six values are the least that an interval accepts: below six the order-statistic interval of the median does
@@ -16,31 +15,21 @@ Sources: Student, "The probable error of a mean", Biometrika 6 (1908); David and
 3rd ed., section 7.1; Fisher, "The Design of Experiments" (1935), section 21; Holm, Scandinavian Journal of
 Statistics 6 (1979).
 
-Two more serve single tables:
+One more serves a single table:
 
-- *Equal loss* (`equal_loss_speedup`): how much sooner a method is where the tuned reference ends. A method is trained at
-  several budgets (0.5, 0.71, 1, 1.41 times the steps, its schedule rescaled each time), every seed at every budget. Its
-  accuracy is read between neighbouring budgets along the logarithm of time; the method's time is the one at which it has the
-  reference's accuracy, and it may lie beyond the sweep: it is *censored* then, and the speedup reaches down to 0 (never as
-  good) or up to infinity (as good before the least budget). The interval inverts a test: a time belongs to it unless the
-  paired t interval of (method at that time minus reference) leaves 0 out, on the side that says so. That is Fieller's idea
-  (Journal of the Royal Statistical Society B 16, 1954); it covers as well as a t interval does where accuracy rises with the
-  budget.
 - *Pareto fronts*: what nothing else beats both ways.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, stats
+from scipy import stats
 
 from suite.runs.plan import MINIMUM_FOR_INTERVAL as MINIMUM_FOR_INTERVAL
 
@@ -138,28 +127,6 @@ def median_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     )
 
 
-def censored_median_interval(values: Sequence[float], level: float = 0.95) -> Interval:
-    """Median of times (or bytes) to a target, +inf for each run that missed it, with the order-statistic interval.
-
-    Order alone counts, so a miss needs no number: the median, or an end, is inf where too many missed. Coverage as
-    `median_interval`. method tells how many reached it. Raises as `median_interval`, and for nan and -inf.
-    """
-    array = np.asarray(values, dtype=np.float64)
-    if np.isnan(array).any() or (array == -np.inf).any():
-        raise StatisticsError("times to a target are numbers, or inf for a miss; nan and -inf are neither")
-    reached = int(np.isfinite(array).sum())
-    ranks = median_interval([float(place) for place in range(array.size)], level)
-    ordered = np.sort(array)
-    middle = (ordered[(array.size - 1) // 2], ordered[array.size // 2])
-    return Interval(
-        float(middle[0] if middle[0] == middle[1] else (middle[0] + middle[1]) / 2),
-        float(ordered[int(ranks.low)]),
-        float(ordered[int(ranks.high)]),
-        array.size,
-        f"{ranks.method}, {reached} of {array.size} reached it",
-    )
-
-
 def _differences(values: Sequence[float], baseline: Sequence[float], least: int, what: str) -> np.ndarray:
     if len(values) != len(baseline):
         raise StatisticsError(f"{what} pairs values one to one, but got {len(values)} and {len(baseline)}")
@@ -247,106 +214,6 @@ def seeds_to_rank(comparisons: int, alpha: float = 0.05) -> int:
     while not can_rank(n, comparisons, alpha):
         n += 1
     return n
-
-
-POINTS_A_SEGMENT: Final = 256
-"""Times between two budgets at which the test is made; the interval is at most one of them too wide."""
-
-Censored = Literal["", "never reached", "reached before the first rung"]
-
-
-@dataclass(frozen=True)
-class EqualLoss:
-    """The speedup, with its interval. censored: on which side of the budgets the estimate lies; its value is then 0 or
-    infinity, and the interval says how much is known.
-    """
-
-    speedup: Interval
-    censored: Censored
-
-
-def equal_loss_speedup(
-    reference_s: float,
-    reference: Sequence[float],
-    seconds: Sequence[float],
-    by_budget: Sequence[Sequence[float]],
-    *,
-    direction: str = "higher",
-    level: float = 0.95,
-) -> EqualLoss:
-    """`reference_s` over the time at which the method has the reference's accuracy.
-
-    reference: the reference's final metric by seed. seconds: of the method's trainings, one a budget, rising. by_budget: its
-    final metric at each budget, by the same seeds. direction: "higher" or "lower" is better. Seconds are taken as known:
-    where they have intervals of their own, widen this one by them. Raises StatisticsError for what is no sweep over budgets,
-    TooFewSamplesError below six seeds.
-    """
-    gaps = _gaps(reference, seconds, by_budget, direction)
-    log_s = np.log(np.asarray(seconds, dtype=np.float64))
-    at = np.concatenate(
-        [np.linspace(a, b, POINTS_A_SEGMENT, endpoint=False) for a, b in itertools.pairwise(log_s)]
-        + [log_s[-1:]]
-    )
-    along = np.stack([np.interp(at, log_s, gap) for gap in gaps.T])  # [seed, time]
-    n = along.shape[0]
-    half = stats.t.ppf(0.5 + level / 2, n - 1) * along.std(0, ddof=1) / math.sqrt(n)
-    mean = along.mean(0)
-    above, below = np.flatnonzero(mean - half > 0), np.flatnonzero(mean + half < 0)
-    # time is at least the last one at which it is surely worse, and at most the first later one where it is surely better
-    earliest = math.exp(at[below[-1]]) if below.size else 0.0
-    later = above[above > (below[-1] if below.size else -1)]
-    latest = math.exp(at[later[0]]) if later.size else math.inf
-    time, censored = _crossing(log_s, gaps.mean(1))
-    interval = Interval(
-        _over(reference_s, time),
-        _over(reference_s, latest),
-        _over(reference_s, earliest),
-        n,
-        f"inverted paired t, {level:.0%}",
-    )
-    return EqualLoss(interval, censored)
-
-
-def _gaps(
-    reference: Sequence[float], seconds: Sequence[float], by_budget: Sequence[Sequence[float]], direction: str
-) -> np.ndarray:
-    """Method minus reference [budget, seed], more is better; what cannot be a sweep over budgets is refused."""
-    if direction not in {"higher", "lower"}:
-        raise StatisticsError(f'a direction is "higher" or "lower", not {direction!r}')
-    if len(seconds) != len(by_budget) or len(by_budget) < 2:
-        raise StatisticsError(
-            f"a sweep over budgets has two or more, each with its seconds, not {len(by_budget)} and {len(seconds)}"
-        )
-    if any(len(values) != len(reference) for values in by_budget):
-        raise StatisticsError("every budget pairs with the reference seed by seed; their numbers differ")
-    if not all(0 < a < b < math.inf for a, b in itertools.pairwise(seconds)):
-        raise StatisticsError(
-            f"the seconds of a sweep over budgets are positive and rise, not {list(seconds)}"
-        )
-    if len(reference) < MINIMUM_FOR_INTERVAL:
-        raise TooFewSamplesError(
-            f"a sweep over budgets takes {MINIMUM_FOR_INTERVAL} seeds or more and got {len(reference)}"
-        )
-    gaps = np.asarray(by_budget, dtype=np.float64) - np.asarray(reference, dtype=np.float64)
-    if not np.isfinite(gaps).all():
-        raise StatisticsError("a diverged run has no place in a sweep over budgets; count it apart")
-    return gaps if direction == "higher" else -gaps
-
-
-def _crossing(log_s: np.ndarray, mean: np.ndarray) -> tuple[float, Censored]:
-    """Seconds at which the mean gap, made to rise (isotonic regression), is 0 first; 0 or inf beyond the budgets."""
-    rising = optimize.isotonic_regression(mean).x
-    if rising[0] >= 0:
-        return (float(math.exp(log_s[0])), "") if rising[0] == 0 else (0.0, "reached before the first rung")
-    if rising[-1] < 0:
-        return math.inf, "never reached"
-    upper = int(np.flatnonzero(rising >= 0)[0])
-    share = -rising[upper - 1] / (rising[upper] - rising[upper - 1])
-    return float(math.exp(log_s[upper - 1] + share * (log_s[upper] - log_s[upper - 1]))), ""
-
-
-def _over(reference_s: float, seconds: float) -> float:
-    return math.inf if seconds == 0 else reference_s / seconds
 
 
 def pareto_front(costs: Sequence[float], values: Sequence[float]) -> list[int]:

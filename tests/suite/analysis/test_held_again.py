@@ -1,4 +1,4 @@
-"""Seconds at equal accuracy: rungs composed from a session whose truth is known, and a session that borrows its record."""
+"""Sessions held again: rounds and whole runs of several days, here and published, make one table of net speedups."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ import shutil
 from collections import Counter
 from typing import Any
 
-import numpy as np
 import pytest
 
-from report.study.publication import publish, update_tables
+from report.study.publication import publish
 from suite.analysis.collect import collect_sweep, write
-from suite.analysis.columns import EQUAL_LOSS_SECONDS, NET, NET_ROUNDS
-from suite.analysis.join import LEVEL, united
+from suite.analysis.columns import NET, NET_ROUNDS
 from suite.analysis.published import PublishedError, lacking, load_facts
 from suite.analysis.session_tables import collect_session, net_again, of_other_links
 from suite.analysis.speed import planned_kinds
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, session_table_path
-from suite.analysis.statistics import equal_loss_speedup
 from suite.analysis.tables import read_frame, read_table, to_csv
 from suite.runs.plan import make_plan
 from suite.runs.result import Status
@@ -33,18 +30,6 @@ from tests.suite.analysis import made_up_study as study
 
 LOSSES = {"lion-1bit": 0.4, "squeeze": 5.0, "local-16": -3.0}
 """Points that arms lose to their baseline; two for a doubling of the steps. The others lose nothing."""
-
-
-@pytest.fixture(scope="module")
-def climbed(tmp_path_factory):
-    """A sweep with a ladder, and a results root with its runs and tables."""
-    folder = tmp_path_factory.mktemp("sweep")
-    text = made.SWEEP.replace("seeds: 2", "seeds: 6\nbudgets: [0.5, 0.71, 1, 1.41]").replace(
-        "[iid, by-class]", "[iid]"
-    )
-    path, store = made.write_sweep(folder, text), Store(tmp_path_factory.mktemp("results"))
-    run_all(path, store)
-    return path, store
 
 
 def run_all(path, store):
@@ -77,126 +62,6 @@ def referenced(tmp_path_factory):
     root = tmp_path_factory.mktemp("referenced")
     run_all(made.write_sweep(tmp_path_factory.mktemp("sweep"), REFERENCED), Store(root))
     return root
-
-
-def rows_of(record, store):
-    return {row["arm"]: row for row in made.derived(record, store)[0]["iso-seconds"]}
-
-
-def test_speedups_at_equal_accuracy_are_those_of_the_crossing(climbed):
-    path, store = climbed
-    rows = rows_of(made.record(path), store)
-    true = made.REFERENCE_S / made.LION_S / 2 ** (0.4 / ladder.POINTS_A_DOUBLING)
-    row = rows["lion-1bit"]
-    assert row["speedup"] == pytest.approx(true, rel=0.02)
-    assert row["low"] < true < row["high"]
-    assert (row["n"], row["n_rounds"], row["target"], row["reason"]) == (6, 6, "lion", None)
-    plain = rows["sgd"]
-    assert (plain["speedup"], plain["low"], plain["high"]) == pytest.approx(
-        [made.REFERENCE_S / made.STEP_S["step"]] * 3
-    )
-
-
-def test_what_lies_beyond_the_ladder_is_told_on_its_side(climbed):
-    path, store = climbed
-    rows = rows_of(made.record(path), store)
-    never, early = rows["squeeze"], rows["local-16"]
-    assert (never["censored"], never["speedup"], never["low"]) == ("never reached", 0.0, 0.0)
-    assert (early["censored"], early["speedup"], early["high"]) == (
-        "reached before the first rung",
-        math.inf,
-        math.inf,
-    )
-    half = 3 * made.round_truth_s(16) + made.round_truth_s(2)  # 50 steps in rounds of 16
-    assert early["low"] == pytest.approx(100 * made.REFERENCE_S / half, rel=0.01)
-
-
-def test_the_interval_holds_that_of_the_rounds_too(climbed):
-    path, store = climbed
-    record = made.record(path)
-    before = rows_of(record, store)["lion-1bit"]
-    case_id = record["uses"]["lion-1bit"]["iid"]["step"]
-    for block in record["links"][0]["blocks"]:
-        if block["case_id"] == case_id and block["mode"] == "run":
-            block["unit_s"] *= 1 + 0.04 * (block["round"] - 2.5)
-    after = rows_of(record, store)["lion-1bit"]
-    assert after["low"] < 0.95 * before["low"]
-    assert after["high"] > 1.05 * before["high"]
-
-
-def test_what_is_refused_stays_refused_with_its_reason(climbed):
-    path, store = climbed
-    record = made.record(path)
-    del record["uses"]["squeeze"]
-    row = rows_of(record, store)["squeeze"]
-    assert row["speedup"] is None
-    assert "has not timed this arm" in row["reason"]
-    record["links"][0]["blocks"] = [b for b in record["links"][0]["blocks"] if b["round"] < 5]
-    assert "takes 6" in rows_of(record, store)["lion-1bit"]["reason"]
-
-
-def test_without_tables_of_the_sweep_there_are_no_rows(climbed, tmp_path):
-    path, _ = climbed
-    assert made.derived(made.record(path), Store(tmp_path))[0]["iso-seconds"] == []
-
-
-def test_a_sweep_without_a_ladder_has_no_such_table(sweep, store):
-    assert "iso-seconds" not in made.derived(made.record(sweep), store)[0]
-
-
-def test_the_shipped_session_borrows_what_was_timed_of_its_methods(tmp_path):
-    arms = {"plain": {"algorithm": "allreduce-sgd", "options": {"momentum": 0.9}}}
-    lent = made.changed(made.record(None, arms), name="costs-digits", bucket_bytes=262144)
-    assert collect_session(tmp_path, "ladder") is None
-    made.saved(tmp_path, lent)
-    written = collect_session(tmp_path, "ladder")
-    facts = load_facts(tmp_path, "ladder")
-    assert (facts["lender"], facts["sweep"], facts["join"]["refused"]) == ("costs-digits", "ladder", False)
-    assert session_table_path(tmp_path, EQUAL_LOSS_SECONDS, "ladder") in written
-    assert read_table(session_table_path(tmp_path, EQUAL_LOSS_SECONDS, "ladder"), EQUAL_LOSS_SECONDS) == []
-    rows = {
-        row["arm"]: row
-        for row in made.derived({**lent, "sweep": "ladder", "uses": {}}, Store(tmp_path))[0]["arms"]
-    }
-    assert all("has not timed this arm" in row["reason"] for row in rows.values()), (
-        "by its own labels it has none"
-    )
-    own = made.changed(lent, name="ladder", sweep="ladder", uses={})
-    made.saved(tmp_path, own)
-    collect_session(tmp_path, "ladder")
-    assert "lender" not in load_facts(tmp_path, "ladder"), "its own record comes first"
-
-
-def test_a_report_makes_the_seconds_of_the_tables_that_it_has_just_written(climbed, tmp_path, monkeypatch):
-    path, store = climbed
-    shutil.copytree(store.root / "runs", tmp_path / "runs")
-    made.saved(tmp_path, made.record(path))
-    monkeypatch.setattr("report.study.publication.sessions_of", lambda name: ["made-up"] if name else [])
-    update_tables(tmp_path, str(path))
-    rows = read_table(session_table_path(tmp_path, EQUAL_LOSS_SECONDS, "made-up"), EQUAL_LOSS_SECONDS)
-    assert {row["arm"] for row in rows if row["speedup"] is not None} >= {"sgd", "lion-1bit", "local-16"}
-
-
-@pytest.mark.parametrize(("seeds", "rounds"), [(6, 6), (12, 20)])
-@pytest.mark.full
-def test_the_united_interval_covers_with_noise_in_seeds_and_rounds(seeds, rounds):
-    """A point a doubling with half a point of noise, steps that vary by 5 %."""
-    rng, steps, draws = np.random.default_rng(5), np.array([50.0, 71.0, 100.0, 141.0]), 300
-    lost = 0.2
-    true = 2.0 / 2**lost
-    covered = 0
-    for _ in range(draws):
-        reference = rng.normal(0, 0.5, seeds)
-        rungs = np.log2(steps / 100)[:, None] - lost + rng.normal(0, 0.5, (4, seeds))
-        unit, over = rng.lognormal(0, 0.05, rounds), rng.lognormal(0, 0.05, rounds)
-        found = united(
-            [
-                equal_loss_speedup(200.0 * r, reference, list(steps * u), rungs, level=LEVEL)
-                for u, r in zip(unit, over, strict=True)
-            ]
-        )
-        covered += found.low <= true <= found.high
-    assert covered / draws >= 0.94
 
 
 def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alone_the_rest(
