@@ -297,7 +297,6 @@ def session_parts(session: SessionData) -> dict[str, Any]:
         "alone": session.sweep is None,
         "origin": session.origin.words,
         "not_shown": session.origin.not_shown,
-        "lender": facts.get("lender", ""),
         "ended": ended_sentence(session) or "",
         "refused": [refused_words(row) for row in session.refused],
         "about": _about(session),

@@ -72,8 +72,7 @@ from suite.runs.provenance import MACHINE, same_machine
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.runs.sweep import Sweep, load_sweep
-from suite.timing.cases import CaseError, Uses, kinds_of, parts_of
-from suite.timing.spec import lender_of, load_session
+from suite.timing.cases import CaseError, kinds_of
 from suite.timing.store import records
 
 UNCOMPRESSED: Final = ("fp32", "bf16")
@@ -89,7 +88,7 @@ def collect_session(results_root: Path | str, name: str, sweep: Sweep | None = N
     or of another version is passed over; `bandwise check` names it.
     """
     root = Path(results_root)
-    record = newest(root, name) or borrowed(root, name)
+    record = newest(root, name)
     if record is None:
         return None
     return write(root, name, record, Store(root), sweep, repeats(root, record))
@@ -459,33 +458,6 @@ def _ran(store: Store, run_id: str) -> dict[str, int] | None:
     return dict(result["steps_by_kind"])
 
 
-def borrowed(results_root: Path, name: str) -> dict[str, Any] | None:
-    """The record of the session whose one this session borrows until it is held itself, joined to this one's sweep by
-    the cases that its arms need; None where it borrows none.
-    """
-    lender = lender_of(name)
-    record = newest(results_root, lender) if lender else None
-    if record is None:
-        return None
-    session = load_session(name)
-    timed = {case["case_id"] for case in record["cases"]}
-    uses: Uses = {}
-    for arm, sharding, part in parts_of(session):
-        kinds = kinds_of(part, record["spec"]["rounds_h"])
-        there = {kind: case.case_id for kind, case in kinds.items() if case.case_id in timed}
-        if there:
-            uses.setdefault(arm, {})[sharding] = there
-    sweep = None if session.sweep is None else session.sweep.name
-    own = {
-        "name": name,
-        "title": session.title,
-        "sweep": sweep,
-        "shardings": list(session.shardings),
-        "uses": uses,
-    }
-    return {**record, **own, "lender": lender}
-
-
 def _facts(record: Mapping[str, Any], fault: str, cases: pd.DataFrame, held: Sequence[Row]) -> dict[str, Any]:
     kept = (
         "name", "session_id", "status", "reason", "fix", "title", "sweep", "started", "ended", "workload",
@@ -493,7 +465,7 @@ def _facts(record: Mapping[str, Any], fault: str, cases: pd.DataFrame, held: Seq
     )  # fmt: skip
     return {
         "schema_version": FACTS_SCHEMA,
-        **{key: record[key] for key in (*kept, "lender") if key in record},
+        **{key: record[key] for key in kept if key in record},
         "sessions": list(held),
         "join": {"refused": bool(fault), "reason": fault},
         "links": [_link_facts(record, link, cases) for link in record["links"]],

@@ -72,9 +72,7 @@ WIDEST: Final = 16.0
 """No budget is larger, nor smaller by more, than this."""
 
 
-OF_SESSIONS: Final = frozenset(
-    {"minutes", "links", "borrows", "blocks", "sweep", "direct", "rounds_h", "reference"}
-)
+OF_SESSIONS: Final = frozenset({"minutes", "links", "blocks", "sweep", "direct", "rounds_h", "reference"})
 """Keys that the files of timing sessions have and sweeps have not."""
 SUFFIXES: Final = (".yaml", ".yml")
 

@@ -172,9 +172,6 @@ class SessionSpec(Entry):
         default="", description="Start from that session beside this one; keys given here replace its keys."
     )
     shown: bool = Field(default=True, description="On the pages of reports; false: for a document alone.")
-    borrows: str = Field(
-        default="", description="Until it has a record, tables are made of the record of that session."
-    )
     minutes: Positive = Field(description="Stated budget.")
     sweep_name: str = Field(
         default="",
@@ -395,13 +392,6 @@ def _read_tops(
     )
 
 
-def lender_of(name: str) -> str:
-    """The session whose record a shipped one borrows until it has one itself; empty where it borrows none."""
-    if name not in session_names():
-        return ""
-    return _merged(sessions_folder() / f"{name}.yaml", ()).top("borrows", str, "")
-
-
 def load_session(name: str) -> SessionSpec:
     """Read a session by its name in `suite/sessions`, by that of a ``.yaml`` file in the current folder, or by a file's path.
 
@@ -444,8 +434,6 @@ def _merged(path: Path, above: tuple[Path, ...]) -> YamlFile:
 
 def _check(spec: SessionSpec) -> None:
     """What the keys of a session say together. Raises `YamlError`."""
-    if spec.borrows and spec.borrows not in session_names():
-        raise spec.error("borrows", f"no session '{spec.borrows}'{nearest(spec.borrows, session_names())}")
     for key in ("null_blocks", "serial_blocks"):
         if getattr(spec, key) > spec.blocks:
             raise spec.error(key, f"must be at most the {spec.blocks} blocks")

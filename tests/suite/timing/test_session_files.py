@@ -9,11 +9,9 @@ import pytest
 from suite.runs.documents import YamlError
 from suite.timing.spec import (
     UnknownSessionError,
-    lender_of,
     load_session,
     not_shown,
     session_names,
-    sessions_folder,
     sessions_of,
 )
 from tests.suite.runs.project import write_sweep
@@ -165,18 +163,3 @@ def test_the_shipped_sessions() -> None:
     assert specs["code-gpt"].blocks >= 20, "a bar is judged by at least 20 pairs"
     assert specs["code-gpt-pair"].world_size == 2
     assert specs["code-gpt-pair"].arms.keys() == specs["code-gpt"].arms.keys()
-
-
-def test_a_lender_must_be_a_session(tmp_path: Path) -> None:
-    path = tmp_path / "again.yaml"
-    path.write_text(
-        (sessions_folder() / "ladder.yaml")
-        .read_text()
-        .replace("borrows: costs-digits", "borrows: cost-digits")
-    )
-    (tmp_path / "quick-digits.yaml").write_text((sessions_folder() / "quick-digits.yaml").read_text())
-    with pytest.raises(
-        YamlError, match="key 'borrows': no session 'cost-digits'; did you mean 'costs-digits'"
-    ):
-        load_session(str(path))
-    assert [lender_of(name) for name in ("ladder", "quick-digits", "unknown")] == ["costs-digits", "", ""]
