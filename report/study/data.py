@@ -39,7 +39,7 @@ from suite.analysis.published import (
     sessions_held,
     source,
 )
-from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, STAGES, session_table_path
+from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
 from suite.analysis.tables import TableError, frame_of, read_frame, rows_of, table_path
 from suite.timing.spec import not_shown
 
@@ -287,9 +287,8 @@ def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str
     )
 
 
-OPTIONAL = (STAGES, NET_ROUNDS, NET)
-"""Tables that only some sessions have: bytes by stage of newer records, seconds at equal accuracy of sweeps with a ladder,
-and net speedups of sweeps with references."""
+OPTIONAL = (NET_ROUNDS, NET)
+"""Tables that only some sessions have: net speedups of sweeps with references."""
 
 
 @dataclass(frozen=True)
@@ -355,11 +354,6 @@ class SessionData:
     links: list[LinkData]
     refused: Sequence[Row] = ()
     origin: Source = field(default_factory=lambda: Source("", Path(), local=True))
-
-    @property
-    def stages(self) -> list[Row]:
-        """Bytes by stage; empty where the session was held before they were recorded."""
-        return self.rows(STAGES) if STAGES.suffix in self.tables else []
 
     def rows(self, table: Table) -> list[Row]:
         """Rows of one table."""

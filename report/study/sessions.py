@@ -38,7 +38,6 @@ from report.study.step_time import (
     session_forest,
     stacks,
 )
-from report.study.traffic import stages_view, traffic_view
 from suite.analysis.speed_columns import ARMS, DIRECT, PROBE
 from suite.links.link import REAL, measured_words
 from suite.timing.spec import sessions_of
@@ -305,8 +304,6 @@ def session_parts(session: SessionData) -> dict[str, Any]:
         "links": [_link(session, link) for link in session.links],
         "arms": arms_view(session),
         "probe": probe_view(session),
-        "stages": stages_view(session),
-        "again": f"bandwise session {session.name}",
         "direct": direct_view(session),
         "provenance": _provenance(session),
     }
@@ -377,7 +374,6 @@ def _link(session: SessionData, link: LinkData) -> dict[str, Any]:
         if parts
         else "",
         "cases": cases_view(session, link),
-        "traffic": traffic_view(session, link),
     }
 
 

@@ -1,4 +1,4 @@
-"""From a session's record to its tables: cases, arms, probe, direct runs, bounds, stages, and a small JSON file of facts.
+"""From a session's record to its tables: cases, arms, probe, direct runs, bounds, and a small JSON file of facts.
 
 The one place where the analysis of speed meets files, the planner and the registry. Everything is derived from the
 record of one session and from what the sweep asks for now; the same record gives the same bytes. A session that could
@@ -59,7 +59,6 @@ from suite.analysis.speed_columns import (
     CASES,
     DIRECT,
     PROBE,
-    STAGES,
     session_facts_path,
     session_table_path,
 )
@@ -152,7 +151,7 @@ def write(
     tables, facts = derive(record, store, sweep, repeated)
     written = [
         write_table(session_table_path(results_root, table, name), table, tables[table.suffix])
-        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, STAGES, NET_ROUNDS, NET)
+        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, NET_ROUNDS, NET)
         if table.suffix in tables
     ]
     path = session_facts_path(results_root, name)
@@ -181,8 +180,6 @@ def derive(
         DIRECT.suffix: direct,
         BOUNDS.suffix: bound_table(record),
     }
-    if not (stages := stage_table(record)).empty:
-        tables[STAGES.suffix] = stages
     others, links = of_other_links(store.root, record) if repeated else ({}, [])
     for suffix, rows in others.items():
         tables[suffix] = pd.concat([rows, tables[suffix]], ignore_index=True) if suffix in tables else rows
@@ -599,21 +596,3 @@ def rho(record: Mapping[str, Any], link: Mapping[str, Any]) -> tuple[dict[str, f
         "bits_per_s": rate,
     }
     return value, ""
-
-
-def stage_table(record: Mapping[str, Any]) -> pd.DataFrame:
-    """The table `stages`; without rows where the session was held before stages were recorded."""
-    return frame_of(
-        STAGES, (_stage(case, one) for case in record["cases"] for one in case.get("stages") or ())
-    )
-
-
-def _stage(case: Mapping[str, Any], one: Mapping[str, Any]) -> Row:
-    return {
-        "case": case["label"], "case_id": case["case_id"],
-        **{name: one[name] for name in ("stage", "collective", "group")},
-        "calls": one["calls"] / case["unit_steps"],
-        "payload_bytes_per_call": one["payload_bytes"] / one["calls"],
-        "wire_bytes_per_step": one["wire_bytes"] / case["unit_steps"],
-        "received_bytes_per_step": one["received_bytes"] / case["unit_steps"],
-    }  # fmt: skip

@@ -239,28 +239,6 @@ BOUNDS = Table(
     keys=3,
 )
 
-STAGES = Table(
-    "stages",
-    (
-        *described(
-            "text",
-            case="what was timed: label, unique in the session",
-            case_id="hash of all that decides what is timed",
-            stage="what is sent: gradient, momentum, parameters, ...",
-            collective="how",
-            group="among whom: world, node, cross",
-        ),
-        *described(
-            "float",
-            calls="collectives a step, mean over ranks",
-            payload_bytes_per_call="bytes handed over at a time, mean",
-            wire_bytes_per_step="bytes sent, a step, mean over ranks",
-            received_bytes_per_step="bytes received, a step, mean over ranks",
-        ),
-    ),
-    keys=5,
-)
-
 SPEED_TABLES = (CASES, ARMS, PROBE, DIRECT)
 
 

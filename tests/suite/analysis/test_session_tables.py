@@ -22,7 +22,6 @@ from suite.analysis.speed_columns import (
     DIRECT,
     PROBE,
     SPEED_TABLES,
-    STAGES,
     session_table_path,
 )
 from suite.analysis.tables import read_table, rows_of, to_csv
@@ -180,25 +179,6 @@ def test_the_files_read_back(sweep, tmp_path):
     (direct,) = rows["direct"]
     assert direct["run_id"] == made.direct(sweep, "sgd", lambda number: 1.0)[0]["run_id"]
     assert load_facts(tmp_path, "made-up")["links"][0]["reference"]["label"] == "DDP bf16, 8 MB buckets"
-
-
-def test_bytes_by_stage_where_the_record_has_them(sweep, tmp_path):
-    record = made.record(sweep)
-    case = next(case for case in record["cases"] if case["unit_steps"] > 1)
-    one = {"stage": "parameters", "collective": "all-reduce", "group": "world", "calls": 2.0}
-    numbers = {"payload_bytes": 60.0, "wire_bytes": 90.0, "received_bytes": 80.0}
-    case["stages"] = [{**one, **numbers}]
-    made.saved(tmp_path, record)
-    written = collect_session(tmp_path, "made-up")
-    path = session_table_path(tmp_path, STAGES, "made-up")
-    assert path in written
-    (row,) = read_table(path, STAGES)
-    steps = case["unit_steps"]
-    assert (row["case_id"], row["stage"]) == (case["case_id"], "parameters")
-    assert row["calls"] == pytest.approx(2 / steps)
-    assert row["payload_bytes_per_call"] == 30.0
-    assert row["wire_bytes_per_step"] == pytest.approx(90 / steps)
-    assert row["received_bytes_per_step"] == pytest.approx(80 / steps)
 
 
 def test_rho(sweep, tmp_path):
