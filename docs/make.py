@@ -12,7 +12,6 @@ import contextlib
 import io
 import itertools
 import json
-import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -26,7 +25,7 @@ from pydantic.fields import FieldInfo
 from scipy import stats
 
 from bandwise import output
-from bandwise.cli import main, parser
+from bandwise.cli import main
 from bandwise.verbs import GROUPS, load
 from docs.measured import files as advice_known
 from docs.ngrams import ngram_bits
@@ -468,75 +467,28 @@ def columns(root: Path, *names: str) -> str:
 
 
 def verbs(root: Path) -> str:
-    """Every verb in the groups of `bandwise --help`: what it is for, its arguments and those of its actions."""
-    before = [_row(a) for a in parser()._actions if {"--plugin", "--data-dir"} & {*a.option_strings}]
-    parts = ["Before the verb:", markdown(("argument", "meaning"), before)]
+    """Every verb in the groups of `bandwise --help`: what it is for, and its options by name."""
+    parts = []
     for title, group in GROUPS.items():
-        parts.append(f"## {title[0].upper()}{title[1:]}")
+        rows = []
         for name in group:
             own = argparse.ArgumentParser(prog=f"bandwise {name}")
             verb = load(name)
             verb.configure(own)
-            parts += [f"### bandwise {name}", *_paragraphs(verb.__doc__ or ""), *_arguments(own)]
+            about = " ".join((verb.__doc__ or "").partition("\n\n")[0].split())
+            rows.append((f"`{name}`", _cell(about), " ".join(f"`{option}`" for option in _options(own))))
+        parts += [f"## {title[0].upper()}{title[1:]}", markdown(("verb", "for what", "options"), rows)]
     return "\n\n".join(parts)
 
 
-def _paragraphs(text: str) -> list[str]:
-    """A docstring as Markdown: what is indented, or begins with a command, is code."""
-    parts = []
-    for part in text.strip("\n").split("\n\n"):
-        code = part.startswith((" ", "bandwise "))
-        parts.append(f"```sh\n{textwrap.dedent(part).strip()}\n```" if code else part.strip())
-    return parts
-
-
-def _arguments(own: argparse.ArgumentParser) -> list[str]:
-    """The arguments of a verb or of one of its actions: how it is called, a table, what excludes what."""
-    rows, positional, found = [], [], []
+def _options(own: argparse.ArgumentParser) -> list[str]:
+    """The long options of a verb and of its actions, each once."""
+    found: list[str] = []
     for action in own._actions:
         if isinstance(action, argparse._SubParsersAction):
-            for name, one in action.choices.items():
-                found += [
-                    f"#### {own.prog} {name}",
-                    f"{str(one.description)[0].upper()}{str(one.description)[1:]}.",
-                ]
-                found += _arguments(one)
-            positional.append("ACTION")
-            continue
-        if isinstance(action, argparse._HelpAction) or "--json" in action.option_strings:
-            continue
-        if not action.option_strings:
-            positional.append(f"[{_value(action)}]" if action.nargs == "?" else _value(action))
-        rows.append(_row(action))
-    exclusive = [
-        f"{'One' if group.required else 'At most one'} of "
-        + ", ".join(f"`{action.option_strings[0]}`" for action in group._group_actions)
-        + "."
-        for group in own._mutually_exclusive_groups
-    ]
-    usage = " ".join(
-        [own.prog, *positional, *(["[options]"] if any(row[0].startswith("`-") for row in rows) else [])]
-    )
-    table = [markdown(("argument", "meaning"), rows)] if rows else []
-    return [f"`{usage}`", *table, *exclusive, *found]
-
-
-def _row(action: argparse.Action) -> tuple[str, str]:
-    """An argument and what it means."""
-    name = " ".join(filter(None, [", ".join(action.option_strings), _value(action)]))
-    needed = "Needed: " if action.option_strings and action.required else ""
-    return f"`{_cell(name)}`", _cell(f"{needed}{(action.help or '') % vars(action)}")
-
-
-def _value(action: argparse.Action) -> str:
-    """What is given in an argument's place; nothing for a switch."""
-    if action.nargs == 0:
-        return ""
-    if isinstance(action.metavar, str):
-        return action.metavar
-    if action.choices is not None:
-        return "|".join(map(str, action.choices))
-    return action.dest.upper()
+            found += [option for one in action.choices.values() for option in _options(one)]
+        found += [option for option in action.option_strings if option.startswith("--")]
+    return [option for option in dict.fromkeys(found) if option not in ("--help", "--json")]
 
 
 def _cell(text: str) -> str:
