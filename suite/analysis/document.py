@@ -44,11 +44,6 @@ def rows_of(root: Path, table: Table, name: str = "") -> list[Row] | None:
     return None if frame is None else tables.rows_of(frame)
 
 
-def missing(command: str) -> str:
-    """In place of a table that is not there."""
-    return f"*Not measured yet: `{command}`.*"
-
-
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """A table."""
     lines = [heads, ["---"] * len(heads), *rows]

@@ -10,7 +10,7 @@ from suite.analysis.tables import Row, read_table, table_path, write_table
 from suite.claims.claim import JUDGED, WRITTEN, Claim
 from suite.claims.columns import CLAIMS, PARTS
 from suite.claims.measured import judge_measured
-from suite.claims.verdict import Judged, Judgement, of_claim
+from suite.claims.verdict import Judgement, of_claim
 
 
 def judge(root: Path, claim: Claim) -> Judgement:
@@ -25,25 +25,19 @@ def judge_all(root: Path, claims: Iterable[Claim]) -> list[Judgement]:
 
 def claim_row(one: Judgement) -> Row:
     """A row of the table of claims."""
-    claim = one.claim
-    return {
+    claim, paper, judged = one.claim, one.claim.paper, one.claim.kind in JUDGED
+    as_read = ("said_by", "own", "statement", "kind", "decision", "note", "command")
+    return {name: getattr(claim, name) for name in as_read} | {
         "claim": claim.id,
-        "file": claim.paper.file,
-        "paper": claim.paper.name,
-        "arxiv": claim.paper.arxiv,
-        "said_by": claim.said_by,
-        "own": claim.own,
+        "file": paper.file,
+        "paper": paper.name,
+        "arxiv": paper.arxiv,
         "of": claim.of or None,
-        "statement": claim.statement,
-        "kind": claim.kind,
         "sources": ", ".join(claim.sources),
-        "decision": claim.decision,
-        "scale": f"at our scale: {claim.scale}" if claim.kind in JUDGED else claim.scale,
+        "scale": f"at our scale: {claim.scale}" if judged else claim.scale,
         "verdict": one.word,
         "why": one.why,
-        "written": WRITTEN[claim.written] if claim.kind in JUDGED else "",
-        "note": claim.note,
-        "command": claim.command,
+        "written": WRITTEN[claim.written] if judged else "",
         "parts": len(claim.parts),
         "n": claim.planned or None,
     }
@@ -51,28 +45,12 @@ def claim_row(one: Judgement) -> Row:
 
 def part_rows(one: Judgement) -> list[Row]:
     """Rows of the table of parts."""
-
-    def row(judged: Judged, role: str, index: int) -> Row:
-        found, part = judged.found, judged.part
-        return {
-            "claim": one.claim.id,
-            "role": role,
-            "part": index,
-            "what": part.what,
-            "bar": part.bar,
-            "unit": part.unit,
-            "effect": found.effect,
-            "low": found.low,
-            "high": found.high,
-            "level": part.level,
-            "n": found.n,
-            "could_see": found.could_see,
-            "verdict": judged.word,
-            "reason": judged.reason,
-        }
-
-    return [row(judged, "part", i) for i, judged in enumerate(one.parts, 1)] + [
-        row(judged, "premise", i) for i, judged in enumerate(one.premises, 1)
+    return [
+        {"claim": one.claim.id, "role": role, "part": number, "verdict": judged.word, "reason": judged.reason}
+        | {name: getattr(judged.part, name) for name in ("what", "bar", "unit", "level")}
+        | {name: getattr(judged.found, name) for name in ("effect", "low", "high", "n", "could_see")}
+        for role, some in (("part", one.parts), ("premise", one.premises))
+        for number, judged in enumerate(some, 1)
     ]
 
 

@@ -124,14 +124,6 @@ class Entry(BaseModel):
         """Whether the file gives this key, or leaves it to its default."""
         return (*self._path, key) in self._source.lines
 
-    @property
-    def raw(self) -> Mapping[str, Any]:
-        """The mapping as the file has it."""
-        found = self._source.data
-        for key in self._path:
-            found = found[key]
-        return dict(found)
-
     def error(self, key: str, what: str) -> YamlError:
         """The error that says `what` about one of its keys, with file and line."""
         return self._source.error((*self._path, *((key,) if key else ())), what)
