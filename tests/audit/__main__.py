@@ -619,9 +619,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     said = []
     for table, audit in of_all.items():
-        # studies as they were on one day have tables of their own; the files of rates are those of today
-        top = given.results if table == "summary" else tables
-        paths = sorted(top.rglob(f"*-{table}.csv"))
+        paths = sorted(tables.rglob(f"*-{table}.csv"))
         for path in paths:
             audit(path)
         rows = sum(count for (own, _), count in found.counts.items() if own == table)
