@@ -1,11 +1,9 @@
 """Make results that were made here part of the project: whole, with hashes, in results/published, which git keeps.
 
-    bandwise publish quick                       # the study and the session of that name: tables, facts, figures
-    bandwise publish quick --replace             # in place of what is published and different; git keeps what it was
-    bandwise publish quick --replace --keep-runs # with published runs where they are not here: more arms, seeds, new rates
-    bandwise publish quick --as 2026-11-20-quick # by itself under a label, beside what comes later, or beside another machine's
-    bandwise publish claims                      # the record of claims
-    bandwise publish --verify                    # every published file against its hash
+    bandwise publish quick             # the study and the session of that name: tables, facts, figures
+    bandwise publish quick --replace   # in place of what is published and different; git keeps what it was
+    bandwise publish claims            # the record of claims
+    bandwise publish --verify          # every published file against its hash
 
 Nothing else writes there. Refused is what is not whole (a run that has not finished, a link without numbers), what
 was made by changed code whose changes were not kept, and a session that would take the place of published ones of another
@@ -34,14 +32,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--replace", action="store_true", help="take the place of what is published and different"
     )
-    parser.add_argument(
-        "--keep-runs",
-        action="store_true",
-        help="take runs that are not here from what is published of the study, where sweep and source are the same",
-    )
-    parser.add_argument(
-        "--as", dest="label", metavar="LABEL", default="", help="a study by itself under this label"
-    )
     parser.add_argument("--verify", action="store_true", help="check every published file against its hash")
     add_results_option(parser)
 
@@ -49,14 +39,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Publish, or verify."""
     require_checkout(NAME)
-    if (args.name is None) != args.verify or (args.verify and (args.label or args.replace or args.keep_runs)):
+    if (args.name is None) != args.verify or (args.verify and args.replace):
         raise OptionError("give either a name (`bandwise publish NAME`) or --verify alone")
     root = results_root(args)
     if args.verify:
         return _verify(args, root)
     from report.study.publication import publish
 
-    found = publish(root, args.name, args.label, replace=args.replace, keep_runs=args.keep_runs)
+    found = publish(root, args.name, replace=args.replace)
     if args.json:
         print_json([asdict(one) for one in found])
     else:

@@ -5,8 +5,6 @@ To publish is to make results data in git, whole, with hashes, and never in sile
     <results>/published/            laid out and checked as `suite.analysis.published` says
         tables/<sweep>-*.csv, <sweep>-study.json, figures/<sweep>/*.svg       a study: `bandwise publish quick`
         tables/session-<name>-*.csv, session-<name>-facts.json                a session: the same command
-        <label>/tables/, <label>/figures/                                     `--as LABEL`: the study and its sessions as they
-                                                                              are now, beside what comes later
         patches/<sha256>.diff       how the code of runs differed from its commit
 
 Figures are seeds-*.svg and equal-time-*.svg by panel, and by session and link phases-*.svg, and forest-*.svg where nothing is
@@ -24,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from report.drawing.svg import svg_file
-from report.rendering import ReportError, slug
+from report.rendering import ReportError
 from report.study.build import BuiltReport, build_page
 from report.study.data import StudyData, has_tables, load
 from report.study.equal_time import equal_time_figures
@@ -33,7 +31,6 @@ from report.study.sessions import speed_figures
 from report.study.summary import seeds
 from suite.analysis import collect as collecting
 from suite.analysis.collect import collect_sweep
-from suite.analysis.columns import NET
 from suite.analysis.published import (
     CHANGES,
     FACTS,
@@ -50,8 +47,8 @@ from suite.analysis.published import (
     unfinished,
     write_refused,
 )
-from suite.analysis.session_tables import collect_session, held_on, machine_words, net_again, newest
-from suite.analysis.tables import TABLES, to_csv
+from suite.analysis.session_tables import collect_session, held_on, machine_words, newest
+from suite.analysis.tables import TABLES
 from suite.runs.provenance import code_known, kept_changes, same_machine
 from suite.runs.sweep import UnknownSweepError, load_sweep
 from suite.timing.spec import UnknownSessionError, load_session, sessions_of
@@ -60,18 +57,15 @@ CLAIMS: Final = "claims"
 """The record of claims, which is published besides studies and sessions."""
 
 
-def update_tables(
-    results_root: Path | str, sweep: str, alone: bool = True, *, keep_runs: bool = False
-) -> str:
+def update_tables(results_root: Path | str, sweep: str, alone: bool = True) -> str:
     """Collect the sweep's runs into tables; returns the name under which the tables lie.
 
     The same for the timing sessions of the sweep, and with `alone` for those of no sweep. Where no run of the sweep has a
-    folder, or a session no record, the tables that are there stay. What is published is never touched. keep_runs: what is
-    published of the study stands for runs that are not here.
+    folder, or a session no record, the tables that are there stay. What is published is never touched.
     Raises ReportError when there is neither, and the errors of reading a sweep.
     """
     root, found = Path(results_root), load_sweep(sweep)
-    collected = collect_sweep(root, found, keep_runs=keep_runs)
+    collected = collect_sweep(root, found)
     ran = not set(collected.facts["statuses"]) <= {"missing"}
     if ran:
         collecting.write(root, collected)
@@ -109,21 +103,15 @@ class Publication:
 def publish(
     results_root: Path | str,
     name: str,
-    label: str = "",
     *,
     replace: bool = False,
-    keep_runs: bool = False,
     day: str = "",
 ) -> list[Publication]:
     """Publish what was made here under a name: a study, the session of that name, or the record of claims.
 
     Args:
         name: A sweep or a session, by name or by the path of its file, or `CLAIMS`.
-        label: Publish a study by itself under this label, with the sessions of its page that were held here, instead of as
-            the one that is read.
         replace: Take the place of what is published and different.
-        keep_runs: Of a study, take runs that are not here from what is published of it, where the sweep still plans them and
-            their methods have the source of then; net speedups of its published session are made anew.
         day: In the manifest; today in UTC where it is empty.
 
     Returns:
@@ -136,20 +124,11 @@ def publish(
     """
     root, moment = Path(results_root), day or f"{datetime.now(UTC):%Y-%m-%d}"
     if name == CLAIMS:
-        if label:
-            raise PublishedError(
-                f"--as is for studies; {name} is published as it is, and git keeps what it was"
-            )
         if not files_of(root, CLAIMS):
             raise PublishedError("no verdict was made here: `bandwise claims --write` first")
         return [_put(root, CLAIMS, _tables(root, CLAIMS), {"day": moment}, replace)]
-    if label:
-        return [_labelled(root, name, label, moment, replace, keep_runs)]
     _keeps_sessions(root, name)
-    if keep_runs:  # the study's pictures show net speedups, so these come first
-        found = [*_net_again(root, name, moment, replace), *_study(root, name, moment, replace, keep_runs)]
-    else:
-        found = [*_study(root, name, moment, replace, keep_runs), *_session(root, name, moment, replace)]
+    found = [*_study(root, name, moment, replace), *_session(root, name, moment, replace)]
     if not found:
         raise PublishedError(
             f"nothing was made here of {name}: no run of a sweep and no record of a session of that name under {root}"
@@ -157,9 +136,9 @@ def publish(
     return found
 
 
-def _study(root: Path, name: str, day: str, replace: bool, keep_runs: bool) -> Iterator[Publication]:
-    """The study of that name, where there is such a sweep and any run of it is here, or kept."""
-    study = _made_here(root, name, keep_runs=keep_runs)
+def _study(root: Path, name: str, day: str, replace: bool) -> Iterator[Publication]:
+    """The study of that name, where there is such a sweep and any run of it is here."""
+    study = _made_here(root, name)
     if study is not None:
         figures = {f"figures/{study.sweep}/{file}": text for file, text in _figures(study).items()}
         yield _put(root, study.sweep, {**_tables(root, study.sweep), **figures}, _about(study, day), replace)
@@ -195,27 +174,8 @@ def _keeps_sessions(root: Path, name: str) -> None:
         raise PublishedError(
             f"{len(there['sessions'])} published sessions of {known} would be lost: they were held on {machine_words(there)}, "
             f"and these on {machine_words(here)}; seconds of different machines are not put together. "
-            f"Publish these under a label: `bandwise publish {known} --keep-runs --as {datetime.now(UTC):%Y-%m-%d}-{slug(known)}`"
+            f"Hold a session of another name on this machine, of a file with `base: {known}`"
         )
-
-
-def _net_again(root: Path, name: str, day: str, replace: bool) -> Iterator[Publication]:
-    """The session of that name, its net speedups by the study as it is now: as held here, else by its published seconds."""
-    set_name = f"{SESSION}{name}"
-    known = read_manifest(published_root(root))["sets"].get(set_name)
-    if known is None or (sweep := load_session(name).sweep) is None:
-        yield from _session(root, name, day, replace)
-        return
-    update_tables(root, sweep.called, keep_runs=True)
-    if files_of(root, set_name):
-        yield from _session(root, name, day, replace)
-    elif (net := net_again(root, name, sweep)) is not None:
-        files = {file: (published_root(root) / file).read_bytes() for file in known["files"]}
-        files[f"{TABLES}/{set_name}-{NET.suffix}.csv"] = to_csv(NET, net).encode()
-        about = {key: value for key, value in known.items() if key != "files"}
-        yield _put(root, set_name, files, about, replace)
-        if not files_of(root, sweep.name):
-            yield from _redrawn(root, sweep.name)
 
 
 def _redrawn(root: Path, name: str) -> Iterator[Publication]:
@@ -233,25 +193,7 @@ def _redrawn(root: Path, name: str) -> Iterator[Publication]:
     yield _put(root, name, {**tables, **figures}, about, replace=True)
 
 
-def _labelled(root: Path, name: str, label: str, day: str, replace: bool, keep_runs: bool) -> Publication:
-    """A study by itself: its tables and those of the sessions that its page shows, with figures."""
-    if label != slug(label) or label in (TABLES, "figures", "patches", "predictions"):
-        raise PublishedError(
-            f"{label!r} cannot be a label: write letters, digits and hyphens, for instance {day}-{slug(name)}"
-        )
-    study = _made_here(root, name, keep_runs=keep_runs)
-    if study is None:
-        raise PublishedError(f"no run of a sweep {name} was made here; there is nothing to publish")
-    sets = [study.sweep, *(f"{SESSION}{one.name}" for one in study.sessions if one.origin.local)]
-    files = {file: content for one in sets for file, content in _tables(root, one).items()}
-    files |= {f"figures/{file}": text for file, text in _figures(study).items()}
-    own = {
-        file if file.startswith("patches/") else f"{label}/{file}": content for file, content in files.items()
-    }
-    return _put(root, label, own, {**_about(study, day), "study": study.sweep}, replace)
-
-
-def _made_here(root: Path, name: str, *, keep_runs: bool = False) -> StudyData | None:
+def _made_here(root: Path, name: str) -> StudyData | None:
     """The study of that name with its tables brought up to date; None where no run of it is here. Raises `PublishedError`."""
     try:
         sweep = load_sweep(name)
@@ -262,7 +204,7 @@ def _made_here(root: Path, name: str, *, keep_runs: bool = False) -> StudyData |
     else:
         known = sweep.name
         try:
-            update_tables(root, sweep.called, keep_runs=keep_runs)
+            update_tables(root, sweep.called)
         except ReportError:  # no run of it is here
             return None
     if not files_of(root, known):

@@ -4,16 +4,11 @@
 not leak in. A run that failed keeps its status and reason and has no value; a run that was never started is a
 row with the status *missing*. `write` puts the tables under results/tables beside a small JSON file with
 what a table cannot hold.
-
-A published study can be continued where its runs are not: with more arms, more seeds, rates tuned again. Where `collect` is
-given `Kept`, rows of published tables stand for runs that have no folder here, as far as the sweep still plans these very
-runs and their methods have the source that the study was made with.
 """
 
 from __future__ import annotations
 
 import datetime
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +22,6 @@ from suite.analysis.columns import (
     BUDGET_RUNS,
     BUDGET_SWEEP,
     CURVES,
-    RUN,
     RUNS,
     SENSITIVITY,
     SUMMARY,
@@ -37,14 +31,13 @@ from suite.analysis.columns import (
 )
 from suite.analysis.curves import curves_of
 from suite.analysis.equal_time import worth_table
-from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path, published_root
-from suite.analysis.published import CELL as ORIGIN_CELL
+from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path
 from suite.analysis.study import Arm, Entry, Study, Yardstick, study_of, tuning_rows
-from suite.analysis.summary import Cell, summarise
-from suite.analysis.tables import Row, frame_of, read_frame, read_table, rows_of, table_path, to_csv
+from suite.analysis.summary import summarise
+from suite.analysis.tables import Row, frame_of, rows_of, table_path, to_csv
 from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.plan import make_plan
-from suite.runs.result import LIVE, SETTLED, Status
+from suite.runs.result import LIVE, Status
 from suite.runs.spec import is_older
 from suite.runs.store import Store
 from suite.runs.sweep import WHOLE, Sweep, load_sweep
@@ -52,63 +45,6 @@ from suite.runs.sweep import WHOLE, Sweep, load_sweep
 SYNCHRONISING = ("average", "sync")
 Standing = tuple[Status, dict[str, Any] | None]
 """How a run stands, and its result where there is one that can be used."""
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What is published of a study's runs.
-
-    rows: by run id, of the table of budget 1 or of the others. curves: the published table. facts: the published facts.
-    """
-
-    rows: Mapping[str, Row]
-    curves: pd.DataFrame
-    facts: Mapping[str, Any]
-
-    def row(self, entry: Entry, arm: Arm) -> Row | None:
-        """The row that stands for a planned run: of one that ended, of a method whose source is the same today."""
-        row = self.rows.get(entry.spec.run_id)
-        same = arm.source_hash and arm.source_hash == self.facts.get("sources", {}).get(arm.name)
-        return row if row is not None and same and row["status"] in SETTLED and not row["stale"] else None
-
-    def provenance(self, cell: Cell, row: Row) -> dict[str, Any]:
-        """Where the run of a row is from, as far as the facts tell."""
-        known = dict(zip(ORIGIN_CELL, cell, strict=True)) | {
-            "commit": row["commit"],
-            "environment_hash": row["environment"],
-        }
-        found = [origin for origin in self.facts.get("origins", ()) if known.items() <= origin.items()]
-        one = found[0] if len(found) == 1 else known
-        changes = {"changes": {"sha256": one["changes"]}} if one.get("changes") else {}
-        return {name: one[name] for name in ATTRIBUTES if one.get(name) is not None} | changes
-
-
-def kept(results_root: Path | str, sweep: str) -> Kept | None:
-    """What is published of a study's runs; None where it is not published.
-
-    Args:
-        results_root: Under which `published/` lies.
-        sweep: Name of the study.
-
-    Raises:
-        TableError: A published table cannot be read.
-    """
-    root = published_root(results_root)
-    paths = {table: table_path(root, table, sweep) for table in (RUNS, BUDGET_RUNS, CURVES)}
-    facts = facts_path(root, sweep)
-    if not (facts.is_file() and paths[RUNS].is_file() and paths[CURVES].is_file()):
-        return None
-    rows = [
-        row
-        for table in (RUNS, BUDGET_RUNS)
-        if paths[table].is_file()
-        for row in read_table(paths[table], table)
-    ]
-    return Kept(
-        {str(row["run_id"]): row for row in rows},
-        read_frame(paths[CURVES], CURVES),
-        json.loads(facts.read_text("utf-8")),
-    )
 
 
 @dataclass(frozen=True)
@@ -210,17 +146,14 @@ def _facts(
     study: Study,
     states: Iterable[str],
     origins: Sequence[Mapping[str, Any] | None],
-    published: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Facts of a study. origins: the provenance of each planned run, None of one without a result; published: facts of the
-    study whose rows stand for some runs, empty where none do.
-    """
+    """Facts of a study. origins: the provenance of each planned run, None of one without a result."""
     provenances = [provenance for provenance in origins if provenance is not None]
     days = {
         day
         for e in study.entries
         if (m := _finished_at(store, e.spec.run_id)) is not None and (day := _day(m)) is not None
-    } | {day for name in ("first_finished", "last_finished") if (day := published.get(name)) is not None}
+    }
     panels = {(e.workload, e.spec.sharding, e.spec.world_size): e.spec for e in study.whole}
     budgets = sorted({entry.budget for entry in study.entries})
     return {
@@ -260,16 +193,13 @@ def _facts(
     }
 
 
-def collect(
-    results_root: Path | str, study: Study, tuning: Iterable[Row] = (), published: Kept | None = None
-) -> Collected:
+def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) -> Collected:
     """Read every planned run of a study and derive its tables.
 
     Args:
         results_root: Under which the runs lie.
         study: What was planned.
         tuning: Rows of the table `tuning`, from the tuning sweep, if any.
-        published: What stands for runs that have no folder here; None: nothing does.
 
     Returns:
         The tables. A run whose files are damaged is a row with the status *invalid* and why.
@@ -280,27 +210,14 @@ def collect(
     """
     store = Store(results_root)
     standings = {entry.spec.run_id: store.state(entry.spec.run_id) for entry in study.entries}
-    rows, origins, of_kept = list[Row](), list[Mapping[str, Any] | None](), set[tuple[Any, ...]]()
-    for entry in study.entries:
-        standing = standings[entry.spec.run_id]
-        row, result = _run_row(standing, study, entry), standing[1]
-        origin = None if result is None else result.get("provenance") or {}
-        if published and standing[0].state == "missing":
-            found = published.row(entry, study.by_name[entry.arm])
-            if found is not None:
-                row |= {name: value for name, value in found.items() if name in row}
-                cell = (entry.workload, entry.spec.sharding, entry.spec.world_size)
-                origin = published.provenance(cell, found)
-                of_kept |= {(*cell, entry.arm, entry.spec.seed)} if entry.budget == WHOLE else set()
-        rows.append(row)
-        origins.append(origin)
-    every = frame_of(RUNS, rows)
+    origins = [
+        None if result is None else result.get("provenance") or {}
+        for _, result in (standings[entry.spec.run_id] for entry in study.entries)
+    ]
+    every = frame_of(RUNS, [_run_row(standings[entry.spec.run_id], study, entry) for entry in study.entries])
     every["budget"] = [entry.budget for entry in study.entries]
     runs, others = every[every["budget"] == WHOLE], every[every["budget"] != WHOLE]
     curves = curves_of(store, study, {run_id: result for run_id, (_, result) in standings.items()})
-    if published and of_kept:
-        there = pd.MultiIndex.from_frame(published.curves[RUN]).isin(of_kept)
-        curves = pd.concat([published.curves[there], curves], ignore_index=True)
     summary, sensitivity = summarise(study, runs)
     tables = {
         RUNS: runs[list(RUNS.names)],
@@ -319,7 +236,7 @@ def collect(
     return Collected(
         study.name,
         tables,
-        _facts(store, study, every["status"], origins, published.facts if published else {}),
+        _facts(store, study, every["status"], origins),
     )
 
 
@@ -341,13 +258,10 @@ def write(results_root: Path | str, collected: Collected) -> list[Path]:
     return list(made)
 
 
-def collect_sweep(results_root: Path | str, sweep: Sweep | str, *, keep_runs: bool = False) -> Collected:
+def collect_sweep(results_root: Path | str, sweep: Sweep | str) -> Collected:
     """The tables of a sweep, given by its name, its file or as read, from the run folders under the root.
-
-    keep_runs: what is published of the study stands for runs that have no folder here.
 
     Raises UnknownSweepError, YamlError, StoreError or StudyError, each with what to do.
     """
     found = load_sweep(sweep) if isinstance(sweep, str) else sweep
-    published = kept(results_root, found.name) if keep_runs else None
-    return collect(results_root, study_of(make_plan(found)), tuning_rows(found), published)
+    return collect(results_root, study_of(make_plan(found)), tuning_rows(found))

@@ -7,7 +7,6 @@ Local results and published ones are parted, and never mixed within a set:
         manifest.json                  every set: the day on which it was published, where it comes from, SHA-256 of each file
         tables/, figures/<study>/      as under <results>; pictures of a study
         patches/                       how code differed from its commit
-        <label>/tables/, figures/      a study as it was on one day, under a name of its own; a results folder by itself
 
 A *set* is what stands or falls as one: the tables of a study (its name), those of a timing session (`session-` and its name),
 or any other table with the facts beside it (the name of its file). A set is read from here where it is whole, from what is
@@ -321,7 +320,7 @@ def put(
     if old is not None and not replace:
         raise PublishedError(
             f"{name} is published, {old['day']}, and differs from what is here: --replace takes its place, and git keeps "
-            f"what it was; --as LABEL leaves it"
+            "what it was"
         )
     shared = {
         file: digest
@@ -330,9 +329,7 @@ def put(
         for file, digest in one["files"].items()
     }
     if clash := [file for file in hashes if file in shared and shared[file] != hashes[file]]:
-        raise PublishedError(
-            f"{clash[0]} belongs to another published set; publish under another name with --as LABEL"
-        )
+        raise PublishedError(f"{clash[0]} belongs to another published set: give the study another name")
     growing = folder / f".{os.getpid()}{TEMPORARY}"
     try:
         for file, content in files.items():

@@ -338,35 +338,6 @@ def _published_alike(
     }
 
 
-def net_again(results_root: Path, name: str, sweep: Sweep) -> pd.DataFrame | None:
-    """The table `net` of a published session anew, after its study has been continued; its rounds are as they were.
-
-    Args:
-        results_root: Whose published session and whose runs are read.
-        name: Of the session.
-        sweep: That it belongs to, with `references`.
-
-    Returns:
-        The table; None where no such session is published, or its sweep has no tables of runs.
-    """
-    facts = load_facts(results_root, name, "published")
-    runs = runs_at_all_budgets(results_root, sweep.name)
-    rounds, arms = (
-        find_frame(results_root, table, f"{SESSION}{name}", "published") for table in (NET_ROUNDS, ARMS)
-    )
-    if facts is None or runs is None or rounds is None or arms is None:
-        return None
-    plan = make_plan(sweep)
-    labels = [
-        run.panel.workload.label for run in plan.runs if run.spec.workload.as_dict() == facts["workload"]
-    ]
-    return (
-        net_table(study_of(plan), runs, rounds, arms, (labels[0], int(facts["world_size"])))
-        if labels
-        else None
-    )
-
-
 def machine_words(found: Mapping[str, Any]) -> str:
     """What decides whether seconds of two machines are put together, of a record or of facts: AMD EPYC, 2 cores, torch 2.13.0."""
     cpu, cores, torch = (found["provenance"][name] for name in MACHINE)

@@ -79,7 +79,7 @@ def test_changed_code_needs_its_patch(kept: str, root: Path) -> None:
     if kept:
         (root / kept).mkdir(parents=True)
         (root / kept / f"{sha256}.diff").write_text("changes")
-        publish(root, "made-up", "day-one")
+        publish(root, "made-up")
         assert (root / "published" / "patches" / f"{sha256}.diff").read_text() == "changes"
         return
     with pytest.raises(PublishedError, match=f"changed code, and patches/{sha256[:12]}"):
@@ -111,12 +111,10 @@ def test_nothing_different_is_replaced_in_silence(root: Path) -> None:
     with pytest.raises(PublishedError, match=f"made-up is published, {DAY}, and differs .* --replace"):
         publish(root, "made-up")
     assert verify(root) == []
-    publish(root, "made-up", "as-it-is", day=DAY)
     after = publish(root, "made-up", replace=True, day="2027-03-01")[0]
     assert after.fingerprint != before.fingerprint
     assert (root / "published" / "tables" / path.name).read_bytes() == path.read_bytes()
     assert verify(root) == []
-    assert published.labels(root) == ["as-it-is"]
 
 
 def test_a_session_needs_every_link(root: Path) -> None:

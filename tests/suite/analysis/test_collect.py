@@ -6,11 +6,10 @@ import json
 import shutil
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 
-from suite.analysis.collect import collect, collect_sweep, documents, write
-from suite.analysis.columns import BUDGET_RUNS, RUNS, SENSITIVITY, SUMMARY
+from suite.analysis.collect import collect, documents, write
+from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY
 from suite.analysis.published import facts_path
 from suite.analysis.statistics import paired_difference
 from suite.analysis.study import StudyError
@@ -18,7 +17,6 @@ from suite.analysis.tables import read_table, table_path
 from suite.runs.result import Status
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_study as made
-from tests.suite.runs.project import SWEEP, train_here, write_sweep
 
 BASELINES = {"allreduce-lion", "allreduce-sgd"}
 RANKED = {*BASELINES, "lion-cub-1bit never", "local-sgd H=16", "global-qsgd standard", "control-random-k"}
@@ -258,54 +256,3 @@ def test_controls_of_an_optimizer_that_no_method_uses_take_no_verdict_back(tmp_p
         (row,) = [r for r in collect(tmp_path / str(i), study).rows(SENSITIVITY) if r["sharding"] == "iid"]
         assert row["sensitive"] is sensitive, row["reason"]
         assert sensitive or "control-no-communication cannot be told" in row["reason"]
-
-
-def test_a_published_study_is_continued_without_its_runs(tmp_path):
-    """More seeds and an arm more: with published rows the tables are those of all runs."""
-    text = SWEEP.replace("steps: 12", "steps: 12\nbudgets: [0.5, 1]")
-    more = (
-        text.replace("seeds: 3", "seeds: 4")
-        + "  rare: {algorithm: local-sgd, options: {period: 6}, baseline: plain, lr: 0.1}\n"
-    )
-    (tmp_path / "then").mkdir()
-    (tmp_path / "now").mkdir()
-    then, now = write_sweep(tmp_path / "then", text), write_sweep(tmp_path / "now", more)
-    published, here, whole = tmp_path / "here" / "published", tmp_path / "here", tmp_path / "whole"
-    train_here(then, published)
-    write(published, collect_sweep(published, then))
-    shutil.rmtree(published / "runs")
-    assert set(collect_sweep(here, now).facts["statuses"]) == {"missing"}, (
-        "nothing is taken unless it is asked for"
-    )
-
-    lacking = collect_sweep(here, now, keep_runs=True)
-    assert lacking.facts["statuses"] == {"done": 2 * 2 * 3, "missing": 2 * (3 * 4 - 2 * 3)}
-    train_here(now, whole)
-    done = {
-        row["run_id"] for row in lacking.rows(RUNS) + lacking.rows(BUDGET_RUNS) if row["status"] == "done"
-    }
-    for run_id in {row["run_id"] for row in lacking.rows(RUNS) + lacking.rows(BUDGET_RUNS)} - done:
-        folder = Store(whole).folder(run_id)
-        shutil.copytree(folder, here / folder.relative_to(whole))
-
-    found, wanted = collect_sweep(here, now, keep_runs=True), collect_sweep(whole, now)
-    assert [*found.tables] == [*wanted.tables]
-    for table, frame in wanted.tables.items():  # published values have nine digits
-        keys = [name for name in ("arm", "budget", "seed", "step") if name in frame]
-        one, other = (frame_.sort_values(keys, ignore_index=True) for frame_ in (found.tables[table], frame))
-        pd.testing.assert_frame_equal(one, other, rtol=1e-5, atol=1e-6)
-    assert {**found.facts, "first_finished": 0, "last_finished": 0} == {
-        **wanted.facts,
-        "first_finished": 0,
-        "last_finished": 0,
-    }
-    assert found.facts["first_finished"] <= wanted.facts["first_finished"]
-
-    facts = facts_path(published, "small")
-    facts.write_text(facts.read_text().replace(found.facts["sources"]["local"], "0" * 8))
-    stale = {
-        row["arm"]
-        for row in collect_sweep(here, now, keep_runs=True).rows(RUNS)
-        if row["status"] == "missing"
-    }
-    assert stale == {"local"}, "rows of a method whose source has changed do not stand for its runs"

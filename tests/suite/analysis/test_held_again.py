@@ -12,8 +12,8 @@ import pytest
 from report.study.publication import publish
 from suite.analysis.collect import collect_sweep, write
 from suite.analysis.columns import NET, NET_ROUNDS
-from suite.analysis.published import PublishedError, lacking, load_facts
-from suite.analysis.session_tables import collect_session, net_again, of_other_links
+from suite.analysis.published import lacking, load_facts
+from suite.analysis.session_tables import collect_session, of_other_links
 from suite.analysis.speed import planned_kinds
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, session_table_path
 from suite.analysis.tables import read_frame, read_table, to_csv
@@ -22,7 +22,6 @@ from suite.runs.result import Status
 from suite.runs.spec import sources
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
-from suite.timing.spec import load_session
 from tests.audit.__main__ import main as audit
 from tests.suite.analysis import made_up_ladder as ladder
 from tests.suite.analysis import made_up_session as made
@@ -211,42 +210,3 @@ def test_whole_runs_of_an_earlier_session_count_until_they_are_trained_again(tmp
         "what did not train it whole goes by the newest that did"
     )
     assert found["lion-1bit"] == ("confirmed", one, True, {"20", "21", "22", "23"})
-
-
-def test_a_continued_study_has_its_published_sessions_net_speedups_anew(
-    tmp_path_factory, referenced, monkeypatch
-):
-    """A further seed of one arm, where neither runs nor records are: seconds as published, net speedups of all seeds."""
-    folder, root = tmp_path_factory.mktemp("sweep"), tmp_path_factory.mktemp("results")
-    path = made.write_sweep(folder, REFERENCED)
-    shutil.copytree(referenced, root, dirs_exist_ok=True)
-    made.saved(root, made.record(path))
-    session = folder / "made-up.yaml"
-    session.write_text("minutes: 1\nsweep: made-up-sweep.yaml\nlinks: [{rate: 100mbit}]\n")
-    publish(root, str(session))
-    publish(root, str(path))
-    tables = root / "published" / "tables"
-    before = read_frame(tables / "session-made-up-net.csv", NET)
-    seconds = (tables / "session-made-up-rounds.csv").read_bytes()
-    for made_here in ("tables", "runs", "sessions"):
-        shutil.rmtree(root / made_here)
-
-    path.write_text(REFERENCED.replace("seeds: 6", "seeds: 7"))
-    assert net_again(root, "no-such", load_sweep(str(path))) is None
-    finish_all([run for run in make_plan(load_sweep(str(path))).runs if run.spec.seed == 6], Store(root))
-    found = collect_sweep(root, str(path), keep_runs=True)
-    assert set(found.facts["statuses"]) == {"done"}
-    write(root, found)
-    net = net_again(root, "made-up", load_sweep(str(path)))
-    assert set(net["n"]) == {7}
-    assert set(before["n"]) == {6}
-    assert list(net["time"]) == pytest.approx(list(before["time"]))
-    assert list(net["net"]) != pytest.approx(list(before["net"]), rel=1e-6)
-    assert (tables / "session-made-up-rounds.csv").read_bytes() == seconds
-
-    monkeypatch.setattr("report.study.publication.load_session", lambda name: load_session(str(session)))
-    with pytest.raises(PublishedError, match=r"session-made-up is published, .* and differs .* --replace"):
-        publish(root, "made-up", keep_runs=True)
-    publish(root, "made-up", keep_runs=True, replace=True)
-    assert set(read_frame(tables / "session-made-up-net.csv", NET)["n"]) == {7}
-    assert (tables / "session-made-up-rounds.csv").read_bytes() == seconds
