@@ -20,7 +20,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,7 +37,6 @@ from reference_impls.drivers.ledger import KEPT_STEPS, Ledger, Ledgers
 from reference_impls.drivers.local_workers import LocalWorkers, Unused, as_bytes, from_first, put_bytes
 from reference_impls.drivers.null import NullTransport
 from reference_impls.drivers.process_group import ProcessGroup, store_of_its_own
-from reference_impls.drivers.timeline import TimedTransport, Timeline
 from reference_impls.drivers.trace import Serial, Trace
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UnsupportedError, UsageError
@@ -67,8 +65,6 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         pipeline_depth: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
-        end_hung: Whether this process ends itself, with a word to stderr and exit code 70, after others have stopped since it
-            hangs, in code that lets other threads run. Nothing is cleaned up then.
         broadcast: Start from rank 0's parameters, the frozen ones among them, and from its buffers.
         broadcast_buffers: Take over rank 0's buffers after every step, which is before the next forward, as
             DistributedDataParallel does. It is a sum of bytes to which the other ranks give zeros, counted in the ledger.
@@ -103,7 +99,6 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         pipeline_depth: int = 1,
         check: Check = "first",
         timeout_s: float = 600.0,
-        end_hung: bool = False,
         broadcast: bool = True,
         broadcast_buffers: bool = True,
         allow_empty_buckets: bool = False,
@@ -140,7 +135,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         # get_state_dict of torch.distributed.checkpoint steps on zeros where an optimizer has no state
         self.state.update({param: {} for group in self.param_groups for param in group["params"]})
         self._store = store_of_its_own(group)
-        self._agreement = Agreement(self._store, rank, size, check, timeout_s, end_hung)
+        self._agreement = Agreement(self._store, rank, size, check, timeout_s)
         transport.agreement = self._agreement
         ledger = Ledger(rank, KEPT_STEPS)
         self.method = method
@@ -276,25 +271,6 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         finally:
             trace.enter(None)
             engine.transport, engine.trace = held
-
-    @contextmanager
-    def chrome_trace(self, path: Path | str) -> Iterator[None]:
-        """What the steps inside do when goes into `path` as a Chrome trace (see `reference_impls.drivers.timeline`).
-
-        Steps run as always, and give the same bits. Each rank writes a file, so give each a path of its own, or enter it
-        on one rank only. Raises `UsageError` within a step.
-        """
-        self._refuse_within_a_step()
-        engine = self._local_workers.engine
-        timeline = Timeline(self._transport.ranks[0], self._local_workers.shards)
-        held = engine.transport, engine.trace
-        engine.transport, engine.trace = TimedTransport(engine.transport, timeline), timeline
-        try:
-            yield
-        finally:
-            timeline.enter(None)
-            engine.transport, engine.trace = held
-            timeline.write(Path(path))
 
     @contextmanager
     def without_communication(self) -> Iterator[None]:
@@ -665,8 +641,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             self._local_workers.plan()
             return
         self._agreement.begin_step(self._worker.clock.step, "plan")
-        if self._agreement.comparing:
-            self._agreement.compare_settings(self._settings())
+        self._agreement.first(self._settings)
         self._local_workers.plan()
         self._agreement.begin_step(self._worker.clock.step, self._worker.clock.kind)
 
@@ -746,7 +721,6 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         with self._telling_the_others():
             if self._worker.algorithm.probes and not self._in_step:
                 self._refuse_without_closure()
-            self._local_workers.engine.trace.gradient()
             task = torch._C._current_graph_task_id()
             if task != self._task:
                 self._task = task
@@ -769,11 +743,9 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         """Send `shard`, in the midst of backward."""
         trace = self._local_workers.engine.trace
         before = trace.enter("encode")
-        trace.at(self._local_workers.launched)
         self._gradients.gather(shard)
         self._gradients.seal(shard)
         self._reentrant |= within_reentrant_checkpoint()
-        trace.at(None)
         self._local_workers.submit_next()
         trace.enter(before)
 

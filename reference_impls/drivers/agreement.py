@@ -1,12 +1,13 @@
-"""Do all ranks ask for the same collective? Compared through the store before the launch, since afterwards is too late.
+"""Are all ranks in the same step, with the same settings? And which one does not come?
 
-On gloo a wrong dtype or a wrong meaning gives wrong numbers without an error, a wrong size kills the process outside
-Python, and another collective hangs. All ranks compare with all; the process that hosts the store lingers until the
-others have read the verdict. Reads: n - 1 a collective and rank.
+Settings are compared through the store at construction, and before the first step and the first after a load: all ranks compare
+with all, and the process that hosts the store lingers until the others have read the verdict. Later steps are held together by
+one small all-reduce in every sixteenth step that communicates: the maximum of (step, kind, hash of the settings) and of its
+negative, awaited one such step later, so that it costs no waiting. Only where it shows a difference do ranks put their settings
+into the store and name it.
 
-Later steps are held together by one small all-reduce in every sixteenth step that communicates: the maximum of (step,
-kind, hash of the hyper-parameters) and of its negative, awaited one such step later, so that it costs no waiting. Only
-where it shows a difference do ranks put their settings into the store and name it.
+Collectives themselves are torch's to compare: with TORCH_DISTRIBUTED_DEBUG=DETAIL it does so before each launch, and what it
+finds is told with the step. Without it another dtype or size may kill a process outside of Python, and another collective hangs.
 
 A rank that is finished, or has failed, says so in the store; one that waits reads it once a second, and needs not wait
 until its time is up. Who it is that is silent, and where it stands, `reference_impls.drivers.faults` finds out.
@@ -48,6 +49,8 @@ _UNEVEN = (
     "`with torch.distributed.algorithms.Join([optimizer]):`"
 )
 _ON_ALL = "Such a call communicates: make it on all ranks, after the same step"
+_UNLIKE = "mismatch between collectives"
+"""In torch's words, where TORCH_DISTRIBUTED_DEBUG=DETAIL has it compare them."""
 _LINGER_S = 5.0
 _POLL_S = 1.0
 
@@ -59,10 +62,9 @@ class Agreement:
         store: Shared by the ranks, and by nobody else.
         rank: Of this process.
         size: Number of ranks.
-        check: ``first`` compares every collective of the first two steps of every kind (and after a load) and the settings
-            in every sixteenth step that communicates, ``each`` all of it in every step, ``off`` nothing.
+        check: ``first`` compares settings before the first step, the first after a load, and in every sixteenth step that
+            communicates, ``each`` in every step, ``off`` never.
         timeout_s: Seconds to wait for another rank, in the store and in a collective.
-        end_hung: Whether the process of a rank that others name as hanging ends itself.
     """
 
     def __init__(
@@ -72,7 +74,6 @@ class Agreement:
         size: int,
         check: Check = "first",
         timeout_s: float = 600.0,
-        end_hung: bool = False,
     ) -> None:
         if check not in ("first", "each", "off"):
             raise UnsupportedError(f"check must be first, each or off, got {check!r}")
@@ -85,26 +86,33 @@ class Agreement:
         self._check = check
         self._timeout_s = timeout_s
         self._number = 0
-        self._seen: dict[str, int] = {}
-        self._active = check != "off"
+        self._fresh = check != "off"
         self._label = "construction"
         self._step = 0
         self._communicating = 0
         self._verdict: tuple[Any, Tensor, Settings] | None = None
         self._note: str | None = None
         self._completed = 0
-        self.witness = Witness(store, rank, size, timeout_s, end_hung)
+        self.witness = Witness(store, rank, size, timeout_s)
         self.replicated: Callable[[], Settings] = dict
         """Answers what is equal on all ranks after a step besides the settings; set by who holds the parameters."""
 
     def begin_step(self, step: int, kind: str) -> None:
-        """Tell which step comes; decides whether its collectives are compared."""
+        """Tell which step comes."""
         self._step = step
         self._label = f"step {step} ({kind})"
         self.witness.does(step, kind)
-        times = self._seen.get(kind, 0)
-        self._seen[kind] = times + 1
-        self._active = self._check == "each" or (self._check == "first" and times < 2)
+
+    def first(self, settings: Callable[[], Settings]) -> None:
+        """Compare settings if the step that has begun is the first, or the first after a load, or each is compared.
+
+        Raises:
+            MismatchError: Two ranks and the first value in which they differ are named.
+            PeerError: A rank stayed silent.
+        """
+        if self._check == "each" or self._fresh:
+            self._fresh = False
+            self.compare_settings(settings())
 
     def end_step(self, settings: Callable[[], Settings], launch: Callable[[Tensor], Any]) -> None:
         """Compare settings now and then; called after every step that communicated.
@@ -134,26 +142,12 @@ class Agreement:
             self._verdict = launch(held), held, {"step": self._label, **mine}
 
     def reset(self) -> None:
-        """Compare the first steps of every kind again (after a checkpoint was loaded)."""
-        self._seen.clear()
+        """The next step counts as the first again (after a checkpoint was loaded)."""
+        self._fresh = self._check != "off"
 
     def before(self, signature: tuple[str, ...]) -> None:
-        """Compare `signature` with that of all ranks.
-
-        `MismatchError` names two ranks, `PeerError` a silent one.
-        """
+        """This rank asks for the collective of this signature next."""
         self.witness.does(self._step, f"({', '.join(signature)})", asks=True)
-        if not self._active or self._size == 1:
-            return
-        words = self._gathered(f"{self._label}: ({', '.join(signature)})")
-        if len(set(words)) > 1:
-            self._linger()
-            other = next(i for i, theirs in enumerate(words) if theirs != words[0])
-            raise MismatchError(
-                f"{odd_ones(words)}rank 0 asks for {words[0]}, but rank {other} for {words[other]}. "
-                "What a method sends must depend on its options, the step and agreed values only; do all ranks run the same "
-                "code with the same options?"
-            )
 
     def together(self, call: str) -> None:
         """Wait until all ranks are at `call`, which communicates outside of a step; compared unless `check` is off.
@@ -207,11 +201,6 @@ class Agreement:
         """Whether anything is compared at all."""
         return self._check != "off"
 
-    @property
-    def comparing(self) -> bool:
-        """Whether the requests of the present step are compared."""
-        return self._active
-
     def wait_for(self, work: Any, signature: tuple[str, ...]) -> None:
         """Wait for a collective on the CPU, `timeout_s` at most, and no longer than all ranks still take part.
 
@@ -235,7 +224,7 @@ class Agreement:
                     except RuntimeError as final:
                         if not of_a_peer(final):
                             raise
-                        raise self.peer_lost(signature, final) from final
+                        raise self.failed(signature, final) from final
                 ended, advice = self._ended()
                 if ended:
                     raise self._peer_error(f"{self._asks(signature)}, but {ended}.", advice) from error
@@ -250,7 +239,6 @@ class Agreement:
         """Tell the others that this rank takes no further part, why, and what they should advise; the first reason counts."""
         if self._note is not None or self._size == 1 or os.getpid() != self._process:
             return  # the end of a forked child is not that of the rank
-        self.witness.notices(True)
         ends = why == ENDED
         if ends:
             self.witness.stop()
@@ -267,7 +255,6 @@ class Agreement:
     def completed(self, steps: int) -> None:
         """This rank has completed so many steps; if it had stopped, it goes on after all."""
         self._completed = steps
-        self.witness.notices(False)
         self.witness.does(steps, OUTSIDE)
         if self._note is not None:
             with suppress(RuntimeError):  # nobody reads there any more
@@ -335,9 +322,14 @@ class Agreement:
             self._store.delete_key(f"agree/{self._number - 2}/{self._rank}")
         return words
 
-    def peer_lost(self, signature: tuple[str, ...], error: RuntimeError) -> PeerError:
-        """The error for a collective that failed under way."""
+    def failed(self, signature: tuple[str, ...], error: RuntimeError) -> MismatchError | PeerError:
+        """The error for a collective that failed since ranks differ, or a peer or the line to it is lost."""
         mine = self._asks(signature)
+        if _UNLIKE in str(error):
+            return MismatchError(
+                f"{mine}; {_first_line(error)}. What a method sends must depend on its options, the step and agreed values "
+                "only; do all ranks run the same code with the same options?"
+            )
         ended, advice = self._ended()
         if ended:
             return self._peer_error(f"{mine}, but {ended}.", advice)
@@ -345,7 +337,6 @@ class Agreement:
 
     def _peer_error(self, what: str, advice: str) -> PeerError:
         """`what` and the advice, with the ranks in front whose fault it is; the others hear of it, and give the same advice."""
-        self.witness.notices(True)
         culprits, words = self.witness.culprits()
         because = ", ".join(f"rank {rank}" for rank in culprits) or "others"
         self.leave(f"has stopped because of {because}", advice)
@@ -372,10 +363,8 @@ def described(options: object) -> str:
 
 def of_a_peer(error: RuntimeError) -> bool:
     """Whether a collective failed since another rank or the line to it did; else torch could not do what was asked."""
-    told = str(error)
-    return isinstance(error, dist.DistError) or any(
-        word in told for word in ("gloo/", "onnection", "Broken pipe")
-    )
+    words = ("gloo/", "onnection", "Broken pipe", "monitoredBarrier", _UNLIKE)
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in words)
 
 
 def _hash(text: str) -> int:

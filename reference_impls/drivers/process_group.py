@@ -1,8 +1,7 @@
 """Transport on a torch.distributed process group (gloo, nccl by the same code).
 
-Collectives are launched asynchronously and waited for when the engine needs the answer. Before a launch the request
-may be compared with that of all other ranks (`reference_impls.drivers.agreement`), since an unchecked disagreement
-mostly does not hang but gives wrong numbers.
+Collectives are launched asynchronously and waited for when the engine needs the answer. What fails is told by
+`reference_impls.drivers.agreement`.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class ProcessGroup:
         except RuntimeError as error:
             if self.agreement is None or not of_a_peer(error):
                 raise
-            raise self.agreement.peer_lost(request.signature(), error) from error
+            raise self.agreement.failed(request.signature(), error) from error
 
     def wait(self, handle: _Launched) -> list[Any]:
         """Wait for the collective and answer it."""
@@ -84,7 +83,7 @@ class ProcessGroup:
         except RuntimeError as error:
             if self.agreement is None or not of_a_peer(error):
                 raise
-            raise self.agreement.peer_lost(signature, error) from error
+            raise self.agreement.failed(signature, error) from error
 
     def maximum(self, x: Tensor) -> Any:
         """Begin the element-wise maximum of `x` over all ranks, in place; outside of any method, so not counted."""

@@ -73,9 +73,6 @@ class Trace:
     def at(self, submission: int | None) -> None:
         """What comes is done for this bucket, counted in the order of submission; None: for none of them."""
 
-    def gradient(self) -> None:
-        """Backward has completed the gradient of a parameter."""
-
 
 class Untraced(Trace):
     """Measures nothing, at the cost of an empty call; what drivers hold while nobody asks."""

@@ -5,8 +5,8 @@ all ranks find the same, and the group is whole. Any other exception means that 
 
 A *direct run* is one training on the real link, by which composed times are checked. It has the options, the batches and the
 learning rates of its spec. The clock runs from a barrier before the first step to one after the last; batches are drawn
-before it and the result is evaluated after it. Requests of the first steps are not compared between ranks (`check="off"`),
-since over a slow link that would cost time which no later step takes.
+before it and the result is evaluated after it. Settings are not compared between ranks (`check="off"`), since over a slow link
+that would cost time which no later step takes.
 """
 
 from __future__ import annotations

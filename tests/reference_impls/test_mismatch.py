@@ -15,6 +15,7 @@ from torch import Tensor
 from reference_impls import DataParallelOptimizer, SimulatedCluster
 from reference_impls.algorithm import Algorithm, Clock, Shard, option
 from reference_impls.collectives import Exchange
+from reference_impls.drivers.agreement import of_a_peer
 from reference_impls.errors import ExchangeError, MismatchError, UsageError
 from reference_impls.registry import Method
 from tests.reference_impls.gloo import run_ranks
@@ -96,15 +97,21 @@ def _disagree_in_each_way(rank: int, size: int, ways: tuple[str, ...]) -> dict[s
 
 
 @pytest.mark.gloo
-def test_gloo_ranks_that_disagree_are_named_by_all() -> None:
-    ways = ("size", "dtype", "stage", "collective")
-    for result in run_ranks(_disagree_in_each_way, 3, ways):
-        for how in ways:
+def test_gloo_ranks_that_disagree_are_named_where_torch_compares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")  # which torch reads when it is imported
+    ways = {"size": "shapes", "dtype": "dtypes", "collective": "Op type"}
+    for rank, result in enumerate(run_ranks(_disagree_in_each_way, 3, tuple(ways), fresh=True)):
+        for how, differs in ways.items():
             name, message = result[how]
             assert name == "MismatchError", (how, message)
-            assert "rank 0" in message
-            assert "rank 1" in message
-            assert "gradient" in message
+            assert f"rank {rank} asks for step 1 (step): (" in message
+            assert "but Rank 1 is" in message or rank == ODD
+            assert differs in message
+
+
+def test_what_torch_says_of_an_absent_rank_is_a_fault_of_a_peer() -> None:
+    """Seen on rank 0 with TORCH_DISTRIBUTED_DEBUG=DETAIL after the timeout of the process group."""
+    assert of_a_peer(RuntimeError("[Rank 0]: Ranks 1 failed to pass monitoredBarrier in 8000 ms"))
 
 
 @pytest.mark.gloo

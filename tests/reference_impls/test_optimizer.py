@@ -425,12 +425,12 @@ def test_a_rank_that_hears_of_a_fault_from_another_gives_the_same_advice(how: st
         rank.begin_step(5, "step")
     signature = ("sum", "float32 [10]")
     if how == "dies":
-        error = first.peer_lost(signature, RuntimeError("Connection closed by peer"))
+        error = first.failed(signature, RuntimeError("Connection closed by peer"))
     else:
         with pytest.raises(PeerError) as caught:
-            first.before(signature)
+            first.compare_settings({})
         error = caught.value
-    heard = second.peer_lost(signature, RuntimeError("Connection closed by peer"))
+    heard = second.failed(signature, RuntimeError("Connection closed by peer"))
     assert "rank 0 has stopped because of" in str(heard)
     others = {"checkpoint", "drop_last=True"} - {advice}
     for said in (str(error), str(heard)):
