@@ -457,6 +457,7 @@ def attach(
     pipeline_depth: int = 1,
     check: Check = "first",
     timeout_s: float = 600.0,
+    end_hung: bool = False,
     broadcast: bool = True,
     broadcast_buffers: bool = True,
     allow_empty_buckets: bool = False,
@@ -483,6 +484,7 @@ def attach(
         pipeline_depth: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
+        end_hung: See `DataParallelOptimizer`.
         broadcast: Start from rank 0's parameters, the frozen ones among them, and from its buffers.
         broadcast_buffers: Take over rank 0's buffers after every step, counted in the ledger.
         allow_empty_buckets: Whether a step may be taken in which no parameter of a bucket got a gradient on this rank.
@@ -515,6 +517,7 @@ def attach(
         pipeline_depth=pipeline_depth,
         check=check,
         timeout_s=timeout_s,
+        end_hung=end_hung,
         broadcast=broadcast,
         broadcast_buffers=broadcast_buffers,
         allow_empty_buckets=allow_empty_buckets,

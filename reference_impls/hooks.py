@@ -118,6 +118,7 @@ class _Configuration:
     pipeline_depth: int
     check: Check
     timeout_s: float
+    end_hung: bool
 
 
 # ---- what both hooks share -------------------------------------------------------------------------------------------
@@ -156,7 +157,9 @@ class _Hook:
             storage=(flat, flat),  # gradients alone: who reduces has nothing to do with parameters
         )
         self._shapes = {view.name: list(view.param.shape) for s in self._worker.shards for view in s.views}
-        self._agreement = Agreement(store_of_its_own(group), rank, size, own.check, own.timeout_s)
+        self._agreement = Agreement(
+            store_of_its_own(group), rank, size, own.check, own.timeout_s, own.end_hung
+        )
         transport.agreement = self._agreement
         self._transport = transport
         ledger = Ledger(rank, KEPT_STEPS)
@@ -482,6 +485,7 @@ def ddp_hook(
     pipeline_depth: int = 1,
     check: Check = "first",
     timeout_s: float = 600.0,
+    end_hung: bool = False,
     **options: Any,
 ) -> tuple[DDPHook, Callable[[DDPHook, GradBucket], torch.futures.Future[Tensor]]]:
     """A method as communication hook of `DistributedDataParallel`: ``ddp.register_comm_hook(state, hook)``.
@@ -498,6 +502,7 @@ def ddp_hook(
         pipeline_depth: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
+        end_hung: See `DataParallelOptimizer`.
         options: Of the method, see `info`; not of its optimizer, which is the user's.
 
     Returns:
@@ -511,7 +516,7 @@ def ddp_hook(
         MismatchError: Ranks have different models, methods or options.
     """
     method = _reduction(algorithm, options)
-    state = DDPHook(_Configuration(method, seed, bucket_bytes, pipeline_depth, check, timeout_s))
+    state = DDPHook(_Configuration(method, seed, bucket_bytes, pipeline_depth, check, timeout_s, end_hung))
     state.attach(model, group)
     return state, _reduce_bucket
 
@@ -632,6 +637,7 @@ def fsdp_hook(
     seed: int = 0,
     check: Check = "first",
     timeout_s: float = 600.0,
+    end_hung: bool = False,
     **options: Any,
 ) -> FSDPHook:
     """A method as the reduction across nodes of an FSDP2 model; it registers itself on every FSDP module.
@@ -648,6 +654,7 @@ def fsdp_hook(
         seed: Equal on all ranks.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
+        end_hung: See `DataParallelOptimizer`.
         options: Of the method, see `info`; not of its optimizer, which is the user's.
 
     Returns:
@@ -668,7 +675,7 @@ def fsdp_hook(
             f"{method.name} decides by the gradient of the whole model, and FSDP shows one module at a time: choose a method "
             "that decides by the bucket (qsgd, global-qsgd, powersgd, ...), or train without FSDP by ddp_hook"
         )
-    return FSDPHook(_Configuration(method, seed, 0, 1, check, timeout_s), model, group)
+    return FSDPHook(_Configuration(method, seed, 0, 1, check, timeout_s, end_hung), model, group)
 
 
 def _param_groups(model: nn.Module) -> list[tuple[str, FSDPModule, Any]]:

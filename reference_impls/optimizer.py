@@ -65,6 +65,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         pipeline_depth: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
+        end_hung: Whether this process ends itself, with a word to stderr and exit code 70, after others have stopped since it
+            hangs, in code that lets other threads run. Nothing is cleaned up then.
         broadcast: Start from rank 0's parameters, the frozen ones among them, and from its buffers.
         broadcast_buffers: Take over rank 0's buffers after every step, which is before the next forward, as
             DistributedDataParallel does. It is a sum of bytes to which the other ranks give zeros, counted in the ledger.
@@ -99,6 +101,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         pipeline_depth: int = 1,
         check: Check = "first",
         timeout_s: float = 600.0,
+        end_hung: bool = False,
         broadcast: bool = True,
         broadcast_buffers: bool = True,
         allow_empty_buckets: bool = False,
@@ -135,7 +138,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         # get_state_dict of torch.distributed.checkpoint steps on zeros where an optimizer has no state
         self.state.update({param: {} for group in self.param_groups for param in group["params"]})
         self._store = store_of_its_own(group)
-        self._agreement = Agreement(self._store, rank, size, check, timeout_s)
+        self._agreement = Agreement(self._store, rank, size, check, timeout_s, end_hung)
         transport.agreement = self._agreement
         ledger = Ledger(rank, KEPT_STEPS)
         self.method = method

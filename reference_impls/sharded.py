@@ -222,6 +222,7 @@ def fsdp_optimizer(
     pipeline_depth: int = 1,
     check: Check = "first",
     timeout_s: float = 600.0,
+    end_hung: bool = False,
     broadcast: bool = True,
     allow_empty_buckets: bool = False,
     skippable: bool = False,
@@ -242,6 +243,7 @@ def fsdp_optimizer(
         pipeline_depth: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
+        end_hung: See `DataParallelOptimizer`.
         broadcast: Start all nodes from the parameters of the first.
         allow_empty_buckets: See `DataParallelOptimizer`.
         skippable: Whether `skip_step` may come in the place of a step, on all ranks of all nodes.
@@ -275,6 +277,7 @@ def fsdp_optimizer(
         pipeline_depth=pipeline_depth,
         check=check,
         timeout_s=timeout_s,
+        end_hung=end_hung,
         broadcast=broadcast,
         allow_empty_buckets=allow_empty_buckets,
         skippable=skippable,

@@ -65,6 +65,7 @@ class Agreement:
         check: ``first`` compares settings before the first step, the first after a load, and in every sixteenth step that
             communicates, ``each`` in every step, ``off`` never.
         timeout_s: Seconds to wait for another rank, in the store and in a collective.
+        end_hung: Whether the process of a rank that others name as hanging ends itself.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Agreement:
         size: int,
         check: Check = "first",
         timeout_s: float = 600.0,
+        end_hung: bool = False,
     ) -> None:
         if check not in ("first", "each", "off"):
             raise UnsupportedError(f"check must be first, each or off, got {check!r}")
@@ -93,7 +95,7 @@ class Agreement:
         self._verdict: tuple[Any, Tensor, Settings] | None = None
         self._note: str | None = None
         self._completed = 0
-        self.witness = Witness(store, rank, size, timeout_s)
+        self.witness = Witness(store, rank, size, timeout_s, end_hung)
         self.replicated: Callable[[], Settings] = dict
         """Answers what is equal on all ranks after a step besides the settings; set by who holds the parameters."""
 
@@ -239,6 +241,7 @@ class Agreement:
         """Tell the others that this rank takes no further part, why, and what they should advise; the first reason counts."""
         if self._note is not None or self._size == 1 or os.getpid() != self._process:
             return  # the end of a forked child is not that of the rank
+        self.witness.notices(True)
         ends = why == ENDED
         if ends:
             self.witness.stop()
@@ -255,6 +258,7 @@ class Agreement:
     def completed(self, steps: int) -> None:
         """This rank has completed so many steps; if it had stopped, it goes on after all."""
         self._completed = steps
+        self.witness.notices(False)
         self.witness.does(steps, OUTSIDE)
         if self._note is not None:
             with suppress(RuntimeError):  # nobody reads there any more
@@ -337,6 +341,7 @@ class Agreement:
 
     def _peer_error(self, what: str, advice: str) -> PeerError:
         """`what` and the advice, with the ranks in front whose fault it is; the others hear of it, and give the same advice."""
+        self.witness.notices(True)
         culprits, words = self.witness.culprits()
         because = ", ".join(f"rank {rank}" for rank in culprits) or "others"
         self.leave(f"has stopped because of {because}", advice)

@@ -11,6 +11,9 @@ training itself only sets an attribute. Whoever waits in vain reads the signs of
 
 What one rank has found out it leaves in the store: a rank that fails because a witness has gone names the culprit, and not the
 witness. The process that hosts the store stays until the others can have read it.
+
+A rank that hangs reads there too that it was named. With ``end_hung`` its thread then ends the process (`EXIT_HUNG`) if the
+training does not move for as long as a dead rank is waited for, and has not noticed by itself.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ _MISSED: Final = 4
 """Signs of life that a rank may leave out before it counts as dead, and no less than `_PATIENCE_S`."""
 _PATIENCE_S: Final = 1.5
 _LINGER_S: Final = 5.0
+EXIT_HUNG: Final = 70
+"""Exit code of a process that has ended itself since others named it as hanging."""
 OUTSIDE: Final = "code outside of the optimizer (data, forward, backward, evaluation)"
 
 
@@ -78,12 +83,15 @@ class Finding(NamedTuple):
 class _Pulse:
     """Writes this rank's sign, and keeps what others left in the store at hand, in case that the store goes away."""
 
-    def __init__(self, store: Store, rank: int, every_s: float) -> None:
+    def __init__(self, store: Store, rank: int, every_s: float, end_hung: bool) -> None:
         try:  # a connection of its own: a long wait of the training's must not hold it up
             self._store: Store = store.clone()  # type: ignore[attr-defined]
         except (RuntimeError, NotImplementedError, AttributeError):
             self._store = store
         self.rank, self.every_s = rank, every_s
+        self.end_hung = end_hung
+        self.noticed = False
+        """Whether the training has found out by itself that it cannot go on."""
         self.now: tuple[int, int, str] = (0, 0, "construction")
         """Collectives asked for, step, what it does: a fresh tuple whenever one of them changes."""
         self.findings: dict[int, Finding] = {}
@@ -102,26 +110,50 @@ class _Pulse:
 
     def _run(self) -> None:
         facts, number = (dist.get_rank(), socket.gethostname(), os.getpid()), 0
-        seen, since = self.now, time.monotonic()
+        seen, since, gone = self.now, time.monotonic(), False
+        named: tuple[float, str] | None = None
         while not self._end.is_set():
             now = self.now
             if now is not seen:
-                seen, since = now, time.monotonic()
+                seen, since, named = now, time.monotonic(), None
             idle_s = time.monotonic() - since
             number += 1
-            try:  # where a program stands is looked up where somebody waits: frames that run are not safe to walk
-                place = _place(self._watched) if self._store.add("where", 0) else ""
-                self._store.set(f"sign/{self.rank}", json.dumps(Sign(number, *now, idle_s, place, *facts)))
-                if self._store.add("ended", 0):
-                    self.findings = findings(self._store)
+            try:
+                if not gone:  # where a program stands is looked up where somebody waits: frames that run are not safe to walk
+                    place = _place(self._watched) if self._store.add("where", 0) else ""
+                    self._exchange(Sign(number, *now, idle_s, place, *facts))
             except RuntimeError:
-                return  # the store is gone, and who needs it notices
+                gone = True  # the store, and who needs it notices
+                if named is None:
+                    return
+            if self.end_hung and not self.noticed:
+                named = named or self._named()
+                if named is not None and time.monotonic() - named[0] >= self.patience_s:
+                    self._exit(named[1])
             self._end.wait(self.every_s)
 
     @property
     def patience_s(self) -> float:
         """Seconds without a sign after which a rank counts as dead."""
         return max(_PATIENCE_S, _MISSED * self.every_s)
+
+    def _exchange(self, sign: Sign) -> None:
+        self._store.set(f"sign/{self.rank}", json.dumps(sign))
+        if self._store.add("ended", 0):
+            self.findings = findings(self._store)
+
+    def _named(self) -> tuple[float, str] | None:
+        """Now, and the words of a rank that has ended because of this one."""
+        words = [own.words for own in self.findings.values() if self.rank in own.blames]
+        return (time.monotonic(), words[0]) if words else None
+
+    def _exit(self, words: str) -> None:
+        sys.stderr.write(
+            f"rank {self.rank} ends its process (end_hung=True), since others have stopped because of it: {words}. It stands at "
+            f"{_place(self._watched) or 'a place unknown'}. Start all ranks again from the last checkpoint\n"
+        )
+        sys.stderr.flush()
+        os._exit(EXIT_HUNG)
 
 
 def _place(thread: int) -> str:
@@ -162,15 +194,16 @@ class Witness:
         rank: Of this process among them.
         size: Their number; a lone rank has nobody to tell.
         timeout_s: Seconds that a rank waits for another; signs come more often where it is short.
+        end_hung: Whether this process ends itself when others have named it and it does not move.
     """
 
-    def __init__(self, store: Store, rank: int, size: int, timeout_s: float) -> None:
+    def __init__(self, store: Store, rank: int, size: int, timeout_s: float, end_hung: bool = False) -> None:
         self._store, self._rank, self._size = store, rank, size
         self._asked, self._step = 0, 0
         self._gone = 0
         self._world: dict[int, int] = {}
         real = size > 1 and dist.is_initialized()
-        self._pulse = _Pulse(store, rank, min(SIGN_S, timeout_s / 16)) if real else None
+        self._pulse = _Pulse(store, rank, min(SIGN_S, timeout_s / 16), end_hung) if real else None
         if self._pulse is not None:
             weakref.finalize(self, _Pulse.stop, self._pulse)
 
@@ -180,6 +213,11 @@ class Witness:
         self._asked += asks
         if self._pulse is not None:
             self._pulse.now = self._asked, step, what
+
+    def notices(self, fault: bool) -> None:
+        """The training knows that it cannot go on, or goes on after all."""
+        if self._pulse is not None:
+            self._pulse.noticed = fault
 
     def stop(self) -> None:
         """No more signs."""
@@ -218,9 +256,13 @@ class Witness:
         """Stay until the others have ended too, or can have read what there is to read, if this process hosts the store."""
         if self._pulse is None or _agent_hosts() or dist.get_rank() != 0:
             return
-        deadline = time.monotonic() + min(_LINGER_S, (_MISSED + 2) * self._pulse.every_s)
+        now = time.monotonic()
+        deadline = now + min(_LINGER_S, (_MISSED + 2) * self._pulse.every_s)
+        least = now + 2 * self._pulse.every_s if self._gone and self._pulse.end_hung else now
         with suppress(RuntimeError):
-            while time.monotonic() < deadline and len(findings(self._store)) < self._size - self._gone:
+            while time.monotonic() < deadline and (
+                time.monotonic() < least or len(findings(self._store)) < self._size - self._gone
+            ):
                 time.sleep(self._pulse.every_s / 10)
 
     def _of(self, left: Mapping[int, Finding]) -> tuple[Sequence[int], str]:

@@ -169,13 +169,17 @@ if fault == "of a group":
     group = first if rank in (1, 2) else second
 torch.distributed.barrier()
 model = torch.nn.Linear(4, 4)
-timeout_s = {"is cut off": 3.0}.get(fault, 15.0)
-optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1, timeout_s=timeout_s, group=group)
+timeout_s = {"is cut off": 3.0}.get(fault, 6.0 if "hangs" in fault else 15.0)
+optimizer = DataParallelOptimizer(
+    model, "allreduce-sgd", lr=0.1, timeout_s=timeout_s, group=group, end_hung="then ends" in fault
+)
 torch.distributed.barrier()
 for step in range(8):
     if rank == culprit and step == 5:
         if fault == "raises":
             raise FileNotFoundError("no shard 17 of the data")
+        if "hangs" in fault:
+            time.sleep(1000)
         os.kill(os.getpid(), signal.SIGSTOP if fault == "is cut off" else signal.SIGKILL)
     optimizer.zero_grad()
     model(torch.ones(2, 4)).sum().backward()
@@ -249,3 +253,49 @@ def test_processes_name_the_one_that_is_lost(fault: str, culprit: int, words: st
     survivors = [1] if fault == "of a group" else [rank for rank in range(3) if rank != culprit]
     for rank, last in _processes(fault, culprit, 4 if fault == "of a group" else 3, survivors).items():
         assert words in last, (rank, last)
+
+
+def _told_to_end(rank: int, size: int, end_hung: bool) -> tuple[str, bool]:
+    """What was raised because of the culprit, which sleeps, and whether its process is gone within some seconds."""
+    model = nn.Linear(4, 4)
+    dist.barrier()
+    optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1, timeout_s=TIMEOUT_S, end_hung=end_hung)
+    pids = [torch.tensor([0]) for _ in range(size)]
+    dist.all_gather(pids, torch.tensor([os.getpid()]))
+    if rank == CULPRIT:
+        time.sleep(1000)
+    try:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    except ExchangeError as error:
+        deadline = time.monotonic() + TIMEOUT_S + 6
+        while time.monotonic() < deadline:
+            try:
+                os.kill(int(pids[CULPRIT]), 0)
+            except ProcessLookupError:
+                return str(error), True
+            time.sleep(0.1)
+        return str(error), False
+    return "no error", False
+
+
+@pytest.mark.parametrize("end_hung", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_a_process_that_hangs_ends_itself_only_where_it_was_told_to(end_hung: bool) -> None:
+    results = run_ranks(_told_to_end, 3, end_hung, joins=False, awaited=(0, 2))
+    for message, gone in (results[0], results[2]):
+        assert _named(message) == [CULPRIT], message
+        assert gone == end_hung
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("culprit", [0, 2])
+def test_a_process_that_hangs_says_why_it_ends_itself(culprit: int) -> None:
+    with _running("hangs, then ends", culprit, 3) as running:
+        assert running[culprit].wait(timeout=200) == faults.EXIT_HUNG
+        log = running[culprit].stderr.read()
+        assert (
+            f"rank {culprit} ends its process (end_hung=True), since others have stopped because of it" in log
+        )
+        assert "It stands at <string>:" in log
+        others = [rank for rank in range(3) if rank != culprit]
+        assert all(f"PeerError: rank {culprit} (" in _fault_in(running[rank].stderr) for rank in others)
