@@ -74,17 +74,6 @@ def profile_of(where: str) -> Profile | None:
         ) from None
 
 
-def add_action(actions: Any, name: str, act: Any, text: str, **more: Any) -> argparse.ArgumentParser:
-    """An action of a verb, whose parser is returned: `act` carries it out, `text` is what it is for; more: of `add_parser`."""
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text, **more)
-    # SUPPRESS: else the action's default would undo a --json that stands before the action
-    parser.add_argument(
-        "--json", action="store_true", default=argparse.SUPPRESS, help="answer as one JSON document"
-    )
-    parser.set_defaults(action=act)
-    return parser
-
-
 # ---- what only a checkout has
 
 TOP: Final = Path(__file__).resolve().parents[1]

@@ -38,7 +38,7 @@ KEPT: Final = ("SLURM_CONF", "SLURM_JWT")
 
 WHAT_TO_DO: Final = (
     "submit from a login node of the cluster, or start a cluster on this machine "
-    "(`bandwise cluster up --slurm`), or run here with --on local"
+    "(`python -m tests.slurm.devcluster up`), or run here with --on local"
 )
 
 

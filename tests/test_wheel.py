@@ -19,7 +19,6 @@ METHOD = "lion-cub-1bit"
 ARGUMENTS = {
     "advise": ["--params", "1e6", "--workers", "4", "--rate", "1gbit", "--compute-ms", "9"],
     "cancel": ["quick"],
-    "cluster": ["status"],
     "collect": ["quick"],
     "compare": ["a", "b"],
     "export": ["quick"],

@@ -50,7 +50,6 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         },
         "emulated clusters": {
             "doctor": "what this machine lacks for an emulated cluster, and the command that helps",
-            "cluster": "an emulated cluster in this machine, with Slurm if wanted: up, down, status, exec, env",
         },
     }
 )

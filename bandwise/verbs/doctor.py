@@ -1,4 +1,4 @@
-"""Can an emulated cluster be made here, with Slurm on it, and would its seconds be believable? A command a problem.
+"""Can an emulated cluster be made here, and would its seconds be believable? A command a problem.
 
 Exit codes: 0 a cluster can be made (there may be warnings), 3 it cannot.
 """
@@ -25,10 +25,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Examine."""
     require_checkout(NAME)
-    from slurm.devcluster.config import findings as of_slurm
     from suite.links.doctor import checks
 
-    findings = [*checks(workers=args.workers), *of_slurm()]
+    findings = checks(workers=args.workers)
     can = all(finding.ok for finding in findings if finding.needed)
     if args.json:
         print_json({"cluster": can, "findings": [asdict(finding) for finding in findings]})

@@ -291,7 +291,7 @@ def _why_no_namespaces(machine: Machine) -> tuple[str, str]:
             "AppArmor takes the rights away that a user namespace gives",
             "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
         )
-    return "an ordinary user may not make namespaces here", 'sudo env "PATH=$PATH" bandwise cluster up'
+    return "an ordinary user may not make namespaces here", 'sudo env "PATH=$PATH" bandwise session quick'
 
 
 def _lacking(machine: Machine) -> list[str]:
@@ -363,7 +363,7 @@ def _cores(machine: Machine, workers: int) -> Finding:
         "cores",
         False,
         f"{detail}: computing takes {workers / machine.cores:.3g} times as long as on machines of their own",
-        f"bandwise cluster up --workers {max(2, machine.cores)}",
+        f"time at most {max(2, machine.cores)} workers here (`world_size` in the session's file)",
         needed=False,
     )
 

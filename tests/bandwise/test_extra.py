@@ -28,7 +28,6 @@ COMMANDS = {
     "retry": [["retry", "quick", "--status", "oom"]],
     "cancel": [["cancel", "quick"]],
     "session": [["session", "quick"]],
-    "cluster": [["cluster", "status"]],
     "doctor": [["doctor"]],
     "advise": [["advise", "--params", "1e6", "--workers", "4", "--rate", "1gbit", "--compute-ms", "10"]],
     "try": [["try", "no_such_script.py:make"]],

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from slurm.devcluster import Cluster, cluster
+from tests.slurm.devcluster import Cluster, cluster
 from tests.support import require_system
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from slurm.devcluster import Cluster
+from tests.slurm.devcluster import Cluster
 
 
 def submit(slurm: Cluster, script: str, *options: str, output: Path | None = None) -> str:

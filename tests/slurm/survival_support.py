@@ -18,7 +18,6 @@ import pytest
 
 from bandwise.cli import main
 from slurm import scheduler
-from slurm.devcluster import Cluster
 from slurm.records import records
 from suite.links.process import Process
 from suite.runs.plan import make_plan
@@ -26,6 +25,7 @@ from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from suite.training.execute import execute
+from tests.slurm.devcluster import Cluster
 from tests.slurm.paced import NAME, PACE_S, install
 from tests.suite.runs.project import MOVING
 from tests.support import eventually

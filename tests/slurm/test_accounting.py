@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm.devcluster import Cluster, DevClusterError, cluster
-from slurm.devcluster.config import ACCOUNT, ACCOUNTING, ACCOUNTING_PACKAGES, URGENT_QOS, find_file
+from tests.slurm.devcluster import Cluster, DevClusterError, cluster
+from tests.slurm.devcluster.config import ACCOUNT, ACCOUNTING, ACCOUNTING_PACKAGES, URGENT_QOS, find_file
 from tests.slurm.jobs import detail, ends, seconds_until, state, submit
 
 pytestmark = [

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm.devcluster import DevClusterError, Node, cluster, down, status, up
-from slurm.devcluster import config as devcluster_config
-from slurm.devcluster.cluster import free_ports
-from slurm.devcluster.config import ClusterConfig, Layout, SettingsError, daemons, slurm_conf
 from suite.links.process import Process, children
+from tests.slurm.devcluster import DevClusterError, Node, cluster, down, status, up
+from tests.slurm.devcluster import config as devcluster_config
+from tests.slurm.devcluster.cluster import free_ports
+from tests.slurm.devcluster.config import ClusterConfig, Layout, SettingsError, daemons, slurm_conf
 from tests.support import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -168,7 +168,7 @@ def test_jobs_run_and_down_takes_even_orphans_along() -> None:
 
 @pytest.mark.slurm
 def test_a_cluster_ends_with_the_process_that_holds_it() -> None:
-    code = "import time; from slurm.devcluster import up; print(up(1).state_dir, flush=True); time.sleep(600)"
+    code = "import time; from tests.slurm.devcluster import up; print(up(1).state_dir, flush=True); time.sleep(600)"
     owner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     with owner:

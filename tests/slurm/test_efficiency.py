@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import main
-from slurm.devcluster import Cluster
 from slurm.jobs import of_jobs, slot_efficiency
 from slurm.profile import Profile
 from slurm.records import ArrayJob, Record
@@ -19,6 +18,7 @@ from slurm.submit import submit_members, wait
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.training.train import train_group
+from tests.slurm.devcluster import Cluster
 from tests.slurm.specs import tiny
 from tests.suite.runs.project import ended
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm.devcluster import Cluster, DevClusterError, attach, cluster, down, status
-from slurm.devcluster.config import HIGH_PARTITION, ClusterConfig
 from suite.links import doctor
 from suite.links.link import Link
 from suite.links.process import Process
+from tests.slurm.devcluster import Cluster, DevClusterError, attach, cluster, down, status
+from tests.slurm.devcluster.config import HIGH_PARTITION, ClusterConfig
 from tests.slurm.jobs import detail, ends, seconds_until, state, submit
 from tests.suite.links.emulated import NOBODY, said_by_nobody
 from tests.suite.links.tour import bucket, held_namespaces, interfaces, namespace
@@ -160,7 +160,7 @@ def test_at_the_slowest_rate_slurm_itself_still_works() -> None:
 
 OWNER = """
 import sys, time
-from slurm.devcluster import up
+from tests.slurm.devcluster import up
 from suite.links.link import Link
 made = up(Link.parse(2, "1gbit"))
 made.ask("sbatch", "--output=/dev/null", "--wrap=sleep 600")

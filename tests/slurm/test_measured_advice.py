@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm.devcluster import cluster
 from suite.links.link import Link
+from tests.slurm.devcluster import cluster
 from tests.slurm.test_linked_cluster import require_links
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from bandwise.cli import main
-from slurm.devcluster import Cluster
 from slurm.jobs import run_states
 from slurm.profile import Profile, ProfileError
 from slurm.records import records
@@ -23,6 +22,7 @@ from suite.runs.plan import make_plan, statuses
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from suite.training.execute import execute
+from tests.slurm.devcluster import Cluster
 from tests.slurm.specs import broken, tiny
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]

@@ -10,12 +10,12 @@ import pytest
 
 from bandwise.cli import main
 from slurm import scheduler
-from slurm.devcluster import Cluster
 from slurm.records import records
 from slurm.study import cancel_sweep, load_study, stage_rows, studies
 from suite.runs.plan import make_plan, statuses
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
+from tests.slurm.devcluster import Cluster
 from tests.support import eventually
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]

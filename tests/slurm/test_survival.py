@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm.devcluster import Cluster, cluster
-from slurm.devcluster.cluster import free_ports
-from slurm.devcluster.config import HIGH_PARTITION
 from slurm.scheduler import without_slurm
 from suite.links.link import Link
+from tests.slurm.devcluster import Cluster, cluster
+from tests.slurm.devcluster.cluster import free_ports
+from tests.slurm.devcluster.config import HIGH_PARTITION
 from tests.slurm.survival_support import (
     Study,
     fill,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from slurm import scheduler
-from slurm.devcluster import Cluster, cluster
-from slurm.devcluster.config import ACCOUNTING, ACCOUNTING_PACKAGES, URGENT_QOS, find_file
 from suite.links.link import Link
+from tests.slurm.devcluster import Cluster, cluster
+from tests.slurm.devcluster.config import ACCOUNTING, ACCOUNTING_PACKAGES, URGENT_QOS, find_file
 from tests.slurm.survival_support import Study, found_by_clients, taken_and_given_back
 from tests.slurm.test_linked_cluster import require_links
 from tests.support import eventually

@@ -19,7 +19,6 @@ import pytest
 
 from bandwise.cli import main
 from slurm import scheduler
-from slurm.devcluster import Cluster, cluster
 from slurm.jobs import run_states, settle
 from slurm.profile import Profile
 from slurm.records import records
@@ -28,6 +27,7 @@ from suite.runs.plan import make_plan, run_rows, summary
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
+from tests.slurm.devcluster import Cluster, cluster
 from tests.slurm.specs import tiny
 from tests.support import eventually, require_system
 

@@ -1,6 +1,6 @@
 """A walk through a Slurm cluster behind links, by anybody: ``python -m tests.slurm.tour STATE_DIR``; what was seen as JSON.
 
-It needs `slurm.devcluster`, `suite.links` and the standard library only.
+It needs `tests.slurm.devcluster`, `suite.links` and the standard library only.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from slurm.devcluster import cluster
 from suite.links.link import Link
+from tests.slurm.devcluster import cluster
 
 
 def walk(state_dir: Path) -> dict[str, Any]:

@@ -118,7 +118,7 @@ APPARMOR = {"proc/sys/kernel/apparmor_restrict_unprivileged_userns": "1\n"}
             "docker run --privileged ...", id="Kubernetes",
         ),
         pytest.param(
-            {}, 1000, "0", "an ordinary user", 'sudo env "PATH=$PATH" bandwise cluster up', id="for no known reason",
+            {}, 1000, "0", "an ordinary user", 'sudo env "PATH=$PATH" bandwise session quick', id="for no known reason",
         ),
     ],
 )  # fmt: skip

@@ -7,11 +7,11 @@ For trying a sweep without a cluster, and for testing against Slurm itself inste
     with cluster(Link.parse(4, "1gbit"), accounting=True) as slurm:  # a node a worker, behind shaped wires
         slurm.kill_node("node-3")
 
-or, from a shell, ``bandwise cluster up --slurm``. It needs Debian's packages slurm-wlm and munge, for accounting
+or, from a shell, ``python -m tests.slurm.devcluster up``. It needs Debian's packages slurm-wlm and munge, for accounting
 also slurmdbd and mariadb-server-core, uses no system-wide configuration, and leaves nothing behind.
 """
 
-from slurm.devcluster.cluster import Cluster, attach, cluster, down, is_here, status, up
-from slurm.devcluster.config import DevClusterError, Node
+from tests.slurm.devcluster.cluster import Cluster, attach, cluster, down, is_here, status, up
+from tests.slurm.devcluster.config import DevClusterError, Node
 
 __all__ = ["Cluster", "DevClusterError", "Node", "attach", "cluster", "down", "is_here", "status", "up"]

@@ -4,7 +4,7 @@ Slurm's job steps detach themselves from ``slurmd``, so a list of daemon pids do
 keeper is the subreaper of what it starts (`suite.links.process`): to stop, it kills whatever descends from
 it, takes the links down where there are any, and removes the state folder.
 
-Run by ``slurm.devcluster.up`` as ``python -m slurm.devcluster.keeper STATE_DIR [--tied] [--links FD]``; ends on SIGTERM
+Run by ``up`` as ``python -m tests.slurm.devcluster.keeper STATE_DIR [--tied] [--links FD]``; ends on SIGTERM
 or SIGINT, and with ``--tied`` also when its standard input closes, that is with the process that started it. FD is
 the tie of the links (`suite.links.cluster.Cluster.tie`), which end with the keeper, however it ends. SIGUSR1 tells it
 to look into the folder of requests.
@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm.devcluster.config import Daemon, Layout, Record
 from suite.links import cluster as links_cluster
 from suite.links.process import Process, Signals, become_subreaper, ended_children, kill_descendants
+from tests.slurm.devcluster.config import Daemon, Layout, Record
 
 READY_TIMEOUT_S = 60.0
 """Longest that a daemon may take until it can be used; a new database takes some seconds."""

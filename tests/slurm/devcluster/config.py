@@ -14,12 +14,11 @@ Unix socket there and on no port. It knows one user, the one who brings the clus
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from suite.links.doctor import Finding
 from suite.links.keeper import read_json, write_json
 from suite.links.process import Process, find_program
 
@@ -67,29 +66,6 @@ def programs(accounting: bool) -> dict[str, str]:
 def installed_clients() -> dict[str, str]:
     """Name -> absolute path of the clients that are installed."""
     return {name: path for name in CLIENTS if (path := find_program(name)) is not None}
-
-
-def findings(look_up: Callable[[str], str | None] = find_file) -> list[Finding]:
-    """What `bandwise doctor` says about ``cluster up --slurm`` and ``--accounting``."""
-    return [
-        _finding("slurm", SLURM, "`cluster up --slurm`", SLURM_PACKAGES, look_up),
-        _finding("accounting", ACCOUNTING, "`cluster up --slurm --accounting`", ACCOUNTING_PACKAGES, look_up),
-    ]
-
-
-def _finding(
-    name: str, wanted: tuple[str, ...], what: str, packages: str, look_up: Callable[[str], str | None]
-) -> Finding:
-    missing = [program for program in wanted if look_up(program) is None]
-    if not missing:
-        return Finding(name, True, f"{what} can be had", needed=False)
-    return Finding(
-        name,
-        False,
-        f"no {what}: {', '.join(missing)} not found",
-        f"sudo apt-get install {packages}",
-        needed=False,
-    )
 
 
 # The state folder
@@ -466,7 +442,7 @@ def accounts_script(config: ClusterConfig, sacctmgr: str) -> str:
 
 
 def daemons(config: ClusterConfig, layout: Layout, programs: Mapping[str, str]) -> tuple[Daemon, ...]:
-    """``programs`` maps the names of `slurm.devcluster.config` to paths."""
+    """``programs`` maps the names of `tests.slurm.devcluster.config` to paths."""
     configuration = ("-D", "-f", str(layout.slurm_conf))
     return (
         _munged(layout, programs),

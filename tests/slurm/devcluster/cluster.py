@@ -31,7 +31,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from slurm.devcluster.config import (
+from slurm.scheduler import without_slurm
+from suite.links import cluster as links_cluster
+from suite.links.keeper import write_json
+from suite.links.link import Link
+from suite.links.process import Process
+from suite.links.topology import SWITCH_ADDRESS
+from tests.slurm.devcluster.config import (
     MARKER,
     ClusterConfig,
     DevClusterError,
@@ -44,12 +50,6 @@ from slurm.devcluster.config import (
     slurm_conf,
     slurmdbd_conf,
 )
-from slurm.scheduler import without_slurm
-from suite.links import cluster as links_cluster
-from suite.links.keeper import write_json
-from suite.links.link import Link
-from suite.links.process import Process
-from suite.links.topology import SWITCH_ADDRESS
 
 # Clients
 
@@ -343,10 +343,10 @@ def _in_network(name: str) -> list[Process]:
 
 
 UP_TIMEOUT_S = 60.0
-"""Until all nodes are idle; each daemon has `slurm.devcluster.keeper.READY_TIMEOUT_S` besides."""
+"""Until all nodes are idle; each daemon has `tests.slurm.devcluster.keeper.READY_TIMEOUT_S` besides."""
 
 LOG_TAIL_LINES = 8
-CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT = Path(__file__).resolve().parents[3]
 CONTROLLER_PORT, SLURMD_PORT, ACCOUNTING_PORT = 6817, 6818, 6819
 """Slurm's own, behind links, where nobody else listens."""
 
@@ -497,7 +497,7 @@ def _write(config: ClusterConfig, layout: Layout, paths: dict[str, str]) -> None
 
 
 def _start_keeper(layout: Layout, tied: bool, links: links_cluster.Cluster | None) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "slurm.devcluster.keeper", str(layout.state_dir)]
+    command = [sys.executable, "-m", "tests.slurm.devcluster.keeper", str(layout.state_dir)]
     tie = () if links is None else (links.tie(),)
     with (layout.log_dir / "keeper.out").open("wb") as out:
         return subprocess.Popen(

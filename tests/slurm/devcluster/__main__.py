@@ -1,0 +1,52 @@
+"""A development cluster from a shell, for trying sweeps without a cluster.
+
+python -m tests.slurm.devcluster up [--workers 2] [--rate 1gbit] [--cpus 2] [--accounting]
+eval "$(python -m tests.slurm.devcluster env)"     # Slurm's clients in this shell find it
+python -m tests.slurm.devcluster status
+python -m tests.slurm.devcluster down
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+
+from suite.links.cluster import default_state_dir
+from suite.links.link import Link
+from tests.slurm.devcluster import attach, down, status, up
+
+
+def main() -> None:
+    """Carry one action out."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.slurm.devcluster",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("action", choices=["up", "env", "status", "down"])
+    parser.add_argument("--workers", type=int, default=2, help="nodes (default: 2)")
+    parser.add_argument(
+        "--rate", help="of each node's wire, such as 1gbit; without it nodes share the network"
+    )
+    parser.add_argument("--cpus", type=int, default=1, help="of each node (default: 1)")
+    parser.add_argument(
+        "--accounting", action="store_true", help="with slurmdbd and MariaDB, so that sacct answers"
+    )
+    asked = parser.parse_args()
+    folder = default_state_dir("slurm")
+    if asked.action == "up":
+        nodes = Link.parse(asked.workers, asked.rate) if asked.rate else asked.workers
+        up(nodes, state_dir=folder, tied=False, accounting=asked.accounting, cpus_per_node=asked.cpus)
+    elif asked.action == "down":
+        down(folder)
+    if asked.action == "env":
+        said = "\n".join(f"export {key}={shlex.quote(value)}" for key, value in attach(folder).env.items())
+    else:
+        said = json.dumps(status(folder), indent=1)
+    sys.stdout.write(said + "\n")
+
+
+if __name__ == "__main__":
+    main()
