@@ -37,7 +37,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "cancel": "cancel the Slurm jobs of a sweep",
         },
         "results": {
-            "collect": "tables from run folders; merge results folders",
+            "collect": "tables from run folders",
             "check": "whether results are complete, readable, unmixed and up to date",
             "export": "a table as CSV, LaTeX or Parquet",
             "publish": "make results part of the project, or check what is",

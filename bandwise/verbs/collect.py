@@ -1,10 +1,9 @@
-"""Make the tables of a sweep or of a timing session again from what was run, and merge another results folder into this one.
+"""Make the tables of a sweep or of a timing session again from what was run.
 
 bandwise collect quick                   results/tables/quick-*.csv from the run folders
-bandwise collect quick --from DIR        first take over the runs and sessions of another results folder that are not here
-bandwise collect --from DIR              merge alone
 
-Nothing that has settled here is replaced. Exit code 3 where two results of one run differ or a file was refused.
+Folders of runs and sessions are named by what they hold, so those of another results folder are copied beside those here:
+`rsync -a --ignore-existing OTHER/runs OTHER/sessions OTHER/patches results/`, while nobody works on either.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from bandwise.options import add_results_option, require_checkout, results_root
 from bandwise.output import counted, print_json
 
 NAME = "collect"
-CONFLICT = 3
 
 
 class NothingToCollectError(ValueError):
@@ -28,35 +26,20 @@ class NothingToCollectError(ValueError):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    parser.add_argument("name", nargs="?", help="name of a sweep or a session, or path of its .yaml file")
-    parser.add_argument(
-        "--from", dest="other", metavar="DIR", type=Path, help="another results folder to merge into this"
-    )
+    parser.add_argument("name", help="name of a sweep or a session, or path of its .yaml file")
     add_results_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Merge, then make tables."""
+    """Make tables."""
     require_checkout(NAME)
-    from suite.runs.merge import merge
-
-    if args.name is None and args.other is None:
-        raise NothingToCollectError("name a sweep or a session, or another results folder with --from")
     root = results_root(args)
-    merged = None if args.other is None else merge(root, args.other)
-    tables = None if args.name is None else _tables(root, args.name)
+    tables = _tables(root, args.name)
     if args.json:
-        print_json({"results": str(root), "merged": merged and merged.as_dict(), **(tables or {})})
+        print_json({"results": str(root), **tables})
     else:
-        if merged is not None:
-            print(
-                "\n".join([*merged.conflicts, *(f"refused: {line}" for line in merged.refused)])
-                or "no conflicts"
-            )
-            print(f"{args.other}: {len(merged.taken)} taken over, {len(merged.kept)} were here already")
-        if tables is not None:
-            print("\n".join([*tables["tables"], f"{args.name}: {counted(tables['states'])}"]))
-    return CONFLICT if merged and (merged.conflicts or merged.refused) else 0
+        print("\n".join([*tables["tables"], f"{args.name}: {counted(tables['states'])}"]))
+    return 0
 
 
 def _tables(root: Path, name: str) -> dict[str, Any]:
@@ -82,7 +65,7 @@ def _tables(root: Path, name: str) -> dict[str, Any]:
         if set(states) <= {"missing"}:
             why = (
                 f"no run of sweep {sweep.name} has a folder under {root}, so its tables stay as they are: "
-                f"`{sweep.command('sweep')}`, or --from another results folder"
+                f"`{sweep.command('sweep')}`"
             )
         else:
             written += collect.write(root, collected)

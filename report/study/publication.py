@@ -200,7 +200,7 @@ def _made_here(root: Path, name: str) -> StudyData | None:
     except UnknownSweepError:
         if not files_of(root, name):
             return None
-        known = name  # merged here from elsewhere: tables without a sweep's file
+        known = name  # copied here from elsewhere: tables without a sweep's file
     else:
         known = sweep.name
         try:

@@ -10,7 +10,7 @@
 
 A file appears by rename after it has reached the disk, so a reader never sees half of one and a kill loses at most
 what was trained since the last checkpoint. Nothing that is read is trusted (`files`, `result`): a run whose files are
-refused is `invalid`, with the reason. Two trees are united by `merge`.
+refused is `invalid`, with the reason.
 
 *Leases* let sweeps that share runs do each of them once. A lease holds the owner's name and its process. It is made
 exclusively and is alive by the time of its last change, which its holder moves between steps. It may be taken over when it is

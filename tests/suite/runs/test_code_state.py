@@ -10,7 +10,6 @@ import pytest
 
 from suite.runs import provenance as changes
 from suite.runs.files import RefusedError
-from suite.runs.merge import merge
 from suite.runs.provenance import (
     CHANGES_LIMIT_BYTES,
     apply_changes,
@@ -144,9 +143,7 @@ def test_changes_that_were_changed_are_refused(checkout: Path, tmp_path: Path) -
         kept_changes(tmp_path, path.stem)
 
 
-def test_a_run_refers_to_what_is_kept_and_a_merge_takes_it_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_refers_to_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BANDWISE_COMPILE", "0")
     found = b"changes to 0\nnew file " + b"0" * 64 + b" suite/x.py\n"
     monkeypatch.setattr(changes, "current_changes", lambda: found)
@@ -157,8 +154,6 @@ def test_a_run_refers_to_what_is_kept_and_a_merge_takes_it_along(
     list(execute([spec], store))
     about = store.result(spec.run_id)["provenance"]["changes"]
     assert kept_changes(store.root, about["sha256"]).encode() == found
-    merge(tmp_path / "here", store.root)
-    assert kept_changes(tmp_path / "here", about["sha256"]).encode() == found
     assert (
         json.loads((store.folder(spec.run_id) / "result.json").read_text())["provenance"]["changes"] == about
     )

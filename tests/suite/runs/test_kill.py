@@ -229,28 +229,6 @@ def _tables():
     return prepare, (lambda root: write(root, tables[0]) and None), check
 
 
-def _merge():
-    from suite.runs.merge import merge
-    from suite.runs.store import Store
-    from tests.suite.runs.project import ended, one_spec
-
-    spec = one_spec()
-    outcome = ended(spec)
-
-    def prepare(root):
-        Store(root / "here").begin(spec)
-        ended(spec, "error", "step 2: out of luck").save(Store(root / "here"))
-        Store(root / "there").begin(spec)
-        outcome.save(Store(root / "there"))
-
-    def check(root, whole):
-        state = Store(root / "here").status(spec.run_id).state
-        assert state == "done" if whole else state in {"error", "running", "missing", "done"}, state
-        assert Store(root / "there").result(spec.run_id) == outcome.result
-
-    return prepare, (lambda root: merge(root / "here", root / "there")), check
-
-
 SCENES = {
     "begin": _fresh,
     "begin again": _begin,
@@ -258,7 +236,6 @@ SCENES = {
     "checkpoint": _checkpoint,
     "checkpoint of ranks": _ranks,
     "tables": _tables,
-    "merge": _merge,
 }
 
 
