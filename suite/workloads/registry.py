@@ -36,7 +36,6 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "digits-cnn": "suite.workloads.digits_cnn:DigitsCNN",
     "digits-mlp": "suite.workloads.digits_mlp:DigitsMLP",
     "digits-noisy": "suite.workloads.digits_noisy:DigitsNoisy",
-    "digits-vit": "suite.workloads.digits_vit:DigitsViT",
     "image-folder": "suite.workloads.vision:ImageFolder",
     "label-noise-diagonal": "suite.workloads.label_noise:LabelNoiseDiagonal",
     "masked-lm": "suite.workloads.language:MaskedLM",

@@ -1,4 +1,4 @@
-"""The pre-norm transformer block that `digits-vit` and `code-gpt` share, in operations that batch well.
+"""The pre-norm transformer block that `code-gpt` and `byte-mlm` share, in operations that batch well.
 
 Attention is written out as two products and a softmax: torch's fused kernel has no batching rule on CPU, so
 that `torch.func.vmap` would loop over the rows, and one definition serves simulated and real workers alike.

@@ -18,7 +18,7 @@ NUMBERS = ("n", "seconds", "step_s", "speedup", "speedup_low", "default_speedup"
 
 Change = Callable[[dict[str, Any]], object]
 OTHER_KIND: dict[str, tuple[Change, str]] = {
-    "workload": (lambda r: r["workload"].update(name="digits-vit"), "another workload: timed digits-vit"),
+    "workload": (lambda r: r["workload"].update(name="digits-cnn"), "another workload: timed digits-cnn"),
     "workload's version": (lambda r: r["workload"].update(version=0), "another version of the workload"),
     "workload's options": (
         lambda r: r["workload"].update(options={"hidden": 3}),

@@ -54,7 +54,6 @@ CASES = (
     Case("digits-cnn", {}, 7_234, (((64,), torch.float32), ((), torch.int64)), "40dbfa365b49c325"),
     Case("digits-mlp", {}, 301_066, (((64,), torch.float32), ((), torch.int64)), "5c40b6548618e36d"),
     Case("digits-noisy", {}, 301_066, (((64,), torch.float32), ((), torch.int64)), "7900330390cfecb0"),
-    Case("digits-vit", {}, 136_010, (((64,), torch.float32), ((), torch.int64)), "6ba7ee523422b2df"),
     Case(
         "label-noise-diagonal",
         {"shared": False},

@@ -19,7 +19,6 @@ def test_names_are_sorted() -> None:
         "digits-cnn",
         "digits-mlp",
         "digits-noisy",
-        "digits-vit",
         "image-folder",
         "label-noise-diagonal",
         "masked-lm",
@@ -40,7 +39,7 @@ def test_options_explain_themselves(name: str) -> None:
 def test_equal_options_make_equal_workloads() -> None:
     assert get("quadratic", dim=100) == get("quadratic")
     assert get("quadratic", dim=10) != get("quadratic")
-    assert get("digits-mlp") != get("digits-vit")
+    assert get("digits-mlp") != get("digits-cnn")
 
 
 def test_an_integer_is_taken_where_a_float_is_due() -> None:
