@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls import SimulatedCluster, create
-from reference_impls.errors import UnsupportedError
+from reference_impls import SimulatedCluster
 from reference_impls.schedules.bits import (
-    doubled,
     factor_for,
     levels,
     nominal_bits,
@@ -48,21 +46,6 @@ def test_more_norm_and_less_time_never_mean_fewer_bits() -> None:
         ]
         assert found == sorted(found)
         assert (len(set(found)) == 1) == (alpha == 1)
-
-
-def test_bits_and_levels_are_each_others_inverse() -> None:
-    for bits in range(2, 17):
-        assert nominal_bits(levels(bits)) == bits
-    with pytest.raises(ValueError, match="at least 2"):
-        levels(1)
-
-
-@each(
-    ("nominal", "bits"),
-    [(1.0, 2), (2.0, 2), (2.01, 3), (8.0, 8), (9.5, 8), (math.inf, 8), (math.nan, 8), (-3.0, 2)],
-)
-def test_rounding(nominal: float, bits: int) -> None:
-    assert whole_bits(nominal, 2, 8) == bits
 
 
 def spent(wanted: list[float]) -> float:
@@ -127,18 +110,6 @@ def test_calibration_meets_the_average(bits: float, contraction: float, left: in
     assert sum(min(max(b, 2), 16) for b in found) / left == pytest.approx(bits, abs=0.06)
 
 
-@each("norm", [0.0, math.inf, math.nan])
-def test_nothing_is_calibrated_on_a_norm_that_says_nothing(norm: float) -> None:
-    assert factor_for(4.5, norm) == 0
-
-
-def test_doubling() -> None:
-    assert doubled(4, 1.0, 0.0, 2.0) == (4, 1.0)  # first look
-    assert doubled(4, 1.5, 1.0, 2.0) == (4, 1.5)  # a new height
-    assert doubled(4, 0.6, 1.0, 2.0) == (4, 1.0)
-    assert doubled(4, 0.5, 1.0, 2.0) == (5, 0.5)
-
-
 # ---- methods -------------------------------------------------------------------------------------------------------
 
 
@@ -177,22 +148,6 @@ def test_the_norm_is_that_of_the_mean_over_the_whole_model_and_before_clipping()
         assert len(members._workers[0].shards) == 2
 
 
-def test_after_calibration_a_constant_norm_takes_the_bits_aimed_at() -> None:
-    members = cluster("dq-sgd", 2, 50, calibration_steps=4, target_bits=6.0)
-    g = normal(50)
-    g[0] = 4.0  # the largest magnitude is exact in every code
-    assert widths(members, [g] * 8) == ["6-bit"] * 8
-    found = widths(members, [g / 4, g, g])  # a width is that of the norm before
-    assert found == ["6-bit", "5-bit", "6-bit"]
-
-
-def test_a_fixed_factor_spends_less_when_norms_fall() -> None:
-    members = cluster("dq-sgd", 2, 20, calibration_steps=5, target_bits=6.0)
-    found = widths(members, [normal(20, seed=t) * math.exp(-t / 10) for t in range(60)])
-    assert found[:5] == ["6-bit"] * 5
-    assert found[-1] == "2-bit"
-
-
 @each("norm", ["linf", "l2"])
 def test_exact_variance(norm: str) -> None:
     """Sum over coordinates of p (1 - p) (N / s)^2, over the n^2 of a mean of n messages."""
@@ -208,45 +163,6 @@ def test_exact_variance(norm: str) -> None:
         lost.append(float((members.parameters(0)[0] + g.mean(0)).square().sum()))
     found = torch.tensor(lost, dtype=torch.float64)
     assert abs(float(found.mean()) - expected) < 5 * float(found.std()) / math.sqrt(draws)
-
-
-def test_many_bits_are_nearly_the_mean() -> None:
-    members = cluster("dq-sgd", 3, 500, min_bits=16)
-    g = normal(3, 500)
-    members.step([[row] for row in g])
-    assert float((members.parameters(0)[0] + g.mean(0)).abs().max()) <= float(g.abs().max()) / levels(16)
-
-
-@each("n", [2, 3])
-@each("bits", [2, 5, 16])
-def test_bytes_by_hand(n: int, bits: int) -> None:
-    d = 101
-    message = math.ceil(bits * d / 8) + 4
-    method = create("dq-sgd", min_bits=2).algorithm
-    assert method.wire_bytes([(d,)], n)[f"{bits}-bit"] == (n - 1) * message
-    assert list(method.wire_bytes([(d,)], n)) == [f"{b}-bit" for b in range(2, 17)]
-    members = cluster("dq-sgd", n, d, min_bits=bits, max_bits=bits)
-    members.step([[normal(d)]] * n)
-    (row,) = [row for row in members.ledger.totals() if row["rank"] == 0]
-    assert (row["kind"], row["payload_bytes"]) == (f"{bits}-bit", message)
-
-
-@each("name", ["dq-sgd", "adaqs"])
-@each("bad", [math.nan, math.inf])
-def test_what_is_not_finite_is_so_everywhere_and_stops_no_plan(name: str, bad: float) -> None:
-    members = cluster(name, 3, 30, **({"calibration_steps": 1} if name == "dq-sgd" else {"interval": 1}))
-    g = normal(3, 30)
-    members.step([[row] for row in g])
-    g[1, 7] = bad
-    for _ in range(3):
-        members.step([[row] for row in g])
-        assert not any(torch.isfinite(members.parameters(r)[0]).any() for r in range(3))
-
-
-def test_zero_gradients_take_the_fewest_bits() -> None:
-    members = cluster("dq-sgd", 2, 10, calibration_steps=2)
-    assert widths(members, [torch.zeros(10)] * 4) == ["5-bit", "5-bit", "2-bit", "2-bit"]
-    assert torch.equal(members.parameters(0)[0], torch.zeros(10))
 
 
 def test_adaqs_adds_bits_when_gradients_stop_to_agree() -> None:
@@ -278,25 +194,3 @@ def test_the_ratio_that_adaqs_looks_at_by_hand() -> None:
             assert members._workers[0].clock.counters["ratio"] == pytest.approx(expected, rel=1e-4)
         applied = (before - members.parameters(0)[0]).double()
         m, v = decay * m + (1 - decay) * applied, decay * v + (1 - decay) * applied.square()
-
-
-@each(
-    ("name", "options", "says"),
-    [
-        ("dq-sgd", {"min_bits": 1}, "without a level"),
-        ("dq-sgd", {"min_bits": 6, "max_bits": 5}, "max_bits"),
-        ("dq-sgd", {"max_bits": 17}, "16"),
-        ("dq-sgd", {"rule": "concave"}, "did you mean|convex"),
-        ("dq-sgd", {"rule": "convex"}, "total_steps"),
-        ("dq-sgd", {"contraction": 0.0}, "contraction"),
-        ("dq-sgd", {"factor": -1.0}, "factor"),
-        ("dq-sgd", {"calibration_steps": 0}, "calibration_steps"),
-        ("dq-sgd", {"norm": "l3"}, "norm"),
-        ("adaqs", {"fall": 1.0}, "fall"),
-        ("adaqs", {"interval": 0}, "interval"),
-        ("adaqs", {"decay": 1.0}, "decay"),
-    ],
-)  # fmt: skip
-def test_impossible_options(name: str, options: dict, says: str) -> None:
-    with pytest.raises(UnsupportedError, match=says):
-        cluster(name, 2, 4, **options)

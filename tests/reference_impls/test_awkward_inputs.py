@@ -18,7 +18,6 @@ from tests.reference_impls.problem import LR, Net, learning_rate, names, observe
 from tests.reference_impls.problem import gradients as usual
 from tests.reference_impls.table import FIRST, SOME, STEPS, Row, tiered
 
-every_row = pytest.mark.parametrize("row", tiered(fast=SOME))
 # what lies in how drivers read gradients is the same for all methods; the full tests look at each
 some_methods = pytest.mark.parametrize("row", tiered(FIRST, SOME))
 Gradients = Callable[[list[Tensor], int, int], list[Tensor | None]]
@@ -67,24 +66,6 @@ def same(value: float) -> Gradients:
     return lambda params, rank, number: [torch.full_like(p, value) for p in params]
 
 
-@every_row
-def test_more_ranks_than_parameters(row: Row) -> None:
-    """Some ranks serve nothing but padding; a bucket of one element, one of two."""
-    cluster = build(row, [torch.tensor([0.5]), torch.tensor([[-1.0, 2.0]])], 5, bucket_bytes=4)
-    assert train(
-        row,
-        cluster,
-        lambda params, rank, number: [0.1 * p + 0.01 * (rank - 1) * (-1) ** number for p in params],
-    )
-
-
-@some_methods
-def test_gradients_that_say_little(row: Row) -> None:
-    for value in (0.0, 0.25, -1e-42):
-        cluster = build(row, list(Net().parameters()), 3, bucket_bytes=256)
-        assert train(row, cluster, same(value)), f"gradients of {value}"
-
-
 @some_methods
 def test_huge_gradients_end_and_what_overflows_is_seen_by_all(row: Row) -> None:
     cluster = build(row, list(Net().parameters()), 3, bucket_bytes=256)
@@ -96,34 +77,6 @@ def test_huge_gradients_end_and_what_overflows_is_seen_by_all(row: Row) -> None:
     )
     cluster = build(row, list(Net().parameters()), 3, bucket_bytes=256)
     train(row, cluster, same(3e38))
-
-
-@every_row
-@pytest.mark.parametrize(
-    ("rank", "value"), [(1, float("nan")), pytest.param(0, float("inf"), marks=pytest.mark.full)]
-)
-def test_one_value_that_is_not_finite_is_seen_by_all(row: Row, rank: int, value: float) -> None:
-    """Parameters of every rank are not finite when ranks next agree, or the row says why not."""
-    at, where = 7, 0  # beyond every row's warm-up
-
-    def gradients(params: list[Tensor], own: int, number: int) -> list[Tensor | None]:
-        found = usual(params, own, number)
-        if (own, number) == (rank, at):
-            assert found[where] is not None
-            found[where].view(-1)[5] = value
-        return found
-
-    cluster = build(row, list(Net().parameters()), 3, names=names(), bucket_bytes=256)
-    rank = min(rank, cluster.world_size - 1)
-    while cluster.steps <= at or not (agrees(row, cluster) or cluster.steps == STEPS):
-        step(cluster, gradients)
-    seen = [
-        any(not bool(p.isfinite().all()) for p in cluster.parameters(r)) for r in range(cluster.world_size)
-    ]
-    if row.deaf:
-        assert not all(seen) or rank == 0, "it is seen after all: take `deaf` out of the row"
-    else:
-        assert all(seen)
 
 
 def _transposed(gradient: Tensor) -> Tensor:

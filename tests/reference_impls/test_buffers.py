@@ -28,24 +28,10 @@ def test_a_buffer_comes_back_when_the_last_view_is_gone() -> None:
     assert third.data_ptr() == address
 
 
-def test_what_is_held_keeps_its_contents() -> None:
-    held = [buffers.empty(50_000, torch.int32).fill_(i) for i in range(20)]
-    for i, buffer in enumerate(held):
-        assert bool((buffer == i).all())
-
-
 def test_shapes_and_dtypes_of_about_one_size_share_memory() -> None:
     address = buffers.empty((2, 50_000), torch.float32).data_ptr()
     assert buffers.empty(399_000, torch.uint8).data_ptr() == address
     assert buffers.empty((7, 0), torch.float32).shape == (7, 0)
-
-
-def test_is_contiguous_and_zeros_are_zeros() -> None:
-    buffers.empty(100_000, torch.float32).fill_(7.0)
-    again = buffers.zeros((100, 1000), torch.float32)
-    assert again.is_contiguous()
-    assert not again.any()
-    assert buffers.empty_like(again, torch.int32).dtype == torch.int32
 
 
 def test_release_frees_what_is_idle_alone() -> None:
@@ -55,13 +41,6 @@ def test_release_frees_what_is_idle_alone() -> None:
     buffers.release()
     assert buffers.held_bytes() == 1 << 20
     del held
-
-
-def test_sizes_that_never_come_back_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_PATIENCE", 10)
-    for i in range(200):
-        buffers.empty((1 << 16) + (i << 14), torch.uint8)
-    assert buffers.held_bytes() < 12 * ((1 << 16) + (200 << 14)) * 9 // 8
 
 
 def test_threads_never_get_the_same_memory() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import pytest
 import torch
 from torch import Tensor
@@ -79,18 +76,6 @@ def test_ef_signsgd_does_not_know_of_buckets() -> None:
     assert not torch.equal(found[0], found[2])
 
 
-@each("norm", ["l1", "l2"])
-def test_a_message_of_nothing_is_nothing(norm: Literal["l1", "l2"]) -> None:
-    codec, nothing = PerTensor(ScaledSigns(norm), (0, 3, 0)), torch.empty(0)
-    wire = torch.empty(codec.wire_bytes(3), dtype=torch.uint8)
-    assert wire.numel() == ScaledSigns(norm).wire_bytes(3)
-    out = torch.empty(3)
-    codec.encode(torch.tensor([2.0, -2.0, 2.0]), KEY, wire)
-    codec.decode(wire, out)
-    assert out.tolist() == [2.0, -2.0, 2.0]
-    ScaledSigns(norm).encode(nothing, KEY, torch.empty(0, dtype=torch.uint8))
-
-
 def test_each_tensor_has_a_scale_of_its_own() -> None:
     parts = [torch.full((5,), 1.0), torch.full((9,), 100.0), torch.full((1,), 0.01)]
     codec = PerTensor(ScaledSigns("l1"), (5, 9, 1))
@@ -141,50 +126,3 @@ def test_the_norm_is_kept_whatever_its_size_is(size: float) -> None:
     ScaledSigns("l2").decode(wire, out)
     found, expected = out.double().norm(dim=1), x.double().norm(dim=1)
     torch.testing.assert_close(found, expected, rtol=1e-6 if size > 1e-40 else 1e-2, atol=0)
-
-
-@each("bad", [float("nan"), float("inf")])
-@each("form", ["gather", "two-phase"])
-def test_what_is_not_finite_on_one_rank_shows_on_all(bad: float, form: str) -> None:
-    simulated = cluster(3, 100, form=form)
-    g = draws(3, 100, 0)
-    g[1, 50] = bad
-    simulated.step([[g[r]] for r in range(3)])
-    for rank in range(3):
-        assert not torch.isfinite(simulated.parameters(rank)[0]).all()
-
-
-@dataclass(frozen=True)
-class _Truncating:
-    """Float32 with the low 16 bits cut off: a codec with a message of 2 bytes an element and no scale."""
-
-    unbiased: bool = False
-
-    def wire_bytes(self, numel: int) -> int:
-        return 2 * numel
-
-    def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
-        wire.copy_(
-            x.contiguous()
-            .view(torch.uint8)
-            .view(*x.shape, 4)[..., 2:]
-            .reshape(*x.shape[:-1], 2 * x.shape[-1])
-        )
-
-    def decode(self, wire: Tensor, out: Tensor) -> None:
-        out.zero_().view(torch.uint8).view(*out.shape, 4)[..., 2:].copy_(wire.view(*out.shape, 2))
-
-
-def test_a_codec_without_scales_gives_the_same_pieces_in_both_forms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second rounding of the two-phase form is the only difference: of values already cut, there is none."""
-    from reference_impls.algorithms.ef_signsgd import EFSignSGD
-
-    monkeypatch.setattr(EFSignSGD, "codec", lambda self, n: _Truncating())
-    g = (draws(4, 123, 0) * 8).round()  # few bits: neither a value nor a mean of four is cut
-    found = []
-    for form in ("gather", "two-phase"):
-        simulated = cluster(4, 123, form=form)
-        simulated.step([[g[r]] for r in range(4)])
-        found.append(simulated.parameters(2)[0].clone())
-    assert torch.equal(found[0], found[1])
-    torch.testing.assert_close(found[0], -g.mean(0))

@@ -10,15 +10,12 @@ import torch
 from torch import Tensor
 
 from reference_impls.algorithm import Shard
-from reference_impls.codecs.scaled_signs import ScaledSigns
 from reference_impls.collectives import AllToAll, Collective
-from reference_impls.reducers.coded_mean import two_phase_mean
 from reference_impls.reducers.compressed_all_reduce import (
     WIRE_VERSION,
     Norm,
     Scale,
     compressed_all_reduce,
-    wire_bytes,
 )
 from tests.reference_impls.exchanges import requests, run, shards
 from tests.support import each
@@ -116,26 +113,6 @@ def test_it_is_its_definition(lengths: list[int], size: int, norm: Norm, scale: 
         np.testing.assert_allclose(torch.stack(ranks.worker).numpy(), worker, rtol=0, atol=1e-4)
 
 
-@every_length
-@every_size
-@each("scale", ["tensor", "chunk", "shard"])
-def test_bytes_are_those_of_the_formula(lengths: list[int], size: int, scale: Scale) -> None:
-    """2 (n-1) messages of piece / 8 bytes of signs and 4 a scale; as many scales as the fullest piece has tensors."""
-    d, ranks = sum(lengths), Ranks(size, lengths, "l2", scale)
-    ranks.call(inputs(size, d, 0))
-    piece = 8 * math.ceil(d / (8 * size))
-    owners = [
-        {i // piece for i in range(stop - n, stop)}
-        for n, stop in zip(lengths, np.cumsum(lengths), strict=True)
-    ]
-    most = max(sum(r in owner for owner in owners) for r in range(size)) if scale == "tensor" else 1
-    expected = 2 * (size - 1) * (piece / 8 + 4 * most)
-    for ledger in ranks.ledgers:
-        assert sum(row["wire_bytes"] for row in ledger.rows()) == expected
-    assert wire_bytes([(n,) for n in lengths], size, scale) == expected
-    assert wire_bytes([(n,) for n in lengths], 1, scale) == 0
-
-
 def test_message_of_two_tensors_to_the_byte() -> None:
     """Chunk 0 of 16 elements on 2 ranks holds a tensor of 3 and the head of one of 13: two scales behind a byte."""
     (shard, _) = shards(2, [3, 13])
@@ -191,34 +168,3 @@ def test_padding_that_takes_part_is_a_longer_vector_of_zeros(size: int, scale: S
                 if (r + 1) * last > d:
                     expected = longer.worker[rank][(r + 1) * last - 1]
                     torch.testing.assert_close(found[r], expected, rtol=0, atol=1e-5)
-
-
-@each("scale", ["tensor", "chunk", "shard"])
-@each("bad", [math.nan, math.inf])
-def test_what_is_not_finite_is_seen_by_all_for_good(scale: Scale, bad: float) -> None:
-    for pads in (False, True):
-        if pads and scale == "tensor":
-            continue
-        ranks = Ranks(4, [60, 43], "l2nz", scale, pads)
-        for step in range(4):
-            u = inputs(4, 103, step)
-            if step == 1:
-                u[2, 42] = bad
-            assert bool(torch.isfinite(ranks.call(u)[42])) == (step < 1)
-
-
-def test_the_control_for_the_frozen_variance_sends_by_the_same_rule() -> None:
-    """`ef-sign-adam` is made of other parts; its mean is this one with a scale a chunk."""
-    size, d = 4, 100
-    ours, theirs = Ranks(size, [d], "l2", "chunk"), Ranks(size, [d], "l2", "chunk")
-    for step in range(4):
-        u = inputs(size, d, step)
-        found, ledgers = run(
-            [
-                two_phase_mean(s, row.clone(), ScaledSigns("l2"), "m", worker_error=w, server_error=e)
-                for s, row, w, e in zip(theirs.shards, u, theirs.worker, theirs.server, strict=True)
-            ]
-        )
-        torch.testing.assert_close(found[0], ours.call(u), rtol=1e-6, atol=0)
-        assert ledgers[0].rows() == ours.ledgers[0].rows()
-    torch.testing.assert_close(theirs.error, ours.error, rtol=0, atol=1e-4)

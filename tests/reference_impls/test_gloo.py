@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from tests.reference_impls import wide_problem
 from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
 from tests.reference_impls.ranks import Ranks
 from tests.reference_impls.table import FIRST, OVER_GLOO, ROWS, STEPS, Row, tiered
-from tests.reference_impls.trajectories import trajectory
 
 pytestmark = pytest.mark.gloo
 LONGER = 50
@@ -76,21 +75,6 @@ CASES = [
 ]
 
 
-def _asked(rows: Iterable[Row]) -> set[Any]:
-    """What rows ask of a process group: collectives on groups, in each kind of step, and how replicas meet."""
-    trained = [(row, trajectory(row, 3)) for row in rows]
-    return {
-        *((x["collective"], x["group"]) for _, t in trained for x in t.ledger),
-        *(kind.rstrip(".0123456789") for _, t in trained for kind in t.kinds),
-        *(row.replicas for row, _ in trained),
-    }
-
-
-@pytest.mark.full
-def test_rows_over_gloo_ask_for_all_that_any_row_asks_for() -> None:
-    assert _asked(row for row in ROWS if row.id in OVER_GLOO) >= _asked(ROWS)
-
-
 @pytest.mark.parametrize(("size", "row", "steps"), CASES)
 def test_simulation_equals_gloo(row: Row, size: int, steps: int, ranks: Callable[[int], Ranks]) -> None:
     """Rows that are exact at the end, the others after 14 steps, as the table says; the same bytes throughout."""
@@ -113,7 +97,7 @@ def test_simulation_equals_gloo(row: Row, size: int, steps: int, ranks: Callable
 
 
 RESUMED = ("lion-cub-1bit-selective", "zero-one-adam", "streaming-diloco-sgd", "powersgd-warm-up")
-"""All rows resume in simulation (`test_properties.py`)."""
+"""All rows resume in simulation (`test_conformance.py`)."""
 
 
 @pytest.mark.parametrize("row", tiered(fast=[row for row in ROWS if row.id in RESUMED]))
@@ -124,29 +108,3 @@ def test_resuming_on_gloo_with_another_lag_equals_the_uninterrupted_run(
         assert isinstance(found, list), found
         for whole, resumed in zip(*found, strict=True):
             assert torch.equal(whole, resumed)
-
-
-def _fails_alone(rank: int, size: int, culprit: int) -> Any:
-    if rank == culprit:
-        raise ValueError("this rank fails")
-    torch.distributed.barrier()
-    return "never"
-
-
-def _number(rank: int, size: int) -> int:
-    return rank
-
-
-def test_a_task_that_fails_on_one_rank_is_reported_and_the_next_one_runs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("tests.reference_impls.ranks.GRACE_S", 1.0)  # for the other one, which waits for it
-    own = Ranks(2)
-    try:
-        assert own.run(_number) == [0, 1]
-        results = own.run(_fails_alone, 1)
-        assert results[1][:3] == ("error", "ValueError", "this rank fails")
-        assert results[0] != "never"
-        assert own.run(_number) == [0, 1]
-    finally:
-        own.close()

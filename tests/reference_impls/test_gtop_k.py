@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from reference_impls import SimulatedCluster
-from reference_impls.algorithms.gtop_k import merge
 from reference_impls.codecs.selection import kept
-from reference_impls.codecs.sparse import TopK, unpack_pairs
-from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key
-from reference_impls.reducers import folds
 from tests.support import each
 
 FORMS = ("tree", "doubling")
@@ -106,64 +100,6 @@ def test_both_forms_are_the_same_for_powers_of_two(n):
         g = normal(n, 500, seed=t).float()
         assert torch.equal(step(a, g), step(b, g))
         torch.testing.assert_close(errors(a, n).sum(0), errors(b, n).sum(0))
-
-
-@each("ratio", [1.0, 0.3, 0.01])
-@each("d", [1, 2, 3, 40])
-def test_short_vectors_and_many_workers(d, ratio):
-    workers, g = cluster(9, d, ratio=ratio), normal(9, d)
-    got = step(workers, g)
-    if kept(ratio, d) == d:
-        torch.testing.assert_close(got, g.mean(0), rtol=0, atol=1e-6)
-    torch.testing.assert_close(got * 9 + errors(workers, 9).sum(0), g.sum(0), rtol=0, atol=1e-5)
-
-
-def test_a_merge_is_the_same_from_both_sides_and_adds_up():
-    d, k, codec = 100, 10, TopK(0.1)
-    a, b = normal(2, d, seed=5).float()
-    messages = []
-    for x in (a, b):
-        wire = torch.zeros(codec.wire_bytes(d), dtype=torch.uint8)
-        codec.encode(x, Key.of(seed=0, step=0, stage="t"), wire)
-        messages.append(wire)
-    (one, left), (other, _) = merge(*messages, d, k), merge(*messages[::-1], d, k)
-    assert torch.equal(one, other)
-    places, values = unpack_pairs(one, d, k)
-    total = torch.zeros(d).index_add(0, places, values).index_add(0, *left)
-    expected = largest_of(a, k) + largest_of(b, k)
-    torch.testing.assert_close(total, expected, rtol=0, atol=0)
-    assert left[0].numel() == int((expected != 0).sum()) - k
-
-
-@each("bad", [float("nan"), float("inf")])
-@each("form", FORMS)
-@each("rank", [0, 2, 4])
-def test_what_is_not_finite_on_one_rank_shows_on_all(bad, form, rank):
-    workers, g = cluster(5, 100, ratio=0.01, form=form), normal(5, 100) * 1e20
-    g[rank, 42] = bad
-    step(workers, g)
-    assert all(not torch.isfinite(workers.parameters(r)[0][42]) for r in range(5))
-
-
-@each("n", [2, 4, 8, 16])
-def test_a_message_has_k_entries_on_every_edge(n):
-    """Per worker log2 n messages of k places and values, whatever comes together; dense sums would grow to n k."""
-    d, k = 4096, 40
-    message = k * 12 // 8 + 4 * k
-    for form in FORMS:
-        workers = cluster(n, d, ratio=k / d, form=form)
-        step(workers, normal(n, d))
-        sent = [float(workers.ledger.frame(r)["wire_bytes"].sum()) for r in range(n)]
-        assert max(sent) == message * (n.bit_length() - 1)
-        assert sum(sent) / n == folds.wire_bytes(message, n, form)
-        if form == "doubling":
-            assert min(sent) == max(sent)
-
-
-def test_impossible_options_are_refused():
-    for options in ({"form": "ring"}, {"put_back": "all"}, {"ratio": 0}):
-        with pytest.raises(UnsupportedError):
-            cluster(2, 10, **options)
 
 
 def test_by_the_published_mask_a_worker_keeps_what_did_not_come_out():

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import pytest
 import torch
 
-from reference_impls.algorithms.half_precision import HalfPrecision
-from reference_impls.collectives import Group
-from reference_impls.errors import UnsupportedError
-from tests.reference_impls.averages import answers, mean, normal, sent, stepped
+from tests.reference_impls.averages import mean, normal
 
 NAMES = ("allreduce-bf16", "allreduce-fp16")
 FORMS = ("all-reduce", "two-phase")
@@ -52,26 +46,6 @@ def test_fp16_is_scaled_so_that_nothing_overflows_or_vanishes(n: int, magnitude:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("n", [1, 2, 3, 8])
-@pytest.mark.parametrize("d", [1, 7, 100])
-def test_bytes(name: str, n: int, d: int) -> None:
-    ring = 2 * (n - 1) / n
-    x = normal(n, d)
-    shared = {"scale": (1, 4, ring * 4)} if name == "allreduce-fp16" else {}
-    if n == 1:
-        assert sent(stepped(name, x)) == {}
-        assert torch.equal(mean(name, x), x[0])
-        return
-    assert sent(stepped(name, x)) == {**shared, "gradient": (1, 2 * d, pytest.approx(ring * 2 * d))}
-    piece = 2 * 8 * math.ceil(d / (8 * n))
-    assert sent(stepped(name, x, form="two-phase")) == {
-        **shared,
-        "up": (1, n * piece, (n - 1) * piece),
-        "down": (1, piece, (n - 1) * piece),
-    }
-
-
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("form", FORMS)
 def test_what_16_bits_hold_is_exact(name: str, form: str) -> None:
     x = torch.arange(-128, 129).float().repeat(4, 1)
@@ -79,20 +53,3 @@ def test_what_16_bits_hold_is_exact(name: str, form: str) -> None:
         x = x.clamp(-64, 64).div(2).floor()  # sums of four must be held as well
     assert torch.equal(mean(name, x, form=form), x[0])
     assert mean(name, torch.zeros(3, 9), form=form).tolist() == [0.0] * 9
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_on_one_rank_shows_on_all(name: str, form: str, bad: float) -> None:
-    x = normal(3, 50)
-    x[2, 31] = bad
-    assert not answers(stepped(name, x, form=form))[:, 31].isfinite().any()
-
-
-@pytest.mark.parametrize("options", [{"format": "fp8"}, {"form": "gather"}])
-def test_what_is_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError, match=next(iter(options))):
-        HalfPrecision(**options).check(Group("world", 0, 2))
-    with pytest.raises(UnsupportedError, match="1024"):
-        stepped("allreduce-fp16", normal(1025, 2))

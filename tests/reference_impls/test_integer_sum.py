@@ -87,28 +87,3 @@ def test_the_sign_of_a_sum_takes_two_bits_down(n: int, limit: int) -> None:
             sent = sum(row["wire_bytes"] for row in ledger.rows())
             assert sent == pytest.approx((n - 1) * (math.ceil(up * piece / 8) + math.ceil(2 * piece / 8)))
             assert sent == pytest.approx(sums.sign_bytes_sent(d, n, limit))
-
-
-@each("bits", [4, 8, 16, 32])
-@each("n", [1, 2, 3, 7])
-def test_the_bytes_of_sums_on_the_way_are_as_said(bits: int, n: int) -> None:
-    for d in LENGTHS:
-        _, sent = everywhere(codes_of(n, d, 1), bits, 1, "all-reduce")
-        assert sent == pytest.approx(sums.bytes_sent(d, n, bits, 1))
-
-
-@each(
-    ("bits", "limit", "n", "form", "says"),
-    [
-        (6, 1, 2, "all-reduce", "in two phases any width will do"),
-        (6, 16, 2, "two-phase", "at most 15 levels"),
-        (1, 1, 1, "two-phase", "2 to 32 bits"),
-        (33, 1, 1, "two-phase", "2 to 32 bits"),
-        (32, 1 << 30, 1, "two-phase", "fewer levels"),
-    ],
-)
-def test_what_has_no_room_is_refused_and_says_what_to_do(
-    bits: int, limit: int, n: int, form: sums.Form, says: str
-) -> None:
-    with pytest.raises(UnsupportedError, match=says):
-        everywhere(torch.zeros(n, 4, dtype=torch.int64), bits, limit, form)

@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.errors import UnsupportedError
 from reference_impls.optimizers import Lion
-from tests.reference_impls.exchanges import flat, local_workers, train
 from tests.reference_impls.lion_training import (
     DECAY,
     RATE,
@@ -121,39 +119,6 @@ def test_weighted_votes_agree_more_often_with_the_sign_of_the_mean_than_bits(
 # ---- bounds and policies --------------------------------------------------------------------------------------------
 
 
-@each("name", METHODS)
-def test_no_coordinate_moves_by_more_than_the_rate(name: str) -> None:
-    trained = cluster(name, 3, torch.float64)
-    for step in range(30):
-        before = vector(trained.parameters(0)).clone()
-        trained.step([[1e5 * g for g in gradient(step, rank, torch.float64)] for rank in range(3)])
-        assert (vector(trained.parameters(0)) - before * (1 - RATE * DECAY)).abs().max() <= RATE * (1 + 1e-12)
-
-
-@each("name", METHODS)
-def test_parameters_outside_the_box_come_back_at_the_rate_of_the_decay(name: str) -> None:
-    """dist(x_t, |lam x| <= 1) <= (1 - lr lam)^t dist(x_0, .) with arbitrary gradients."""
-    trained = SimulatedCluster(name, parameters(torch.float64, 50.0), 4, lr=RATE, weight_decay=DECAY)
-
-    def distance() -> float:
-        return float((vector(trained.parameters(0)).abs() - 1 / DECAY).clamp(min=0).max())
-
-    first = distance()
-    for step in range(200):
-        trained.step([gradient(step, rank, torch.float64) for rank in range(4)])
-        assert distance() <= (1 - RATE * DECAY) ** (step + 1) * first + 1e-9
-    assert first > 50
-
-
-@each("name", METHODS)
-def test_the_scale_of_all_gradients_does_not_matter(name: str) -> None:
-    one, other = cluster(name, 4), cluster(name, 4)
-    for step in range(20):
-        one.step([gradient(step, rank) for rank in range(4)])
-        other.step([[2.0**-12 * g for g in gradient(step, rank)] for rank in range(4)])
-    assert torch.equal(vector(one.parameters(0)), vector(other.parameters(0)))
-
-
 def test_a_large_tensor_does_not_take_the_votes_of_a_small_one() -> None:
     """Scales are a tensor each: p-bit with a tensor a million times larger beside it moves the others the same."""
     one, other = cluster("lion-cub-pbit", 4), cluster("lion-cub-pbit", 4)
@@ -166,20 +131,6 @@ def test_a_large_tensor_does_not_take_the_votes_of_a_small_one() -> None:
         assert torch.equal(ours, theirs)
 
 
-def untouched(step: int, rank: int) -> list[Tensor]:
-    """The second parameter never gets a gradient on any rank."""
-    return [g if i != 1 else torch.zeros_like(g) for i, g in enumerate(gradient(step, rank))]
-
-
-def test_p_bits_leave_coordinates_without_gradient_to_decay_alone() -> None:
-    trained = cluster("lion-cub-pbit", 4)
-    advance(trained, 50, untouched)
-    expected = parameters()[1]
-    for _ in range(50):
-        expected = expected * (1 - RATE * DECAY)
-    assert torch.equal(trained.parameters(0)[1], expected)
-
-
 def test_one_bit_moves_them_by_coins_without_drift() -> None:
     d, steps = 2000, 100
     trained = SimulatedCluster("lion-cub-1bit", [torch.zeros(d)], 4, lr=1.0)
@@ -188,32 +139,6 @@ def test_one_bit_moves_them_by_coins_without_drift() -> None:
     moved = trained.parameters(0)[0] / steps
     assert abs(float(moved.mean())) < 5 / math.sqrt(d * steps)
     assert abs(float(moved.square().mean()) * steps - 1) < 0.2  # a random walk: variance steps
-
-
-def test_zeros_on_some_ranks_only_do_not_let_replicas_drift() -> None:
-    def partly(step: int, rank: int) -> list[Tensor]:
-        return [g * (g > 0) if rank == 1 else g for g in gradient(step, rank)]
-
-    for name in METHODS:
-        trained = cluster(name, 4)
-        advance(trained, 10, partly)
-        for rank in range(1, 4):
-            assert torch.equal(vector(trained.parameters(0)), vector(trained.parameters(rank)))
-
-
-@each("name", METHODS)
-@each("bad", [math.nan, math.inf])
-def test_one_rank_that_is_not_finite_is_seen_by_all(name: str, bad: float) -> None:
-    options: list[dict[str, Any]] = (
-        [{"bits": bits} for bits in (4, 8, 16)] if name == "lion-cub-pbit" else [{}]
-    )
-    for more in options:
-        trained = cluster(name, 4, **more)
-        advance(trained, 2)
-        broken = [gradient(2, rank) for rank in range(4)]
-        broken[2][1][3] = bad
-        trained.step(broken)
-        assert all(torch.isnan(vector(trained.parameters(rank))).all() for rank in range(4))
 
 
 # ---- head-room ------------------------------------------------------------------------------------------------------
@@ -227,35 +152,6 @@ def test_when_all_agree_on_the_largest_vote_nothing_overflows(bits: int, sizes: 
         trained = SimulatedCluster("lion-cub-pbit", [torch.zeros(8)], size, lr=1.0, bits=bits)
         trained.step([[g] for _ in range(size)])
         assert torch.equal(trained.parameters(0)[0], -g.sign())
-
-
-@each(("bits", "size"), [(4, 8), (8, 128)])
-def test_more_ranks_than_the_integers_have_room_for_are_refused(bits: int, size: int) -> None:
-    with pytest.raises(UnsupportedError, match="more bits"):
-        SimulatedCluster("lion-cub-pbit", [torch.zeros(8)], size, bits=bits)
-
-
-@each(
-    ("name", "options"),
-    [
-        ("lion-cub-1bit", {"momentum_sync": "sometimes"}),
-        ("lion-cub-1bit", {"sync_every": 0}),
-        ("lion-cub-1bit", {"sync_fraction": 0.0}),
-        ("lion-cub-1bit", {"sync_doubling": 0.0}),
-        ("lion-cub-pbit", {"bits": 5}),
-        ("lion-cub-pbit", {"scale": "l2"}),
-        ("lion-cub-pbit", {"gain": 0.0}),
-        ("lion-cub-pbit", {"form": "gather"}),
-        ("lion-cub-pbit", {"levels": "code"}),
-        ("lion-cub-pbit", {"form": "two-phase", "levels": "both"}),
-        ("lion-cub-pbit", {"form": "two-phase", "bits": 1}),
-        ("lion-cub-pbit", {"form": "two-phase", "bits": 17}),
-        ("lion-cub-pbit", {"local_clip_norm": 0.0}),
-    ],
-)
-def test_impossible_options_are_refused_at_once(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError):
-        SimulatedCluster(name, [torch.zeros(8)], 4, **options)
 
 
 # ---- bytes ----------------------------------------------------------------------------------------------------------
@@ -284,35 +180,6 @@ def test_bytes_of_a_step_are_those_of_the_formula(size: int) -> None:
 
 
 # ---- parameter groups -----------------------------------------------------------------------------------------------
-
-
-@each("name", METHODS)
-def test_groups_and_schedules_are_those_of_lion(name: str) -> None:
-    """Decay, betas and rate of each group, the rate changed between steps; n = 1, where the vote is Lion's sign."""
-    generator = torch.Generator().manual_seed(0)
-    tensors = [torch.randn(40, generator=generator) for _ in range(2)]
-    hyper: list[dict[str, Any]] = [
-        {"lr": 0.01, "weight_decay": 0.0},
-        {"lr": 0.003, "weight_decay": 0.7, "betas": (0.8, 0.95)},
-    ]
-    names = [
-        {"params": [t], "param_names": [str(i)], **h}
-        for i, (t, h) in enumerate(zip(tensors, hyper, strict=True))
-    ]
-    ours = local_workers(
-        name, names, 1, momentum_sync="never", **({"bits": 16} if name == "lion-cub-pbit" else {})
-    )
-    own = [torch.nn.Parameter(t.clone()) for t in tensors]
-    plain = Lion([{"params": [p], **h} for p, h in zip(own, hyper, strict=True)])
-    for step in range(10):
-        g = torch.randn(80, generator=generator)
-        for groups in (ours.workers[0].optimizer.param_groups, plain.param_groups):
-            for group, h in zip(groups, hyper, strict=True):
-                group["lr"] = h["lr"] / (1 + step)
-        own[0].grad, own[1].grad = g[:40].clone(), g[40:].clone()
-        train(ours, lambda rank, g=g: g)
-        plain.step()
-        assert torch.equal(flat(ours, 0), torch.cat([p.detach() for p in own]))
 
 
 @each("name", METHODS)

@@ -11,7 +11,6 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithm import Clock
 from reference_impls.collectives import Group
-from reference_impls.errors import UnknownOptionError, UnsupportedError
 from reference_impls.optimizers import local_optimizer
 from reference_impls.schedules import QSR, LearningRate, sync_steps
 from tests.reference_impls.exchanges import flat, local_workers, train
@@ -76,35 +75,6 @@ def test_averaging_after_each_step_of_sgd_is_data_parallel_sgd(size: int, option
     advance(local, 0, 30)
     advance(parallel, 0, 30)
     torch.testing.assert_close(local.parameters(0)[0], parallel.parameters(0)[0], rtol=0, atol=1e-13)
-
-
-def test_that_is_not_so_for_adamw() -> None:
-    local, parallel = cluster("local-adamw", 4, period=1), cluster("allreduce-adamw", 4)
-    advance(local, 0, 30)
-    advance(parallel, 0, 30)
-    assert (local.parameters(0)[0] - parallel.parameters(0)[0]).abs().max() > 0.01
-
-
-@pytest.mark.parametrize("algorithm", ["local-sgd", "local-adamw", "qsr-sgd", "qsr-adamw"])
-@pytest.mark.parametrize("size", [2, 5, 8])
-def test_with_the_same_data_on_all_workers_neither_their_number_nor_the_period_matters(
-    algorithm: str, size: int
-) -> None:
-    """But for the last bits: the mean of n equal numbers need not be the number."""
-    rounds = (
-        [{"period": h} for h in (1, 3, 7)]
-        if algorithm.startswith("local")
-        else [{"alpha": a} for a in (0.0, 0.2)]
-    )
-    alone = cluster(algorithm, 1, **rounds[0])
-    advance(alone, 0, 25)
-    for options in rounds:
-        trained = cluster(algorithm, size, **options)
-        advance(trained, 0, 25, same_data=True)
-        for rank in range(size):
-            torch.testing.assert_close(
-                trained.parameters(rank)[0], alone.parameters(0)[0], rtol=0, atol=1e-13
-            )
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "lion"])
@@ -183,26 +153,6 @@ def test_constant_rounds_meet_at_their_multiples_and_at_the_end(total: int, peri
     ]
 
 
-def test_a_run_resumed_at_any_step_meets_when_the_whole_one_does() -> None:
-    total = 60
-    lr = LearningRate("cosine", peak=0.1, total=total)
-    options = {"alpha": 0.15, "h_base": 2, "total_steps": total, "momentum": 0.9}
-    whole = cluster("qsr-sgd", 2, **options)
-    states, kinds = [], []
-    for step in range(total):
-        states.append(whole.state_dict())
-        advance(whole, step, step + 1, lr=lr)
-        kinds.append(whole.kind)
-    assert 5 < kinds.count("average") < 30
-    for first in range(0, total, 7):
-        again = cluster("qsr-sgd", 2, **options)
-        again.load_state_dict(states[first])
-        for step in range(first, total):
-            advance(again, step, step + 1, lr=lr)
-            assert again.kind == kinds[step]
-        assert torch.equal(again.parameters(1)[0], whole.parameters(1)[0])
-
-
 def test_the_rate_of_the_first_step_of_a_round_decides_also_when_a_scheduler_moves_it() -> None:
     """Rates 0.1, 0.1, then 0.05: H = (0.1 / lr)^2 asked before steps 0, 1 and 2."""
     trained = cluster("qsr-sgd", 2, alpha=0.1, h_base=1, total_steps=20)
@@ -218,61 +168,4 @@ def test_the_rate_of_the_first_step_of_a_round_decides_also_when_a_scheduler_mov
 # ---- bytes ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [2, 3, 8])
-def test_bytes_are_those_of_the_averages_and_nothing_else(size: int) -> None:
-    """2 (n-1)/n x 4 d bytes an average in float32, in any number of buckets; between averages not one byte."""
-    shapes = [(7, 9), (11,), (5, 5)]
-    d = 63 + 11 + 25
-    for bucket_bytes in (1 << 20, 64):
-        trained = SimulatedCluster(
-            "qsr-adamw",
-            [torch.zeros(s) for s in shapes],
-            size,
-            lr=0.1,
-            bucket_bytes=bucket_bytes,
-            alpha=0.0,
-            h_base=3,
-            total_steps=10,
-        )
-        for step in range(10):
-            trained.step([[torch.full(s, 1.0 + step + rank) for s in shapes] for rank in range(size)])
-        for rank in range(size):
-            table = trained.ledger.frame(rank)
-            assert set(table.kind) == {"average"}
-            assert set(table.step) == {2, 5, 8, 9}
-            assert table.wire_bytes.sum() == pytest.approx(4 * 2 * (size - 1) / size * 4 * d, rel=1e-12)
-
-
-def test_a_lone_worker_sends_nothing() -> None:
-    trained = cluster("local-sgd", 1, period=2)
-    advance(trained, 0, 6)
-    assert trained.ledger.frame(0).wire_bytes.sum() == 0
-
-
 # ---- refusals ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "options"),
-    [
-        ("local-sgd", {"period": 0}),
-        ("qsr-sgd", {"h_base": 0}),
-        ("qsr-sgd", {"alpha": -1.0}),
-        ("qsr-sgd", {"power": 0.0}),
-        ("qsr", {"optimizer": "adam"}),
-    ],
-)
-def test_impossible_options_are_refused_at_once(algorithm: str, options: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError):
-        cluster(algorithm, 2, **options)
-
-
-def test_the_optimizer_in_a_name_cannot_be_changed() -> None:
-    with pytest.raises(UnknownOptionError, match="fixed to 'sgd'"):
-        cluster("qsr-sgd", 2, optimizer="adamw")
-
-
-def test_a_rate_of_zero_without_an_end_is_refused() -> None:
-    trained = cluster("qsr-sgd", 2, alpha=0.1)
-    with pytest.raises(UnsupportedError, match="total_steps"):
-        trained.step([[noise(0, 0)], [noise(0, 1)]], lr=0.0)

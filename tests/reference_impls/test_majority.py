@@ -57,12 +57,6 @@ def test_the_vote_is_the_central_majority(size: int) -> None:
             assert torch.equal(found, central(u, step))
 
 
-@each("size", [1, 3, 5, 7])
-def test_an_odd_number_of_ranks_is_antisymmetric_where_nothing_is_zero(size: int) -> None:
-    u = updates(size, 257, zeros=False)
-    assert torch.equal(directions(u)[0], -directions(-u)[0])
-
-
 @each("size", [3, 4, 8])
 def test_the_order_of_ranks_does_not_matter(size: int) -> None:
     u = updates(size, 257)
@@ -82,43 +76,6 @@ def test_coins_are_fair_differ_by_step_and_seed_and_do_not_know_each_other() -> 
         assert abs(float(draw.mean())) < 5 / math.sqrt(d)
         for other in draws[:i]:
             assert abs(float((draw * other).mean())) < 5 / math.sqrt(d)
-
-
-@each("d", [1, 7, 8, 100, 1000, 1003, 1024])
-@each("size", [1, 2, 3, 5, 8])
-@each("third_verdict", [False, True])
-def test_bytes_sent_are_those_of_the_formula(size: int, d: int, third_verdict: bool) -> None:
-    """2 (n-1)/n bits an element, padding and the bit for what is not finite included in at most 8 n bits more."""
-    tie = None if third_verdict else True
-    votes = torch.ones(d, dtype=torch.bool)
-    members = shards(size, [d])
-    _, ledgers = run([majority(s.world, votes, torch.tensor(False), tie) for s in members])
-    padded = 8 * size * math.ceil((d + 1) / (8 * size))
-    assert padded <= d + 8 * size
-    for ledger in ledgers:
-        up, down = ledger.rows()
-        assert (up["stage"], up["collective"], up["calls"]) == ("signs-up", "all-to-all", 1)
-        assert (down["stage"], down["collective"], down["calls"]) == ("signs-down", "all-gather", 1)
-        assert 8 * up["wire_bytes"] == padded * (size - 1) / size
-        assert 8 * down["wire_bytes"] == (2 if third_verdict else 1) * padded * (size - 1) / size
-
-
-@each("dtype", [torch.float32, torch.float64])
-def test_the_answer_has_the_dtype_of_the_update(dtype: torch.dtype) -> None:
-    algorithm = create("lion-cub-1bit").algorithm
-    members = shards(3, [10], dtype=dtype)
-    found, _ = run([algorithm.vote(s, torch.ones(10, dtype=dtype)) for s in members])
-    assert found[0].dtype == dtype
-
-
-@each("bad", [math.nan, math.inf, -math.inf])
-@each("d", [6, 7, 8, 100])
-def test_one_rank_that_is_not_finite_is_seen_by_all(bad: float, d: int) -> None:
-    for size in (1, 2, 3, 8):
-        for rank in range(size):
-            u = updates(size, d)
-            u[rank, d // 2] = bad
-            assert all(torch.isnan(found).all() for found in directions(u))
 
 
 # ---- other transports, and by how many votes --------------------------------------------------------------------------
@@ -170,24 +127,6 @@ def test_those_who_abstain_count_for_neither(transport: str, size: int) -> None:
     assert torch.equal(voted(u, transport, None, abstaining=True)[0], total.sign())
     assert torch.equal(voted(u, transport, False, abstaining=True)[0], torch.where(total > 0, 1.0, -1.0))
     assert torch.equal(lead(u, transport, abstaining=True)[0][0], total)
-
-
-@each("transport", ["two-phase", "all-gather"])
-def test_one_bit_has_no_room_for_those_who_abstain(transport: str) -> None:
-    for ask in (lambda u: voted(u, transport, None, True), lambda u: lead(u, transport, True)):
-        with pytest.raises(UnsupportedError, match="int8-sum"):
-            ask(updates(2, 8))
-
-
-@each("transport", VOTED)
-@each("bad", [math.nan, math.inf])
-def test_no_transport_loses_what_is_not_finite(transport: str, bad: float) -> None:
-    for size in (1, 2, 3, 7):
-        for d in (7, 8, 67):
-            u = updates(size, d)
-            u[size - 1, d // 2] = bad
-            for found in (*voted(u, transport, True), *lead(u, transport)[0]):
-                assert torch.isnan(found).all()
 
 
 @each(("transport", "largest"), [("int8-sum", 127)])

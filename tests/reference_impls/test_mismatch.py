@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -112,37 +111,6 @@ def test_gloo_ranks_that_disagree_are_named_where_torch_compares(monkeypatch: py
 def test_what_torch_says_of_an_absent_rank_is_a_fault_of_a_peer() -> None:
     """Seen on rank 0 with TORCH_DISTRIBUTED_DEBUG=DETAIL after the timeout of the process group."""
     assert of_a_peer(RuntimeError("[Rank 0]: Ranks 1 failed to pass monitoredBarrier in 8000 ms"))
-
-
-@pytest.mark.gloo
-@pytest.mark.full
-def test_a_rank_that_falls_silent_on_gloo_is_named_after_the_timeout() -> None:
-    results = run_ranks(_disagree, 3, "silent", 2.0)
-    for rank in (0, 2):
-        assert results[rank][:2] == ("error", "PeerError"), results[rank]
-        assert "rank 1" in results[rank][2]
-
-
-def _die(rank: int, size: int) -> Any:
-    parameter = torch.nn.Parameter(torch.zeros(10))
-    optimizer = DataParallelOptimizer([("x", parameter)], "allreduce-sgd", lr=0.1, timeout_s=5.0)
-    for step in range(6):
-        if rank == ODD and step == 4:  # beyond the steps that are compared
-            os._exit(7)
-        optimizer.zero_grad()
-        parameter.sum().backward()
-        optimizer.step()
-    return "no error"
-
-
-@pytest.mark.gloo
-@pytest.mark.full
-def test_a_rank_that_dies_on_gloo_ends_the_others_with_a_clear_error() -> None:
-    results = run_ranks(_die, 3, joins=False)
-    assert results[ODD] is None
-    for rank in (0, 2):
-        assert results[rank][:2] == ("error", "PeerError"), results[rank]
-        assert "checkpoint" in results[rank][2]
 
 
 def _different(rank: int, size: int, what: str) -> Any:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithm import Clock
-from reference_impls.algorithms.noloco import NoLoCo
 from reference_impls.collectives import Group
-from reference_impls.errors import UnsupportedError
 from tests.reference_impls.local_training import (
     RATE,
-    D,
     advance,
     cluster,
     equal_on_all_ranks,
     point,
-    sent,
     start,
     trained,
 )
@@ -84,26 +78,3 @@ def test_workers_draw_together(n: int) -> None:
 def test_buckets_meet_the_same_partner() -> None:
     found = [trained("noloco", 5, 9, period=3, bucket_bytes=b) for b in (8, 1 << 20)]
     assert torch.equal(point(found[0], 3), point(found[1], 3))
-
-
-@pytest.mark.parametrize("n", [2, 5])
-def test_a_worker_of_a_pair_sends_two_models(n: int) -> None:
-    ours = trained("noloco", n, 6, period=3)
-    for rank in range(n):
-        for step in range(6):
-            partner = ours.method.algorithm.partner(Clock(Group("world", rank, n), step=step))
-            expected = 2 * 8 * D if step % 3 == 2 and partner is not None else 0
-            assert sum(sent(ours, step, rank).values()) == expected
-
-
-@pytest.mark.parametrize(
-    "options", [{"carrier": "int8"}, {"inner_state": "average"}, {"outer_lr": -1.0}], ids=str
-)
-def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError):
-        cluster("noloco", 2, **options)
-
-
-def test_another_outer_optimizer_is_refused_and_not_passed_over() -> None:
-    with pytest.raises(UnsupportedError, match="heavy-ball"):
-        NoLoCo(outer="nesterov").check(Group("world", 0, 2))

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from reference_impls import SimulatedCluster, create
-from reference_impls.errors import UnsupportedError
+from reference_impls import SimulatedCluster
 from tests.reference_impls.test_apmsqueeze import (
     BETA1,
     BETA2,
     EPS,
     RATE,
     D,
-    error,
     gradient,
     mean_gradient,
     start,
@@ -71,21 +68,6 @@ def test_the_mask_is_where_the_variance_is_nothing() -> None:
     assert own.state(0, "worker_error")[0][dead].abs().max() > 0
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_the_momentum_telescopes_with_padding_that_takes_part(size: int) -> None:
-    own = cluster(size, "one-bit-adam-deepspeed", warmup_steps=4)
-    advance(own, 0, 4)
-    moved = given = torch.zeros(D, dtype=torch.float64)
-    for step in range(4, 20):
-        before = own.state(0, "momentum")[0].clone()
-        advance(own, step, step + 1)
-        moved = moved + own.state(0, "momentum")[0] - BETA1 * before
-        given = given + (1 - BETA1) * mean_gradient(step, size)
-    torch.testing.assert_close(moved, given - error(own), rtol=0, atol=1e-11)
-    pads = torch.stack([own.state(rank, "pad_error")[0]["0"] for rank in range(size)])
-    assert pads.abs().max() > 0  # D = 103 is padded to a multiple of 16 or 32
-
-
 # ---- the freeze that comes by itself -----------------------------------------------------------------------------------
 
 
@@ -116,55 +98,3 @@ def test_it_does_not_freeze_before_the_learning_rate_has_warmed_up() -> None:
     early = frozen_at(lambda step: 1.0, 40, auto_window=5, auto_ratio=0.8)
     assert early is not None
     assert frozen_at(lambda step: 1.0, 60, auto_window=5, auto_ratio=0.8, lr_warmup_steps=31) == 31
-
-
-def test_zeros_and_nan_never_freeze() -> None:
-    assert frozen_at(lambda step: 0.0, 20, auto_window=3) is None
-    assert frozen_at(lambda step: float("nan"), 20, auto_window=3) is None
-
-
-def test_resuming_across_the_freeze_is_to_the_bit() -> None:
-    options = {
-        "freeze": "auto",
-        "auto_window": 5,
-        "auto_ratio": 0.5,
-        "betas": (0.9, 0.5),
-    }
-    whole = cluster(3, **options)
-    kinds = []
-    for step in range(24):
-        advance(whole, step, step + 1)
-        kinds.append(whole.kind)
-    assert set(kinds) == {"warm-up", "compressed"}
-    switch = kinds.index("compressed")
-    for cut in (switch - 1, switch, switch + 1):
-        first, second = cluster(3, **options), cluster(3, **options)
-        advance(first, 0, cut)
-        file = io.BytesIO()
-        torch.save(first.state_dict(), file)
-        file.seek(0)
-        second.load_state_dict(torch.load(file, weights_only=True))
-        advance(second, cut, 24)
-        assert torch.equal(second.parameters(1)[0], whole.parameters(1)[0])
-
-
-def test_kinds_to_time_and_shares() -> None:
-    assert create("one-bit-adam", total_steps=100).algorithm.frozen_from == 15
-    auto = create("one-bit-adam", freeze="auto").algorithm
-    assert set(auto.steady()) == {"warm-up", "compressed"}
-    assert auto.steady() == create("one-bit-adam", warmup_steps=9).algorithm.steady()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"warmup_steps": 0},
-        {"freeze": "later"},
-        {"freeze": "auto", "auto_ratio": 1.5},
-        {"freeze": "auto", "auto_window": 0},
-    ],
-)
-def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError):
-        cluster(2, **options)

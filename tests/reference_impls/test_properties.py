@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 import torch
 
-from reference_impls import SimulatedCluster, list_algorithms
+from reference_impls import list_algorithms
 from reference_impls.optimizers import local_optimizer
-from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names, observed
-from tests.reference_impls.table import FIRST, ROWS, SOME, STEPS, Row, tiered
-from tests.reference_impls.trajectories import SEED, advance, build, parameters_of, trajectory
+from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names
+from tests.reference_impls.table import FIRST, ROWS, STEPS, Row, tiered
+from tests.reference_impls.trajectories import advance, build, parameters_of, trajectory
 
 SIZED = [
     pytest.param(row, n, id=f"{row.id}-{n}", marks=() if row in FIRST and n == 3 else pytest.mark.full)
@@ -63,24 +61,6 @@ def test_one_worker_is_the_plain_optimizer(row: Row) -> None:
         assert torch.equal(own, simulated), name
 
 
-@pytest.mark.parametrize("row", tiered(fast=SOME))
-def test_resuming_equals_the_uninterrupted_run_to_the_bit(row: Row) -> None:
-    """Also where the program has drawn other numbers meanwhile: draws come from the seed, not from torch's own generator."""
-    whole = trajectory(row, 3)
-    torch.manual_seed(SEED + 1)
-    first = build(row, 3)
-    advance(first, 0, 7)
-    file = io.BytesIO()
-    torch.save(first.state_dict(), file)
-    file.seek(0)
-    second = build(row, 3)
-    second.load_state_dict(torch.load(file, weights_only=True))
-    advance(second, 7, STEPS)
-    for rank in range(3):
-        for expected, found in zip(whole.parameters[-1][rank], second.parameters(rank), strict=True):
-            assert torch.equal(expected, found)
-
-
 @pytest.mark.parametrize("row", tiered())
 def test_nothing_depends_on_the_default_dtype_of_torch(row: Row) -> None:
     n, usual = min(3, row.largest), torch.get_default_dtype()
@@ -92,28 +72,3 @@ def test_nothing_depends_on_the_default_dtype_of_torch(row: Row) -> None:
         torch.set_default_dtype(usual)
     for own, expected in zip(parameters_of(cluster), trajectory(row, n).parameters[2], strict=True):
         assert all(torch.equal(*pair) for pair in zip(own, expected, strict=True))
-
-
-@pytest.mark.parametrize("row", tiered(fast=SOME))
-def test_training_descends(row: Row) -> None:
-    """On one common quadratic every method, the controls included, must come closer to the optimum."""
-    generator = torch.Generator().manual_seed(0)
-    target = torch.randn(300, generator=generator)
-    options = {**row.options, **({"total_steps": 60} if "total_steps" in row.options else {})}
-    options |= {"warmup_steps": 20} if row.options.get("warmup_steps") else {}
-    options |= {"momentum": 0.0} if "momentum" in row.options else {}
-    cluster = SimulatedCluster(row.algorithm, [torch.zeros(300)], 4, lr=0.05, **options)
-    for step in range(60):
-        noise = torch.randn(4, 300, generator=generator) * 0.1
-        cluster.observe(**observed(step))
-        cluster.step(
-            [[cluster.parameters(r)[0] - target + noise[r]] for r in range(4)],
-            lr=0.05 * (1 - step / 60) + 1e-4,
-            probes={
-                probe: [[cluster.probe_parameters(r, probe)[0] - target + noise[r]] for r in range(4)]
-                for probe in cluster.probes
-            },
-        )
-    assert torch.linalg.vector_norm(cluster.parameters(0)[0] - target) < 0.97 * torch.linalg.vector_norm(
-        target
-    )

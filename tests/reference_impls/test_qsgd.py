@@ -5,12 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 import torch
 
-from reference_impls.algorithms.cgx import CGX
-from reference_impls.errors import UnsupportedError
-from tests.reference_impls.averages import answers, mean, normal, sent, stepped
+from tests.reference_impls.averages import mean, normal, sent, stepped
 from tests.support import each
 
 UNBIASED: list[tuple[str, dict[str, Any]]] = [
@@ -25,7 +22,6 @@ UNBIASED: list[tuple[str, dict[str, Any]]] = [
     ("cgx", {"smallest": 0}),
     ("cgx", {"smallest": 0, "form": "gather", "bits": 1}),
 ]
-NAMES = ["-".join([name, *map(str, options.values())]) for name, options in UNBIASED]
 VALUES = torch.tensor([1.0, -0.3, 0.77, 0.05, -0.6])
 
 
@@ -90,37 +86,6 @@ def test_bytes(n: int, d: int) -> None:
         found = sent(stepped(name, x, **options))
         each = {"up": (1, n * message, (n - 1) * message), "down": (1, message, (n - 1) * message)}
         assert found == (each if n > 1 else {})
-
-
-@each(("name", "options"), UNBIASED)
-@each(("n", "d"), [(2, 1), (3, 2), (8, 5), (5, 33)])
-def test_few_elements_and_zeros(name: str, options: dict[str, Any], n: int, d: int) -> None:
-    assert mean(name, normal(n, d), **options).isfinite().all()
-    assert mean(name, torch.zeros(n, d), **options).abs().tolist() == [0.0] * d
-
-
-@each(("name", "options"), UNBIASED)
-@each("bad", [math.nan, math.inf])
-def test_what_is_not_finite_on_one_rank_shows_on_all(name: str, options: dict[str, Any], bad: float) -> None:
-    x = normal(3, 50)
-    x[2, 31] = bad
-    assert not answers(stepped(name, x, **options))[:, 31].isfinite().any()
-
-
-@each(("name", "options"), UNBIASED)
-def test_one_worker_rounds_nothing(name: str, options: dict[str, Any]) -> None:
-    x = normal(1, 100)
-    assert torch.equal(mean(name, x, **options), x[0])
-
-
-@each("form", ["gather", "two-phase"])
-@each("name", ["qsgd", "cgx"])
-def test_small_tensors_and_vectors_stay_in_full_precision(name: str, form: str) -> None:
-    sizes = [40, 30, 100]
-    x = normal(4, 170)
-    whole = mean(name, x, sizes, form=form, smallest=35)  # one dimension each: all are vectors
-    torch.testing.assert_close(whole, x.mean(0))
-    assert set(sent(stepped(name, x, sizes, form=form, smallest=35))) == {"small"}
 
 
 class _Shapes:
@@ -210,32 +175,3 @@ def test_nearest_rounding_is_biased_and_stochastic_is_not() -> None:
     random = mean("cgx", rows, rounding="stochastic", **options)[1::3]
     assert set(nearest.tolist()) == {0.0}
     assert abs(float(random.mean()) - 0.3) < 5 * math.sqrt(0.21 / 8000)
-
-
-@each(
-    ("name", "options", "match"),
-    [
-        ("qsgd", {"bits": 1}, "2 to 16"),
-        ("qsgd", {"bits": 17}, "2 to 16"),
-        ("qsgd", {"norm": "l1"}, "norm"),
-        ("qsgd", {"block_size": -1}, "block"),
-        ("qsgd", {"levels": 40000}, "levels"),
-        ("qsgd", {"smallest": -1}, "smallest"),
-        ("qsgd", {"smallest": 5, "granularity": "tensor"}, "granularity"),
-        ("nuqsgd", {"bits": 8}, "2 to 7"),
-        ("cgx", {"bits": 0}, "1 to 8"),
-        ("cgx", {"bits": 9}, "allreduce"),
-        ("cgx", {"rounding": "up"}, "rounding"),
-    ],
-)
-def test_what_is_refused(name: str, options: dict[str, Any], match: str) -> None:
-    with pytest.raises(UnsupportedError, match=match):
-        stepped(name, normal(2, 10), **options)
-
-
-def test_bits_of_the_table() -> None:
-    """ceil(log2(2 s + 1)) + 32 / B for QSGD; b + 64 / B for CGX; as much again on the way back in two phases."""
-    shapes = [(1 << 20,), (1 << 20, 1)]
-    assert CGX(form="gather").wire_bytes(shapes[1:], 2)["compressed"] == (4 + 64 / 512) / 8 * (1 << 20)
-    assert CGX().wire_bytes(shapes[:1], 2)["compressed"] == 4 * (1 << 20)  # a vector, in fp32
-    assert CGX().wire_bytes(shapes[1:], 4)["compressed"] == 2 * 3 / 4 * (4 + 64 / 512) / 8 * (1 << 20)

@@ -90,17 +90,6 @@ def test_the_global_generator_is_not_touched():
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_no_elements():
-    assert Key.of(seed=1, step=2, stage="a").bits(0).shape == (0,)
-
-
-def test_what_is_refused():
-    with pytest.raises(ValueError, match="rank=None"):
-        Key.of(seed=1, step=2, stage="a", rank=-1)
-    with pytest.raises(ValueError, match=r"Key\.of"):
-        Key(torch.zeros(3))
-
-
 def test_fields_do_not_run_into_each_other():
     """ "ab" + "c" is another stream than "a" + "bc"; shared is another than rank 0; no name is the empty name."""
     draw = lambda **fields: Key.of(seed=0, step=0, **fields).words.tolist()  # noqa: E731
@@ -140,42 +129,6 @@ def test_neighbouring_streams_are_independent():
         pairs += int(keep.sum())
         worst = max(worst, float(product[keep].abs().max()))
     assert worst < stats.norm.isf(1e-4 / (2 * pairs))
-
-
-@pytest.mark.parametrize("change", NEIGHBOURS[:3])
-def test_uniform_is_uniform(change):
-    n = 1 << 18
-    u = Key.of(**{**BASE, **change}).uniform(n)
-    assert u.dtype == torch.float32
-    assert float(u.min()) >= 0
-    assert float(u.max()) < 1
-    counts = torch.bincount((u * 256).long(), minlength=256).double()
-    assert stats.chi2.sf(float(((counts - n / 256) ** 2 / (n / 256)).sum()), 255) > 1e-5
-    assert abs(float(u.double().mean()) - 0.5) < 5 * (1 / 12 / n) ** 0.5
-    assert abs(float(u.double().var()) - 1 / 12) < 5 * (1 / 180 / n) ** 0.5
-
-
-def test_pairs_of_neighbours_fill_the_square():
-    n = 1 << 18
-    u = (Key.of(**BASE).uniform(2 * n) * 32).long()
-    counts = torch.bincount(u[0::2] * 32 + u[1::2], minlength=1024).double()
-    assert stats.chi2.sf(float(((counts - n / 1024) ** 2 / (n / 1024)).sum()), 1023) > 1e-5
-
-
-@pytest.mark.parametrize("bit", range(32))
-def test_every_bit_is_fair(bit):
-    n = 1 << 16
-    ones = int(((Key.of(**BASE).bits(n) >> bit) & 1).sum())
-    assert abs(ones - n / 2) < 5 * (n / 4) ** 0.5
-
-
-def test_one_bit_of_the_index_moves_half_of_the_output():
-    key = Key.of(**BASE)
-    word = key.bits(4096)
-    for distance in (1, 2, 64, 1 << 20):
-        difference = torch.tensor(unsigned(word ^ key.at(distance).bits(4096)))
-        moved = sum((difference >> b & 1).double().mean() for b in range(32))
-        assert abs(float(moved) - 16) < 0.3
 
 
 def test_a_shard_draws_by_step_rank_and_place_in_the_model() -> None:

@@ -60,30 +60,6 @@ def test_a_typo_gets_the_nearest_match() -> None:
         create("allreduce", optimizer="adamww")
 
 
-@each(
-    ("name", "world_size", "options", "match"),
-    [
-        ("lion-cub-pbit", 8, {"bits": 4}, "use more bits"),
-        ("lion-cub-pbit", 128, {"bits": 8}, "use more bits"),
-        ("lion-cub-pbit", 4, {"bits": 7}, "bits must be"),
-        ("distributed-lion-mavo", 4, {"tie_policy": "alternat"}, "alternate"),
-        ("lion-cub-1bit", 4, {"momentum_sync": "sometimes"}, "never"),
-        ("global-qsgd", 4, {"bits": 17}, "bits"),
-        ("global-qsgd", 8, {"bits": 4}, "use more bits"),
-        ("apmsqueeze", 4, {}, "total_steps"),
-        ("local-sgd", 4, {"period": 0}, "at least 1"),
-        ("qsr-sgd", 4, {"alpha": -1.0}, "alpha"),
-        ("allreduce-sgd", 0, {}, "world_size"),
-        ("control-no-communication", 4, {}, "total_steps"),
-    ],
-)
-def test_impossible_options_are_refused_at_once(
-    name: str, world_size: int, options: dict, match: str
-) -> None:
-    with pytest.raises((UnsupportedError, ValueError), match=match):
-        SimulatedCluster(name, [torch.zeros(10)], world_size, **options)
-
-
 @pytest.fixture
 def _plugins_of_the_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test loads is unknown to the tests after it, and to the processes that they start."""

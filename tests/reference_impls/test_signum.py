@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.errors import UnsupportedError
 
 D, N, LR = 50, 5, 0.1
 
@@ -36,13 +35,6 @@ def test_signsgd_moves_by_the_majority_of_signs() -> None:
     assert torch.equal(train(cluster("signsgd", weight_decay=0.2)), x)
 
 
-def test_the_average_of_signs() -> None:
-    x = torch.ones(D, dtype=torch.float64)
-    for step in range(12):
-        x = x - LR * gradients(step).sign().sum(0) / N
-    torch.testing.assert_close(train(cluster("signsgd", vote="average")), x, rtol=0, atol=1e-14)
-
-
 def test_signum_votes_with_momenta_that_stay_local() -> None:
     trained = cluster("signum", momentum=0.7)
     x, m = torch.ones(D, dtype=torch.float64), torch.zeros(N, D, dtype=torch.float64)
@@ -61,42 +53,9 @@ def test_signum_is_distributed_lion_with_equal_betas(beta: float) -> None:
         assert torch.equal(train(cluster("signsgd")), lion)
 
 
-@pytest.mark.parametrize("transport", ["two-phase", "all-gather", "int8-sum", "fp32-sum"])
-@pytest.mark.parametrize("vote", ["majority", "average"])
-def test_transports_answer_the_same_bits(transport: str, vote: str) -> None:
-    assert torch.equal(
-        train(cluster("signum", n=4, transport=transport, vote=vote)),
-        train(cluster("signum", n=4, vote=vote)),
-    )
-
-
-def test_a_parameter_that_nobody_has_a_gradient_for_stays_about_where_it_is() -> None:
-    trained = cluster("signsgd", n=2)
-    for _ in range(400):
-        trained.step([[torch.zeros(D, dtype=torch.float64)]] * 2)
-    drift = (trained.parameters(0)[0] - 1) / LR
-    assert drift.abs().max() < 5 * 400**0.5  # 5 standard deviations of a fair coin
-    assert abs(float(drift.mean())) < 5 * (400 / D) ** 0.5
-
-
 def test_what_is_sent() -> None:
     """One bit up, one down, and one vote more that says whether anything is finite: 2 (n-1)/n ceil((d+1) / 8n) 8n bits."""
     trained = cluster("signsgd", n=4)
     train(trained, 1)
     sent = trained.ledger.frame()["wire_bytes"].sum()
     assert sent == 2 * 3 / 4 * 8 == create("signsgd").algorithm.wire_bytes([(D,)], 4)["step"]
-
-
-@pytest.mark.parametrize("algorithm", ["signsgd", "signum"])
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_shows_on_all_ranks(algorithm: str, bad: float) -> None:
-    trained = cluster(algorithm)
-    own = gradients(0)
-    own[2, 3] = bad
-    trained.step([[g] for g in own])
-    assert all(not torch.isfinite(trained.parameters(r)[0]).all() for r in range(N))
-
-
-def test_an_unknown_vote_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="majority"):
-        cluster("signsgd", vote="mean")

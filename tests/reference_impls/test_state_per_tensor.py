@@ -14,7 +14,7 @@ from torch import Tensor
 from reference_impls import SimulatedCluster
 from reference_impls.algorithm import Algorithm, Shard, Slot, View, per_rank, per_tensor
 from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import LayoutError, UnsupportedError
+from reference_impls.errors import LayoutError
 from reference_impls.registry import Method
 from tests.reference_impls.problem import LR, Net, gradients, names
 
@@ -84,17 +84,6 @@ def through_a_file(state: dict[str, Any]) -> Any:
     return torch.load(file, weights_only=True)
 
 
-def test_the_shape_is_asked_for_every_parameter_and_none_means_no_state() -> None:
-    cluster = build()
-    shards = cluster.state(1, "columns")
-    assert len(shards) > 1
-    found = {name: tuple(x.shape) for shard in shards for name, x in shard.items()}
-    assert found == {"first": (7, 2), "second": (13, 2)}
-    assert all((x == 0.5).all() for shard in shards for x in shard.values())
-    own = {name: tuple(x.shape) for shard in cluster.state(1, "own") for name, x in shard.items()}
-    assert own == dict.fromkeys(names(), (SIZE,))
-
-
 @pytest.mark.parametrize("buckets", [(256, 256), (256, 1 << 20), (1 << 20, 128)])
 def test_a_checkpoint_goes_on_to_the_bit_under_any_bucket_size(buckets: tuple[int, int]) -> None:
     whole, first = build(buckets[0]), build(buckets[0])
@@ -112,16 +101,6 @@ def test_a_checkpoint_goes_on_to_the_bit_under_any_bucket_size(buckets: tuple[in
             assert all(torch.equal(merged[0][k], merged[1][k]) for k in merged[0])
     counts = {k: v for s in second.state(2, "own") for k, v in s.items()}
     assert all(v.tolist() == [0, 0, 8] for v in counts.values())
-
-
-def test_a_checkpoint_holds_copies() -> None:
-    cluster = build()
-    advance(cluster, 0, 2)
-    state = cluster.state_dict()["workers"][0]["slots"]["columns"]["tensors"]
-    before = {name: x.clone() for name, x in state.items()}
-    advance(cluster, 2, 4)
-    assert all(torch.equal(state[name], before[name]) for name in before)
-    assert any(not torch.equal(x, before[n]) for s in cluster.state(0, "columns") for n, x in s.items())
 
 
 def _state() -> tuple[SimulatedCluster, dict[str, Any]]:
@@ -173,8 +152,3 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(spoil: An
     for slot in ("columns", "own"):
         for name, x in after["slots"][slot]["tensors"].items():
             assert torch.equal(x, before["slots"][slot]["tensors"][name])
-
-
-def test_state_per_tensor_cannot_be_owned() -> None:
-    with pytest.raises(UnsupportedError, match="per tensor is replicated or per_rank"):
-        per_tensor("owned", _columns)  # type: ignore[arg-type]

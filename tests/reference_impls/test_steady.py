@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -66,11 +65,6 @@ STEPPING = [row for row in ROWS if row not in LOCAL]
 CASES = [(row, kind) for row in STEPPING for kind in method(row).algorithm.steady()]
 
 
-def test_the_table_has_methods_of_both_sorts_and_several_kinds() -> None:
-    assert len(LOCAL) >= 4
-    assert {kind for _, kind in CASES} >= {"step", "sync", "measure", "warm-up", "compressed"}
-
-
 @pytest.mark.parametrize("row", tiered(STEPPING, SOME))
 def test_every_kind_of_step_that_comes_is_there(row: Row) -> None:
     assert set(trajectory(row, SIZE).kinds) == set(method(row).algorithm.steady())
@@ -129,88 +123,6 @@ def test_local_updates_are_timed_by_whole_rounds(row: Row) -> None:
             assert stages - {()} == {step}
 
 
-def step_of(algorithm: str, kind: str = "step", **options: Any) -> Algorithm:
-    return create(algorithm, **options).algorithm.steady()[kind]
-
-
-def test_what_differs_in_when_alone_is_one_configuration() -> None:
-    lion = [
-        {"momentum_sync": "never"},
-        {"momentum_sync": "periodic", "sync_every": 50},
-        {"momentum_sync": "periodic", "sync_every": 10},
-        {"momentum_sync": "doubling", "sync_doubling": 2.0},
-        {"momentum_sync": "selective", "sync_fraction": 0.5, "sync_measure_every": 7},
-    ]
-    assert len({step_of("lion-cub-1bit", **options) for options in lion}) == 1
-    assert len({step_of("lion-cub-1bit", "sync", **options) for options in lion[1:4]}) == 1
-    budgets = [{}, {"total_steps": 100}, {"total_steps": 2000, "warmup_fraction": 0.3}, {"warmup_steps": 6}]
-    assert len({step_of("apmsqueeze", "compressed", **options) for options in budgets}) == 1
-    assert len({step_of("apmsqueeze", "warm-up", norm=norm) for norm in ("l1", "l2")}) == 1
-    rules = [("local-sgd", {"period": 3}), ("local-sgd", {"total_steps": 9}), ("qsr-sgd", {"alpha": 1.0})]
-    assert len({step_of(name, "round-4", **options) for name, options in rules}) == 1
-
-
-_LION_WHEN = {"momentum_sync", "sync_every", "sync_doubling", "sync_measure_every"}
-_ADAM_WHEN = {"warmup_steps", "warmup_fraction", "total_steps", "lr_warmup_steps"}
-MAY_DIFFER = {  # kind -> options that a step of this kind does not read, or that only decide when it comes
-    "step": _LION_WHEN | {"sync_fraction"},
-    "sync": _LION_WHEN,
-    "measure": _LION_WHEN,
-    "warm-up": _ADAM_WHEN | {"compressor", "norm", "scale"},
-    "compressed": _ADAM_WHEN,
-}
-UNUSUAL: list[tuple[str, dict[str, Any]]] = [
-    ("lion-cub-1bit", {"momentum_sync": "selective", "sync_fraction": 0.7, "sync_every": 3,
-                       "sync_measure_every": 5}),
-    ("lion-cub-pbit", {"momentum_sync": "periodic", "bits": 6, "scale": "l0", "gain": 0.3,
-                       "form": "two-phase-sign", "levels": "code", "shared_scale": True,
-                       "local_clip_norm": 2.0}),
-    ("apmsqueeze", {"total_steps": 90, "warmup_fraction": 0.2, "lr_warmup_steps": 9, "compressor": "none",
-                    "norm": "l1", "scale": "shard", "initial_variance": 0.5}),
-    ("global-qsgd", {"dithering": "exponential", "norm": "l2", "scale": "block", "block_size": 64, "form": "tree",
-                     "optimizer": "adamw"}),
-    ("control-random-k", {"fraction": 0.3, "optimizer": "lion"}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "options"), UNUSUAL, ids=[name for name, _ in UNUSUAL])
-def test_options_that_a_step_reads_are_kept(name: str, options: dict[str, Any]) -> None:
-    own = create(name, **options).algorithm
-    for field in dataclasses.fields(own):
-        if field.name in options:
-            assert getattr(own, field.name) != field.default  # else it could not be told from one put back
-    for kind, steady in own.steady().items():
-        assert type(steady) is type(own)
-        for field in dataclasses.fields(own):
-            if field.name not in MAY_DIFFER[kind]:
-                assert getattr(steady, field.name) == getattr(own, field.name), (kind, field.name)
-
-
-def test_what_differs_in_the_work_of_a_step_stays_apart() -> None:
-    assert step_of("distributed-lion-mavo") != step_of("distributed-lion-mavo", tie_policy="zero")
-    assert step_of("lion-cub-pbit", bits=4) != step_of("lion-cub-pbit", bits=8)
-    some, more = ({"momentum_sync": "selective", "sync_fraction": share} for share in (0.1, 0.9))
-    assert step_of("lion-cub-1bit", "measure", **some) != step_of("lion-cub-1bit", "measure", **more)
-    assert step_of("apmsqueeze", "compressed", norm="l1") != step_of("apmsqueeze", "compressed", norm="l2")
-    assert step_of("global-qsgd", bits=8) != step_of("global-qsgd", bits=16)
-    assert step_of("local-sgd", "round-4") != step_of("local-adamw", "round-4")
-
-
-@pytest.mark.parametrize(
-    ("options", "kinds"),
-    [
-        ({}, {"warm-up", "compressed"}),
-        ({"warmup_steps": 0}, {"compressed"}),
-        ({"warmup_steps": 0, "lr_warmup_steps": 3}, {"warm-up", "compressed"}),
-        ({"total_steps": 100, "warmup_fraction": 0.0}, {"compressed"}),
-        ({"total_steps": 100, "warmup_fraction": 1.0}, {"warm-up"}),
-        ({"total_steps": 100, "warmup_steps": 99}, {"warm-up", "compressed"}),
-    ],
-)
-def test_a_kind_that_never_comes_is_not_timed(options: dict[str, Any], kinds: set[str]) -> None:
-    assert set(create("apmsqueeze", **options).algorithm.steady()) == kinds
-
-
 @pytest.mark.parametrize("mode", ["never", "periodic", "doubling", "selective"])
 def test_the_kinds_of_a_synchronisation_rule_are_those_that_come(mode: str) -> None:
     for every in (1, 2, 3, 4, 6):
@@ -222,13 +134,3 @@ def test_the_kinds_of_a_synchronisation_rule_are_those_that_come(mode: str) -> N
                 clock.step = step
                 found.add(rule.kind(clock))
             assert set(rule.kinds()) == found, rule
-
-
-def test_a_configured_method_trains_like_the_name_and_options() -> None:
-    """What a session rebuilds from a steady configuration is a method like any other."""
-    own = create("lion-cub-1bit", momentum_sync="never", weight_decay=0.2)
-    rebuilt = Method(own.name, own.algorithm.steady()["step"], own.hyperparameters)
-    a, b = cluster(own), cluster(rebuilt)
-    kinds_of(a, 5)
-    kinds_of(b, 5)
-    assert all((x == y).all() for x, y in zip(a.parameters(1), b.parameters(1), strict=True))

@@ -32,7 +32,7 @@ METHODS: dict[str, Method] = {
 METHODS["in-the-background"] = Method("in-the-background", Delayed(2), {})  # exchanges over several steps
 IN_FULL = METHODS.keys() - {*OVER_GLOO, *MORE, "in-the-background"}
 """They ask a process group for nothing that the others do not, and what a silent block puts back is a checkpoint's state, which
-`test_properties.py` holds against one row of every kind in the fast tier, against every method in the full one."""
+`test_conformance.py` holds against one row of every kind in the fast tier, against every method in the full one."""
 
 
 def _optimizer(model: Net, method: Method) -> DataParallelOptimizer:
@@ -251,22 +251,6 @@ def test_training_goes_on_after_a_silent_block_that_broke_off(row: Row, ending: 
 
 
 @pytest.mark.usefixtures("one_rank")
-def test_learning_rates_and_what_was_observed_are_as_before() -> None:
-    model, optimizer = _started(SOME[0])
-    optimizer.observe(loss=1.0)
-    before = [dict(group, params=None) for group in optimizer.param_groups]
-    with optimizer.without_communication():
-        optimizer.observe(loss=9.0)
-        _train(model, optimizer, 0, 2, 4)
-        assert optimizer.param_groups[0]["lr"] != before[0]["lr"]
-    assert [dict(group, params=None) for group in optimizer.param_groups] == before
-    assert optimizer._worker.clock.observed["loss"] == 1.0
-    assert (
-        optimizer.param_groups is optimizer._worker.optimizer.param_groups
-    )  # schedulers still reach the method
-
-
-@pytest.mark.usefixtures("one_rank")
 @some_rows
 def test_a_traced_block_that_broke_off_measures_no_longer(row: Row) -> None:
     model, optimizer = _started(row)
@@ -280,30 +264,6 @@ def test_a_traced_block_that_broke_off_measures_no_longer(row: Row) -> None:
     plain, other = _started(row)
     _train(plain, other, 0, 2, 9)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
-
-
-@pytest.mark.usefixtures("one_rank")
-@pytest.mark.parametrize("name", ["lion-cub-1bit-selective", "apmsqueeze", "local-adamw"])
-def test_a_steady_configuration_is_trained_like_any_method(name: str) -> None:
-    """What a session does: the same name and hyper-parameters, another configuration."""
-    method = METHODS[name]
-    for kind, algorithm in method.algorithm.steady().items():
-        model = Net()
-        optimizer = _optimizer(model, Method(method.name, algorithm, method.hyperparameters))
-        assert optimizer.method.algorithm == algorithm
-        assert optimizer.param_groups[0]["betas"] == method.hyperparameters["betas"]
-        assert {kind, "average"} & set(_train(model, optimizer, 0, 0, 4)) or kind in ("round-16", "round-64")
-        optimizer.release()
-
-
-@pytest.mark.usefixtures("one_rank")
-def test_silent_steps_can_be_traced() -> None:
-    model, optimizer = _started(SOME[0])
-    with optimizer.without_communication(), optimizer.traced() as trace:
-        _train(model, optimizer, 0, 2, 5)
-    assert trace.steps == 3
-    assert trace.seconds["update"] > 0
-    assert _train(model, optimizer, 0, 2, 4) == ["step", "step"]
 
 
 @pytest.mark.usefixtures("one_rank")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.algorithm import Algorithm, Shard, Traits
+from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.registry import Method
 from tests.reference_impls.problem import Net, observed
 from tests.reference_impls.table import FIRST, ROWS, SOME, STEPS, Row, tiered
@@ -25,17 +25,6 @@ SAID = [row for row in ROWS if row.algorithm not in NOT_YET]
 
 def algorithm(row: Row) -> Algorithm:
     return create(row.algorithm, **row.options).algorithm
-
-
-def test_every_method_says_its_traits() -> None:
-    silent = set()
-    for row in ROWS:
-        try:
-            assert isinstance(algorithm(row).traits(), Traits)
-            algorithm(row).wire_bytes(SHAPES, 2)
-        except NotImplementedError:
-            silent.add(row.algorithm)
-    assert silent == NOT_YET
 
 
 # ---- bytes ---------------------------------------------------------------------------------------------------------
@@ -91,16 +80,6 @@ def test_bytes_are_as_said(row: Row, n: int) -> None:
         else:
             assert sum(steps) / len(steps) == pytest.approx(cost, rel=1e-9, abs=1e-6)
         assert n > 1 or cost in (0, (0, 0))
-
-
-@pytest.mark.parametrize("row", tiered(SAID))
-def test_what_is_timed_costs_what_was_said(row: Row) -> None:
-    """A kind of step costs the same in its steady configuration: those differ in *when* alone."""
-    own = algorithm(row)
-    said = own.wire_bytes(SHAPES, 3)
-    for kind, steady in own.steady().items():
-        if not kind.startswith("round-"):
-            assert steady.wire_bytes(SHAPES, 3)[kind] == said[kind]
 
 
 # ---- bias ----------------------------------------------------------------------------------------------------------
@@ -223,18 +202,3 @@ def test_bias_is_as_said(row: Row, count: int) -> None:
     assert answers.shape == (count, TOTAL)
     unbiased = not refuted(answers, mean, classes)
     assert unbiased == algorithm(row).traits().unbiased
-
-
-def test_the_test_of_bias_sees_a_bias_and_no_bias() -> None:
-    grads, classes = fixed_gradients(1)
-    mean = torch.cat([x.reshape(-1) for x in grads[0]]).to(torch.float64)
-    generator = torch.Generator().manual_seed(0)
-    kept = torch.rand(DRAWS, TOTAL, generator=generator) < 0.1
-    assert not refuted(torch.where(kept, mean / 0.1, 0.0), mean, classes)
-    assert refuted(torch.where(kept, mean, 0.0), mean, classes)
-    assert refuted(torch.where(kept, mean / 0.12, 0.0), mean, classes)
-    assert not refuted(mean.expand(DRAWS, -1), mean, classes)
-    one = mean.expand(DRAWS, -1).clone()
-    one[:, 7] += 0.1
-    assert refuted(one, mean, classes)
-    assert refuted(torch.full_like(one, torch.nan), mean, classes)

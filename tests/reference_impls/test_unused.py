@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.errors import UnsupportedError
 from tests.reference_impls.problem import LR, Net, names, observed
-from tests.reference_impls.table import FIRST, ROWS, SOME, Row, tiered
+from tests.reference_impls.table import FIRST, SOME, Row, tiered
 
 UNUSED = names().index("unused")
 SIZE = 3
@@ -59,11 +58,6 @@ def test_asked_for_it_counts_as_zeros_which_one_bit_cannot_say(name: str) -> Non
     assert "unused" not in set(cluster.ledger.frame(0).kind)
 
 
-def test_another_word_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="stay or zeros, got 'freeze'"):
-        build(ROWS[0], unused="freeze")
-
-
 @pytest.mark.parametrize("row", tiered(FIRST, SOME))
 def test_where_all_are_used_nothing_is_sent_for_it_and_no_bit_differs(row: Row) -> None:
     clusters = [build(row, unused=unused) for unused in ("stay", "zeros")]
@@ -93,18 +87,6 @@ def test_it_is_trained_from_its_first_gradient_on_any_rank(name: str) -> None:
         "not in the first step, and not after the answer is known to be none"
     )
     assert asked.payload_bytes.tolist() == [1, 1, 1]
-
-
-def test_what_is_unused_is_kept_in_a_checkpoint() -> None:
-    row = next(row for row in FIRST if row.algorithm == "lion-cub-1bit")
-    whole, resumed = build(row), build(row)
-    advance(whole, 0, 3)
-    resumed.load_state_dict(whole.state_dict())
-    for cluster in (whole, resumed):
-        advance(cluster, 3, 6)
-    for rank in range(SIZE):
-        pairs = zip(whole.parameters(rank), resumed.parameters(rank), strict=True)
-        assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_local_steps_ask_nothing_and_averages_bring_what_one_rank_has_trained() -> None:

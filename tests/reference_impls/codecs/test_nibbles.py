@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 
 from reference_impls.codecs import nibbles
@@ -49,18 +48,3 @@ def test_bytes_add_up(n):
     out = torch.empty(67, dtype=torch.int32)
     nibbles.unpack(wire, out)
     assert torch.equal(out, values.sum(0, dtype=torch.int32))
-
-
-def test_rows_pack_as_they_would_alone():
-    values = counters(3, 2, 67)
-    assert torch.equal(
-        packed(values), torch.stack([torch.stack([packed(v) for v in rows]) for rows in values])
-    )
-    out = torch.empty_like(values)
-    nibbles.unpack(packed(values), out)
-    assert torch.equal(out, values)
-
-
-def test_a_wrong_wire_is_refused():
-    with pytest.raises(ValueError, match="5 bytes"):
-        nibbles.pack(counters(9), torch.empty(4, dtype=torch.uint8))

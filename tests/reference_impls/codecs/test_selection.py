@@ -12,8 +12,7 @@ from torch import Tensor
 
 from reference_impls import buffers
 from reference_impls.codecs import candidates, selection
-from reference_impls.codecs.selection import kept, largest, largest_magnitudes, magnitude, taken
-from tests.support import each
+from reference_impls.codecs.selection import kept, largest, largest_magnitudes, magnitude
 
 
 def by_definition(order: Tensor, k: int) -> Tensor:
@@ -112,20 +111,6 @@ def _random_shape_share_and_ties(seed: int) -> None:
     assert torch.equal(largest(order, k), by_definition(order, k))
 
 
-def test_the_extremes_of_integers_are_integers_like_any_other() -> None:
-    order = torch.zeros(2, 40_000, dtype=torch.int32)
-    order[0, ::7], order[1, ::5] = -(1 << 31), (1 << 31) - 1
-    for k in (1, 100, 400, 2000, 10_000, 39_999):
-        assert torch.equal(largest(order, k), by_definition(order, k))
-
-
-@each("step", [1, 2])
-def test_what_lies_apart_in_memory_is_selected_as_a_copy_is(step: int) -> None:
-    x = normal(4, 80_000)[:, 1:70_001:step]
-    assert torch.equal(largest_magnitudes(x, 300), by_definition(magnitude(x), 300))
-    assert torch.equal(largest_magnitudes(x.T, 2), by_definition(magnitude(x.T), 2))
-
-
 @pytest.mark.compiled
 @pytest.mark.full
 def test_compiled_passes_equal_eager_ones_to_the_bit() -> None:
@@ -145,13 +130,6 @@ def test_compiled_passes_equal_eager_ones_to_the_bit() -> None:
         assert torch.equal(found, expected)
         bits = (found.unsqueeze(-2) >> torch.arange(32, dtype=torch.int32).unsqueeze(-1)) & 1
         assert torch.equal(bits.flatten(-2) == 1, rows > bound)
-
-
-def test_what_stands_at_places() -> None:
-    for shape in ((50,), (3, 50), (2, 70_000)):
-        x = normal(*shape)
-        places = by_definition(magnitude(x), 13)
-        assert torch.equal(taken(x, places), x.gather(-1, places))
 
 
 @pytest.mark.compiled

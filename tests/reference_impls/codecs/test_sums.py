@@ -45,12 +45,6 @@ def test_the_documented_order(d):
     assert fixed_mean(x).item() == (np.float32(tree(x.tolist())) / np.float32(max(d, 1))).item()
 
 
-def test_the_tree_matters():
-    """This data has another sum in another order: the comparison above can fail."""
-    x = torch.randn(9000, generator=torch.Generator().manual_seed(0)) * 1e3
-    assert fixed_sum(x).item() != float(np.cumsum(x.numpy(), dtype=np.float32)[-1])
-
-
 @pytest.mark.full
 def test_rows_and_threads():
     x = torch.randn(3, 2, 5000, generator=torch.Generator().manual_seed(1))
@@ -62,13 +56,6 @@ def test_rows_and_threads():
     two = fixed_sum(big)
     torch.set_num_threads(threads)
     assert torch.equal(one, two)
-
-
-@each("bad", [math.nan, math.inf])
-def test_not_finite_comes_through(bad):
-    x = torch.ones(3000)
-    x[1234] = bad
-    assert not fixed_sum(x).isfinite()
 
 
 @each("d", [d for d in LENGTHS if d])
