@@ -12,7 +12,6 @@ from torch import Tensor
 from reference_impls import SimulatedCluster
 from reference_impls.schedules.bits import (
     factor_for,
-    levels,
     nominal_bits,
     wanted_levels,
     whole_bits,
@@ -46,59 +45,6 @@ def test_more_norm_and_less_time_never_mean_fewer_bits() -> None:
         ]
         assert found == sorted(found)
         assert (len(set(found)) == 1) == (alpha == 1)
-
-
-def spent(wanted: list[float]) -> float:
-    return sum(nominal_bits(s) for s in wanted)
-
-
-def best(weights: list[float], budget: float) -> list[float]:
-    """Levels of least sum weight / s^2 for the budget: s^3 / (s + 1) proportional to the weight, by bisection."""
-
-    def at(log_scale: float) -> list[float]:
-        found = []
-        for weight in weights:
-            low, high = 1e-9, 1e12
-            for _ in range(100):
-                middle = math.sqrt(low * high)
-                low, high = (
-                    (middle, high)
-                    if middle**3 / (middle + 1) < weight * math.exp(log_scale)
-                    else (low, middle)
-                )
-            found.append(low)
-        return found
-
-    low, high = -60.0, 60.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if spent(at(middle)) < budget else (low, middle)
-    return at(low)
-
-
-@each(("average", "worse"), [(3.0, 1.03), (4.5, 1.005), (8.0, 1.0001)])
-def test_the_rule_is_the_optimum_for_many_levels(average: float, worse: float) -> None:
-    """Closed form against the exact condition of optimality and against fixed bits, for norms that fall by e^3."""
-    count = 40
-    norms = [math.exp(-3 * t / count) for t in range(count)]
-    low, high = 1e-3, 1e9
-    for _ in range(100):
-        middle = math.sqrt(low * high)
-        low, high = (
-            (middle, high)
-            if spent([wanted_levels(middle, g) for g in norms]) < average * count
-            else (low, middle)
-        )
-    rule = [wanted_levels(low, g) for g in norms]
-    fixed = [2 ** (average - 1) - 1] * count
-    exact = best([g * g for g in norms], average * count)
-    noise = {
-        name: sum(g * g / s**2 for g, s in zip(norms, found, strict=True))
-        for name, found in (("rule", rule), ("fixed", fixed), ("exact", exact))
-    }
-    assert spent(exact) == pytest.approx(average * count, rel=1e-6)
-    assert noise["exact"] * (1 - 1e-9) <= noise["rule"] <= worse * noise["exact"]
-    assert noise["fixed"] > 1.2 * noise["rule"]
 
 
 @each("bits", [2.5, 4.5, 7.0])
@@ -146,23 +92,6 @@ def test_the_norm_is_that_of_the_mean_over_the_whole_model_and_before_clipping()
         assert counters[0] == counters[1]
         assert counters[0]["norm"] == pytest.approx(expected, rel=1e-6)
         assert len(members._workers[0].shards) == 2
-
-
-@each("norm", ["linf", "l2"])
-def test_exact_variance(norm: str) -> None:
-    """Sum over coordinates of p (1 - p) (N / s)^2, over the n^2 of a mean of n messages."""
-    n, bits, d, draws = 2, 4, 40, 200
-    g, s = normal(n, d), levels(bits)
-    scale = g.abs().amax(1) if norm == "linf" else g.norm(dim=1)
-    p = (g.abs() / scale[:, None] * s).frac()
-    expected = float((p * (1 - p) * (scale[:, None] / s) ** 2).sum()) / n**2
-    lost = []
-    for seed in range(draws):
-        members = cluster("dq-sgd", n, d, min_bits=bits, max_bits=bits, norm=norm, seed=seed)
-        members.step([[row] for row in g])
-        lost.append(float((members.parameters(0)[0] + g.mean(0)).square().sum()))
-    found = torch.tensor(lost, dtype=torch.float64)
-    assert abs(float(found.mean()) - expected) < 5 * float(found.std()) / math.sqrt(draws)
 
 
 def test_adaqs_adds_bits_when_gradients_stop_to_agree() -> None:

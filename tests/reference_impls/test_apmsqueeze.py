@@ -78,23 +78,6 @@ def test_without_compression_it_is_momentum_in_a_frozen_metric(size: int) -> Non
     assert float(error(trained).abs().max()) == 0
 
 
-@pytest.mark.parametrize("size", [2, 3, 5, 8])
-@pytest.mark.parametrize(("norm", "scale"), [("l2", "chunk"), ("l1", "shard")])
-def test_the_momentum_telescopes(size: int, norm: str, scale: str) -> None:
-    """sum_t (m_t - b1 m_(t-1)) = (1 - b1) sum_t mean g_t + E_0 - E_T, the errors starting at 0 at the switch."""
-    warmup, steps = 5, 30
-    trained = cluster(size, warmup_steps=warmup, norm=norm, scale=scale)
-    advance(trained, 0, warmup)
-    assert float(error(trained).abs().max()) == 0
-    moved = given = torch.zeros(D, dtype=torch.float64)
-    for step in range(warmup, steps):
-        before = trained.state(0, "momentum")[0].clone()
-        advance(trained, step, step + 1)
-        moved = moved + trained.state(0, "momentum")[0] - BETA1 * before
-        given = given + (1 - BETA1) * mean_gradient(step, size)
-    torch.testing.assert_close(moved, given - error(trained), rtol=0, atol=1e-11)
-
-
 @pytest.mark.parametrize("compressor", ["sign", "none"])
 def test_coordinates_without_variance_are_not_moved(compressor: str) -> None:
     """scale / eps would throw them away: 1e5 rates in one step."""

@@ -465,18 +465,6 @@ def test_parameters_that_ddp_and_hook_do_not_share_are_named(ranks: Callable[[in
         assert saved[0] == "UsageError"
 
 
-def _disagreeing(rank: int, size: int) -> Any:
-    return _message(lambda: ddp_hook("qsgd", nn.Linear(4, 4), bits=4 + rank, timeout_s=20))
-
-
-@pytest.mark.gloo
-def test_ranks_with_other_options_are_named(ranks: Callable[[int], Ranks]) -> None:
-    for kind, message in _two(ranks)(_disagreeing):
-        assert kind == "MismatchError", message
-        assert "bits=4" in message
-        assert "bits=5" in message
-
-
 def test_without_a_process_group_the_error_says_so() -> None:
     assert not dist.is_initialized()
     with pytest.raises(UsageError, match="init_process_group"):

@@ -68,27 +68,6 @@ def test_the_rule_written_down_gives_the_same(nesterov, granularity, clip):
         torch.testing.assert_close(slot(workers, n, "velocity"), v, rtol=0, atol=1e-9)
 
 
-def test_local_accumulation_of_momentum_equals_dense_momentum_between_two_sendings():
-    """What momentum correction is for: a coordinate sent every T-th step has then received all its velocities."""
-    n, d, m = 2, 10, 0.9
-    workers = cluster("dgc", n, [d], lr=1.0, ratio=0.1, momentum=m)
-    g = torch.full((n, d), 1 / 1024, dtype=torch.float64)
-    g[:, 0] = 64.0  # always sent
-    start = workers.parameters(0)[0].clone()
-    for _ in range(5):
-        advance(workers, g, [d])
-    g[:, 0] = 0
-    g[:, 7] = 8.0  # sent now, for the first time
-    moved = start - advance(workers, g, [d])
-    u = v = 0.0
-    for t in range(6):
-        u = m * u + (1 / 1024 if t < 5 else 8.0)
-        v += u
-    assert float(moved[7]) == pytest.approx(v, abs=1e-6)
-    assert float(slot(workers, n, "momentum")[0, 7]) == 0
-    assert float(moved[1]) == 0
-
-
 def test_the_warm_up_falls_as_in_the_paper():
     method = DGC(ratio=0.001, warmup_steps=8, warmup_stages=4)
     shares = [method.share(t) for t in range(10)]

@@ -108,15 +108,6 @@ def test_all_ranks_at_the_maximum_do_not_overflow(n, options):
         assert float((got / 1.7).abs().max()) <= 2 ** head_room(n) / n * 1.000001
 
 
-def test_the_worked_example_with_two_of_three_levels_in_use():
-    """n = 3 and 4 bits make s = 2: 3, -1, 0 give codes 2, -1 or 0 (two thirds to one), 0; the mean is 2/3."""
-    draws = 20_000
-    got = mean(torch.tensor([3.0, -1.0, 0.0])[:, None].expand(3, draws).clone(), bits=4)
-    low, high = (torch.tensor(v) * torch.tensor(3.0) / 6 for v in (1.0, 2.0))
-    assert set(got.tolist()) == {low.item(), high.item()}
-    assert abs(float((got == low).double().mean()) - 2 / 3) < 5 * math.sqrt(2 / 9 / draws)
-
-
 @each("options", [STANDARD, AUTO])
 @each("norm", ["linf", "l2"])
 def test_scales_by_tensor_and_by_block(options, norm):
@@ -142,32 +133,6 @@ def test_with_a_scale_by_tensor_buckets_change_nothing(options):
     assert torch.equal(mean(x, [40, 20, 30], scale="tensor", bucket_bytes=100, **options), whole)
 
 
-def test_draws_differ_by_rank_step_and_seed():
-    x = torch.full((1, 2000), 0.3)
-    x[:, 0] = 1.0
-    assert not torch.equal(mean(x), mean(x, seed=1))
-    workers = cluster(x)
-    first = torch.cat(workers.parameters(0)).clone()
-    workers.step([[x[0]]])
-    assert not torch.equal(torch.cat(workers.parameters(0)) - first, first)
-    two = x.expand(2, -1).clone()
-    assert len(set(mean(two)[1:].tolist())) == 3  # 0, 1 or 2 of two independent ranks round up
-
-
-def sent(workers):
-    """Per rank: {stage: (calls, payload bytes, bytes sent)}."""
-    table = [{} for _ in range(workers.world_size)]
-    for row in workers.ledger.totals():
-        stage = row["stage"].removeprefix("gradient-")
-        table[row["rank"]][stage] = (row["calls"], row["payload_bytes"], row["wire_bytes"])
-    return table
-
-
-def ring(n, payload):
-    """Bytes that a rank sends in the best all-reduce."""
-    return 2 * (n - 1) * payload / n
-
-
 @each("n", [1, 2, 3, 8])
 @each("bits", [4, 5, 8, 11, 16])
 @each("scaling", [{}, {"norm": "l2"}, {"scale": "block", "block_size": 9}])
@@ -179,22 +144,6 @@ def test_codes_sum_to_the_same_bits_however_they_travel(n, bits, scaling):
     packed = mean(x, bits=bits, form="two-phase", **scaling)
     assert torch.equal(packed, mean(x, bits=bits, **scaling))
     assert torch.equal(packed, mean(x, bits=bits, sparse=True, **scaling))
-
-
-@each("n", [1, 2, 3, 8])
-def test_the_sparse_branch_sends_as_much_as_the_fullest_rank_has(n):
-    d, bits = 300, 6
-    s = dithering.levels(bits, n)
-    x = torch.zeros(n, d)
-    for rank in range(n):  # multiples of the step: nothing is random
-        x[rank, : 5 + 3 * rank] = torch.arange(1, 6 + 3 * rank) % s + 1.0
-    x[0, 0] = s
-    most = 5 + 3 * (n - 1)
-    entries = math.ceil(9 * most / 8) + math.ceil((2 * s).bit_length() * most / 8)
-    for rank in sent(cluster(x, bits=bits, sparse=True)):
-        assert rank["codes-count"] == (1, 4, ring(n, 4))
-        assert rank["codes"] == (1, entries, (n - 1) * entries)
-    assert torch.allclose(mean(x, bits=bits, sparse=True), x.mean(0), rtol=1e-6)
 
 
 @each("bits", range(2, 17))

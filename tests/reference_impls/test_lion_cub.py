@@ -63,21 +63,6 @@ def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronis
     )
 
 
-@each("momentum_sync", ["never", "periodic"])
-@each("size", range(1, 9))
-def test_identical_gradients_make_the_vote_lion_and_synchronising_a_no_op(
-    size: int, momentum_sync: str
-) -> None:
-    def alike(step: int, rank: int) -> list[Tensor]:
-        return gradient(step, 0)
-
-    trained = cluster("lion-cub-1bit", size, momentum_sync=momentum_sync, sync_every=2)
-    advance(trained, 20, alike)
-    assert torch.equal(vector(trained.parameters(0)), lion(20, lambda step: gradient(step, 0)))
-    momenta = [vector(trained.state(rank, "momentum")) for rank in range(size)]
-    assert all(torch.equal(momenta[0], m) for m in momenta)
-
-
 @each("scale", ["l1", "l0", "linf"])
 def test_one_worker_of_p_bits_is_lion_except_where_the_update_is_tiny(scale: str) -> None:
     """The first step, u = 0.1 g: with s = 127 levels and gain 1/2, |u| <= a / 127 rounds to no move at all."""
@@ -96,24 +81,6 @@ def test_one_worker_of_p_bits_is_lion_except_where_the_update_is_tiny(scale: str
         expected = before * (1 - RATE * DECAY) - RATE * torch.where(votes, own.sign(), 0.0)
         torch.testing.assert_close(after, expected, rtol=0, atol=1e-6)
     assert still < 5
-
-
-@each(("bits", "at_least"), [(8, 0.96), (16, 0.975)])
-def test_weighted_votes_agree_more_often_with_the_sign_of_the_mean_than_bits(
-    bits: int, at_least: float
-) -> None:
-    """Gaussian, independent, n = 4. Votes are cut at twice the mean, so the last percents stay out of reach."""
-    size, d = 4, 20000
-    generator = torch.Generator().manual_seed(0)
-    g = torch.randn(size, d, generator=generator)
-    trained = SimulatedCluster("lion-cub-pbit", [torch.zeros(d)], size, lr=1.0, bits=bits)
-    trained.step([[row] for row in g])
-    agreement = float((trained.parameters(0)[0] == -g.mean(0).sign()).float().mean())
-    voted = SimulatedCluster("distributed-lion-mavo", [torch.zeros(d)], size, lr=1.0, tie_policy="zero")
-    voted.step([[row] for row in g])
-    majority = float((voted.parameters(0)[0] == -g.mean(0).sign()).float().mean())
-    assert 0.5 < majority < 0.65
-    assert at_least < agreement < 0.99
 
 
 # ---- bounds and policies --------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from reference_impls.algorithm import Clock
 from reference_impls.collectives import Group
 from reference_impls.optimizers import local_optimizer
 from reference_impls.schedules import QSR, LearningRate, sync_steps
-from tests.reference_impls.exchanges import flat, local_workers, train
 
 D, RATE = 60, 0.05
 
@@ -98,20 +97,6 @@ def test_between_averages_each_worker_trains_alone(optimizer: str) -> None:
             torch.testing.assert_close(trained.parameters(rank)[0], own[rank].detach(), rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("algorithm", ["local-sgd", "local-adamw"])
-def test_after_an_average_parameters_are_equal_and_optimizer_states_are_not(algorithm: str) -> None:
-    options = {"momentum": 0.9} if algorithm == "local-sgd" else {}
-    hyper = {"params": [start(), start()], "param_names": ["a", "b"], "lr": RATE, **options}
-    ours = local_workers(algorithm, [hyper], 3, period=4, **options)
-    for step in range(8):
-        train(ours, lambda rank, step=step: torch.cat([noise(step, rank), noise(step, rank + 7)]))
-        apart = not torch.equal(flat(ours, 0), flat(ours, 1))
-        assert apart == (step % 4 != 3)
-    key = "momentum_buffer" if algorithm == "local-sgd" else "exp_avg"
-    states = [worker.optimizer.state[worker.shards[0].views[0].param][key] for worker in ours.workers]
-    assert not torch.equal(states[0], states[1])
-
-
 def test_all_parameters_are_averaged_also_those_without_gradient() -> None:
     """A worker that had a gradient for one shares it with those that had none."""
     trained = SimulatedCluster("local-sgd", [start(), start()], 2, lr=RATE, period=2)
@@ -141,16 +126,6 @@ def test_the_method_meets_when_its_rule_says(schedule: str) -> None:
     found = averages("qsr-sgd", total, lr, alpha=0.2, h_base=3, lr_warmup_steps=warmup, total_steps=total)
     assert found == sync_steps(QSR(0.2, 3, warmup=warmup, total=total), lr, total)
     assert found[-1] == total
-
-
-@pytest.mark.parametrize(("total", "period"), [(20, 4), (21, 4), (3, 8), (8, 1)])
-def test_constant_rounds_meet_at_their_multiples_and_at_the_end(total: int, period: int) -> None:
-    lr = LearningRate("constant", peak=0.1, total=total)
-    found = averages("local-sgd", total, lr, period=period, total_steps=total)
-    assert found == [t for t in range(1, total + 1) if t % period == 0 or t == total]
-    assert averages("local-sgd", total, lr, period=period) == [
-        t for t in range(1, total + 1) if t % period == 0
-    ]
 
 
 def test_the_rate_of_the_first_step_of_a_round_decides_also_when_a_scheduler_moves_it() -> None:

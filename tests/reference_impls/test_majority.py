@@ -57,12 +57,6 @@ def test_the_vote_is_the_central_majority(size: int) -> None:
             assert torch.equal(found, central(u, step))
 
 
-@each("size", [3, 4, 8])
-def test_the_order_of_ranks_does_not_matter(size: int) -> None:
-    u = updates(size, 257)
-    assert torch.equal(directions(u)[0], directions(u.roll(1, 0).flip(0))[0])
-
-
 def test_coins_are_fair_differ_by_step_and_seed_and_do_not_know_each_other() -> None:
     """All updates zero: the direction is the coin."""
     d = 1 << 15

@@ -180,15 +180,6 @@ def test_block_momentum_as_fairseq_writes_it(nesterov: bool) -> None:
     torch.testing.assert_close(ours, g, rtol=0, atol=1e-12)
 
 
-def test_the_muloco_form_of_the_outer_step_is_nesterov() -> None:
-    """u <- mu u + a D; x <- x - mu u - a D."""
-    x, u = start(), torch.zeros(D, dtype=torch.float64)
-    for step in range(20):
-        u = 0.6 * u + 0.7 * noise(step, 0)
-        x = x - 0.6 * u - 0.7 * noise(step, 0)
-    torch.testing.assert_close(walked(Outer("nesterov", 0.7, 0.6), 20, constant), x, rtol=0, atol=1e-12)
-
-
 @each("kind", OUTER)
 @each("name", ["local-sgd", "local-adamw", "qsr-sgd"])
 def test_without_momentum_at_rate_one_every_outer_optimizer_is_the_average(name: str, kind: str) -> None:

@@ -11,8 +11,6 @@ from reference_impls.algorithm import Clock
 from reference_impls.collectives import Group
 from tests.reference_impls.local_training import (
     RATE,
-    advance,
-    cluster,
     equal_on_all_ranks,
     point,
     start,
@@ -62,17 +60,6 @@ def test_two_workers_are_diloco_with_heavy_ball_to_the_last_bits() -> None:
     )
     assert equal_on_all_ranks(ours)
     torch.testing.assert_close(point(ours), point(other), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("n", [4, 7])
-def test_workers_draw_together(n: int) -> None:
-    ours = cluster("noloco-sgd", n, period=1)
-    advance(ours, 0, 6)
-    before, apart = mean_of(ours), spread(ours)
-    for _ in range(150):
-        ours.step([[torch.zeros_like(p) for p in ours.parameters(0)]] * n)
-    assert spread(ours) < 1e-6 * apart
-    assert (mean_of(ours) - before).norm() < 3 * apart + 1  # momentum carries it a little further
 
 
 def test_buckets_meet_the_same_partner() -> None:

@@ -36,57 +36,6 @@ def loss(model: nn.Module, step: int) -> torch.Tensor:
     return (model(x) - y).square().mean()
 
 
-def test_two_accumulated_batches_are_the_step_on_their_sum() -> None:
-    ours, theirs = Net(), Net()
-    optimizer = DataParallelOptimizer(ours.named_parameters(), "allreduce-sgd", lr=0.1, bucket_bytes=256)
-    plain = torch.optim.SGD(theirs.parameters(), lr=0.1)
-    for _ in range(3):
-        with optimizer.no_sync():
-            loss(ours, 0).backward()
-        loss(ours, 1).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        loss(theirs, 0).backward()
-        loss(theirs, 1).backward()
-        plain.step()
-        plain.zero_grad()
-    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
-@pytest.mark.parametrize("set_to_none", [True, False])
-def test_zero_grad_either_way(set_to_none: bool) -> None:
-    ours, theirs = Net(), Net()
-    optimizer = DataParallelOptimizer(ours.named_parameters(), "allreduce-sgd", lr=0.1, momentum=0.9)
-    plain = torch.optim.SGD(theirs.parameters(), lr=0.1, momentum=0.9)
-    for step in range(4):
-        for model, opt in ((ours, optimizer), (theirs, plain)):
-            opt.zero_grad(set_to_none=set_to_none)
-            loss(model, step).backward()
-            opt.step()
-    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_clip_norm_is_torchs_clipping_of_the_reduced_gradient() -> None:
-    ours, theirs = Net(), Net()
-    optimizer = DataParallelOptimizer(
-        ours.named_parameters(), "allreduce-sgd", lr=0.1, clip_norm=0.05, bucket_bytes=256
-    )
-    plain = torch.optim.SGD(theirs.parameters(), lr=0.1)
-    for step in range(3):
-        loss(ours, step).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        loss(theirs, step).backward()
-        norm = nn.utils.clip_grad_norm_(theirs.parameters(), 0.05)
-        assert norm > 0.05
-        plain.step()
-        plain.zero_grad()
-    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-7)
-
-
 def test_schedulers_reach_the_method_and_groups_keep_their_own_weight_decay() -> None:
     model = nn.Linear(4, 3)
     groups = [

@@ -166,12 +166,3 @@ def test_blocks_count_in_the_joined_large_tensors() -> None:
         return torch.cat([cluster.parameters(1)[i].reshape(-1) for i in keep])
 
     assert torch.equal(coded([(10, 10), (10, 20)], [0, 1]), coded([(10, 10), (7,), (10, 20)], [0, 2]))
-
-
-def test_nearest_rounding_is_biased_and_stochastic_is_not() -> None:
-    rows = torch.tensor([0.0, 0.3, 1.0]).repeat(2, 4000)
-    options = {"smallest": 0, "bits": 1, "block_size": 0, "form": "gather"}
-    nearest = mean("cgx", rows, rounding="nearest", **options)[1::3]
-    random = mean("cgx", rows, rounding="stochastic", **options)[1::3]
-    assert set(nearest.tolist()) == {0.0}
-    assert abs(float(random.mean()) - 0.3) < 5 * math.sqrt(0.21 / 8000)

@@ -65,32 +65,6 @@ def test_it_is_the_recursion(size: int, burn_in: int) -> None:
         assert t < burn_in or not torch.equal(theta, start())
 
 
-@pytest.mark.parametrize("burn_in", [1, 7])
-def test_additive_noise_is_averaged_exactly_while_the_parameters_move(burn_in: int) -> None:
-    """v_t - grad F(theta_(t-1)) is the mean of all noises so far."""
-    size, own, total = 2, cluster(2, burn_in=burn_in), torch.zeros(D, dtype=torch.float64)
-    for step in range(60):
-        here = own.parameters(0)[0].clone()
-        advance(own, step, lambda x, step, rank: true_gradient(x) + noise(step, rank))
-        total += sum(noise(step, rank) for rank in range(size)) / size
-        v = own.state(0, "direction")[0]
-        torch.testing.assert_close(v - true_gradient(here), total / (step + 1), rtol=0, atol=1e-13)
-
-
-def test_the_error_of_v_times_t_is_a_martingale() -> None:
-    """t (v_t - grad F(theta_(t-1))) grows by one fresh term of expectation 0, given the past, exactly."""
-    own, before = cluster(1, burn_in=3), torch.zeros(D, dtype=torch.float64)
-    previous = start()
-    for step in range(40):
-        here = own.parameters(0)[0].clone()
-        advance(own, step, sampled)
-        error = (step + 1) * (own.state(0, "direction")[0] - true_gradient(here))
-        xi = noise(step, 0)
-        fresh = (step + 1) * xi * torch.cos(here) - step * xi * torch.cos(previous)
-        torch.testing.assert_close(error - before, fresh, rtol=0, atol=1e-12)
-        previous, before = here, error
-
-
 def test_weight_decay_is_a_part_of_the_function() -> None:
     """The same bits or nearly as a function that has the term, in both gradients."""
     decayed, whole = cluster(2, burn_in=2, weight_decay=0.3), cluster(2, burn_in=2)

@@ -81,18 +81,6 @@ def test_a_lone_worker_without_slow_momentum_is_lookahead(alpha: float) -> None:
     torch.testing.assert_close(point(ours), slow, rtol=0, atol=1e-12)
 
 
-def test_slow_momentum_outlives_a_change_of_the_rate() -> None:
-    """The same directions at half the rate add as much to u: doubling 1 / g makes up for half the way."""
-    momenta = []
-    for rate in (0.1, 0.05):
-        ours = SimulatedCluster("slowmo-sgd", [torch.zeros(4)], 2, lr=rate, period=3)
-        for _ in range(3):
-            ours.step([[torch.full((4,), 1.0)], [torch.full((4,), 3.0)]])
-        momenta.append(ours.state(0, "outer_momentum")[0])
-    torch.testing.assert_close(momenta[0], torch.full((4,), 6.0))
-    torch.testing.assert_close(momenta[0], momenta[1])
-
-
 def test_inner_momentum_is_reset_for_sgd_and_kept_for_adam_as_in_the_paper() -> None:
     for name, policy in (("slowmo-sgd", "reset"), ("slowmo-adamw", "keep")):
         hyper = {"momentum": 0.9} if name == "slowmo-sgd" else {}
@@ -104,42 +92,6 @@ def test_inner_momentum_is_reset_for_sgd_and_kept_for_adam_as_in_the_paper() -> 
 
 
 # ---- gossip --------------------------------------------------------------------------------------------------------
-
-
-def drifting(n: int, **options: Any) -> SimulatedCluster:
-    """Workers that a first step with gradients of their own has driven apart; period 100, so no average follows."""
-    ours = cluster("slowmo-sgd", n, period=100, **options)
-    advance(ours, 0, 1)
-    return ours
-
-
-def still(ours: SimulatedCluster, steps: int) -> None:
-    for _ in range(steps):
-        ours.step([[torch.zeros_like(p) for p in ours.parameters(0)]] * ours.world_size)
-
-
-def mean_of(ours: SimulatedCluster) -> Tensor:
-    return torch.stack([point(ours, r) for r in range(ours.world_size)]).mean(0)
-
-
-@pytest.mark.parametrize("n", [2, 4, 8])
-def test_log2_n_steps_of_gossip_are_an_exact_average(n: int) -> None:
-    ours = drifting(n, base="sgp")
-    rounds = n.bit_length() - 1
-    for _ in range(rounds - 1):
-        assert (point(ours, 0) - point(ours, n - 1)).abs().max() > 1e-6
-        still(ours, 1)
-    for rank in range(n):
-        torch.testing.assert_close(point(ours, rank), mean_of(ours), rtol=0, atol=1e-15)
-
-
-@pytest.mark.parametrize("n", [3, 5, 8])
-def test_gossip_keeps_the_mean_and_draws_together(n: int) -> None:
-    ours = drifting(n, base="sgp")
-    before, spread = mean_of(ours), (point(ours, 0) - mean_of(ours)).norm()
-    still(ours, 30)
-    torch.testing.assert_close(mean_of(ours), before, rtol=0, atol=1e-14)
-    assert (point(ours, 0) - mean_of(ours)).norm() < 1e-6 * spread + 1e-15
 
 
 @pytest.mark.parametrize("overlap", [1, 2, 3])
@@ -216,14 +168,3 @@ def test_gossip_under_slow_momenta_written_out(base: str) -> None:
         advance(ours, step, step + 1)
         for r in range(n):
             torch.testing.assert_close(point(ours, r), z[r], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("first", range(1, 9))
-def test_messages_under_way_survive_a_checkpoint(first: int) -> None:
-    options = {"period": 5, "base": "osgp", "overlap": 2}
-    whole, part = trained("slowmo-sgd", 3, 14, **options), trained("slowmo-sgd", 3, first, **options)
-    resumed = cluster("slowmo-sgd", 3, **options)
-    resumed.load_state_dict(part.state_dict())
-    advance(resumed, first, 14)
-    for rank in range(3):
-        assert torch.equal(point(whole, rank), point(resumed, rank))

@@ -16,7 +16,7 @@ from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.local_workers import LocalWorkers
 from reference_impls.drivers.lockstep import Lockstep
-from reference_impls.drivers.trace import PHASES, Serial, Trace, Untraced
+from reference_impls.drivers.trace import PHASES, Serial, Trace
 from reference_impls.drivers.worker import Worker
 
 SHARDS = 3
@@ -165,28 +165,6 @@ def test_exchanges_in_the_background_are_part_of_the_update() -> None:
     assert trace.seconds["update"] == SHARDS * (1 + 2 + 4 + 1)
     assert trace.seconds["communication"] == SHARDS * 3000
     assert trace.seconds["encode"] == trace.seconds["decode"] == 0
-
-
-def test_a_trace_can_begin_anew() -> None:
-    members, trace = local_workers(Spends())
-    step(members)
-    trace.clear()
-    assert trace.steps == trace.total == 0
-    assert trace.per_step() == dict.fromkeys(PHASES, 0.0)
-    step(members)
-    assert trace.per_step()["decode"] == SHARDS * 4
-
-
-def test_drivers_measure_nothing_unless_asked() -> None:
-    def forbidden() -> float:
-        raise AssertionError("the clock was read")
-
-    idle = Untraced(forbidden)
-    assert idle.enter("encode") is None
-    idle.rename("decode")
-    idle.end_step()
-    assert idle.total == idle.steps == 0
-    assert isinstance(Engine(Lockstep(1), [Ledger(0)]).trace, Untraced)
 
 
 class Order(Lockstep):

@@ -55,37 +55,6 @@ COEFFICIENTS = (1329515510, 862290606, 1577034662, 2034816193)
 GOLDEN = ([823, 912, 636, 344, 380, 90, 822, 920], [1, 1, 1, 1, 1, -1, 1, -1])
 
 
-def test_columns_are_uniform_and_signs_are_fair() -> None:
-    """Chi-square of columns within 6 standard deviations; mean of signs and of products of two within 5.
-
-    Not of products of four: H has constant third differences, so within one hash these repeat themselves; they are
-    independent over seeds, as the next test says.
-    """
-    d, c = 60_000, 100
-    for row in range(5):
-        columns, signs = CountSketch(5, c, seed=1).hashes(row, d)
-        counts = torch.bincount(columns, minlength=c).double()
-        chi = float(((counts - d / c) ** 2 / (d / c)).sum())
-        assert counts.numel() == c
-        assert abs(chi - (c - 1)) < 6 * math.sqrt(2 * (c - 1))
-        pairs = signs.view(-1, 2)
-        for product in (signs, pairs.prod(1)):
-            assert abs(float(product.double().mean())) < 5 / math.sqrt(product.numel())
-
-
-@each("distance", [1, 2, 1000])
-def test_four_coordinates_have_independent_signs_over_seeds(distance: int) -> None:
-    """All 16 patterns of the signs of four coordinates come up as often, over rows and seeds."""
-    patterns = torch.zeros(16)
-    for seed in range(400):
-        for row in range(5):
-            _, signs = CountSketch(5, 10, seed=seed).hashes(row, 3 * distance + 1)
-            code = sum(int(signs[i * distance] > 0) << i for i in range(4))
-            patterns[code] += 1
-    chi = float(((patterns - 125) ** 2 / 125).sum())
-    assert chi < 15 + 5 * math.sqrt(30)
-
-
 @each(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 2e-5)])
 def test_linear(dtype: torch.dtype, tolerance: float) -> None:
     sketch, (x, y) = CountSketch(5, 200), normal(2, 5000).to(dtype)

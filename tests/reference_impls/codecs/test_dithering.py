@@ -101,17 +101,3 @@ def test_golden_codes():
 
 
 GOLDEN = [3, -6, 9, -12, 15, 0, 31, -31]
-
-
-@each("d", [0, 1, 5, 67])
-def test_rows_and_scales_by_element(d):
-    x = torch.randn(3, d, generator=torch.Generator().manual_seed(d))
-    keys = [key(r) for r in range(3)]
-    batch = Key(torch.stack([k.words for k in keys]))
-    rows = torch.tensor([[4.0], [5.0], [6.0]])
-    whole = encoded(x, rows, 15, batch)
-    assert torch.equal(whole, torch.stack([encoded(x[r], rows[r], 15, keys[r]) for r in range(3)]))
-    assert torch.equal(encoded(x, rows.expand(3, d).clone(), 15, batch), whole)
-    assert torch.equal(
-        decoded(whole, rows, 15, 2), torch.stack([decoded(whole[r], rows[r], 15, 2) for r in range(3)])
-    )

@@ -68,16 +68,3 @@ def test_what_is_not_finite_is_flagged_and_never_votes(kind, bad):
         assert flag.item() == 1
         assert not codes[:100].any()
         assert codes[100:].any()
-
-
-@each("kind", lion.SCALES)
-@each("d", [0, 1, 5, 67])
-def test_rows_are_as_they_would_be_alone(kind, d):
-    u = updates(3, d, seed=d)
-    if d > 1:
-        u[1, 0] = math.nan
-    parts = [slice(0, d // 2), slice(d // 2, d)]
-    codes, flag = encoded(u, parts, kind)
-    rows = [encoded(u[r], parts, kind) for r in range(3)]
-    assert torch.equal(codes, torch.stack([row[0] for row in rows]))
-    assert torch.equal(flag, torch.stack([row[1] for row in rows]))
