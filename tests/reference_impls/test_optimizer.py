@@ -157,6 +157,17 @@ def test_gradients_may_be_assigned_in_place_of_backward() -> None:
         assert torch.equal(a, b)
 
 
+def test_what_cannot_be_taken_over_or_added_is_refused_with_the_remedy() -> None:
+    model = Net()
+    optimizer = DataParallelOptimizer(model, "allreduce-adamw")
+    loss(model, 0).backward()
+    optimizer.step()
+    with pytest.raises(UnsupportedError, match="build a new optimizer with all groups"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
+    with pytest.raises(LayoutError, match="no state of a DataParallelOptimizer"):
+        optimizer.load_state_dict(torch.optim.AdamW(Net().parameters()).state_dict())
+
+
 def test_after_release_the_error_says_so() -> None:
     model = Net()
     optimizer = DataParallelOptimizer(model, "allreduce-sgd")
@@ -166,6 +177,11 @@ def test_after_release_the_error_says_so() -> None:
     for use in (optimizer.step, optimizer.state_dict, lambda: optimizer.load_state_dict({})):
         with pytest.raises(UsageError, match=r"release\(\) has finished this optimizer"):
             use()
+
+
+def test_a_scaler_and_probes_exclude_each_other() -> None:
+    with pytest.raises(UnsupportedError, match="GradScaler"):
+        DataParallelOptimizer(Net(), "root-sgd", scaler=torch.amp.GradScaler("cpu"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -232,6 +248,19 @@ def test_an_exception_in_backward_leaves_the_optimizer_closed() -> None:
         model[1](Breaks.apply(model[0](torch.ones(1, 3)))).sum().backward()
     with pytest.raises(UsageError, match=r"got a gradient on this rank: '0.weight', '0.bias'"):
         optimizer.step()
+
+
+def test_release_gives_the_parameters_back() -> None:
+    model = Net()
+    optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd")
+    loss(model, 0).backward()
+    optimizer.step()
+    values = [p.detach().clone() for p in model.parameters()]
+    optimizer.release()
+    for p, value in zip(model.parameters(), values, strict=True):
+        assert torch.equal(p, value)
+        assert p.untyped_storage().nbytes() == p.numel() * 4
+    model.double()
 
 
 def test_channels_last_weights_keep_their_strides() -> None:

@@ -175,3 +175,26 @@ def test_learning_rates_are_those_of_the_official_code() -> None:
         assert 2**-0.5 <= rounded(t) / value <= 2**0.5 + 1e-12
     assert cosine(warmup) == linear(warmup) == peak
     assert cosine(0) == m  # the warm-up starts at the lowest rate, not at 0
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: Constant(0),
+        lambda: QSR(0.1, 0),
+        lambda: QSR(-0.1, 4),
+        lambda: QSR(math.nan, 4),
+        lambda: QSR(0.1, 4, power=0.0),
+        lambda: QSR(0.1, 4, h_warmup=0),
+        lambda: LearningRate("cosin", peak=1.0, total=10),
+        lambda: LearningRate(peak=1.0, min=2.0, total=10),
+        lambda: LearningRate(peak=math.inf, total=10),
+        lambda: LearningRate(peak=1.0, total=0),
+        lambda: LearningRate(peak=1.0, total=10, warmup=11),
+        lambda: LearningRate("cosine_step", peak=1.0, total=10, base=1.0),
+        lambda: LearningRate("step", peak=1.0, total=10, gamma=-0.1),
+    ],
+)
+def test_impossible_numbers_are_refused(build: Callable[[], object]) -> None:
+    with pytest.raises(UnsupportedError):
+        build()
