@@ -20,7 +20,6 @@ ARGUMENTS = {
     "advise": ["--params", "1e6", "--workers", "4", "--rate", "1gbit", "--compute-ms", "9"],
     "cancel": ["quick"],
     "collect": ["quick"],
-    "compare": ["a", "b"],
     "export": ["quick"],
     "info": [METHOD],
     "new": ["method", "my-method"],

@@ -42,7 +42,6 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "export": "a table as CSV, LaTeX or Parquet",
             "publish": "make results part of the project, or check what is",
             "claims": "claims of papers: verdicts, checks",
-            "compare": "what changed between two results, paired, with intervals",
             "reproduce": "train a run again and compare it with its record",
         },
         "speed": {

@@ -110,8 +110,7 @@ def _changes(root: Path, then: Recorded) -> tuple[str, list[str]]:
 
 def _session(args: argparse.Namespace, root: Path, again: Path) -> int:
     """Run a session in the results folder `again`, and set its speedups against those on record."""
-    from suite.analysis.compare import again_held
-    from suite.analysis.reproduction import RecordError
+    from suite.analysis.reproduction import RecordError, held_again
     from suite.analysis.session_tables import collect_session
     from suite.timing.session import Session
     from suite.timing.spec import load_session
@@ -126,19 +125,19 @@ def _session(args: argparse.Namespace, root: Path, again: Path) -> int:
         raise RecordError(
             f"the session ended as {record['status']}: {record['reason']} {record['fix']}".rstrip()
         )
-    found = again_held(root, again, args.session)
-    differing = [change for change in found.speeds if change.word != "no change"]
+    speeds, moved = held_again(root, again, args.session)
+    differing = [change for change in speeds if change["word"] != "no change"]
     if args.json:
-        print_json({"session": args.session, "status": record["status"], **found.as_dict()})
-        return DIFFERS if differing or not found.speeds else 0
-    for what, name, before, after in (*found.hardware, *found.environment):
-        print(f"  {what}, {name}: {before} then, {after} now")
+        print_json({"session": args.session, "status": record["status"], "speeds": speeds, "moved": moved})
+        return DIFFERS if differing or not speeds else 0
+    for line in moved:
+        print(f"  {line}")
     names = ("link", "sharding", "arm", "a", "a_low", "a_high", "b", "b_low", "b_high", "ratio", "word")
-    print(table([vars(change) for change in found.speeds], names))
+    print(table(speeds, names))
     if record["reason"]:
         print(f"this time: {record['reason']}")
-    print(f"{len(found.speeds)} speedups measured again (a then, b now), {len(differing)} differ")
-    return DIFFERS if differing or not found.speeds else 0
+    print(f"{len(speeds)} speedups measured again (a then, b now), {len(differing)} differ")
+    return DIFFERS if differing or not speeds else 0
 
 
 def _clear(store: Store, spec: RunSpec) -> None:

@@ -8,7 +8,6 @@
         methods/<method>.html           a method that something here was measured of
         claims.html                     the claims on record
         speed.html                      sessions of no study
-        compare/<label>.html            what changed since a study that is published under a label
 
 Links are relative and lead only to pages that were built. A study whose tables cannot be read is named on the first page
 and keeps none of the others from being built. The same tables and run folders give the same bytes.
@@ -27,7 +26,6 @@ from typing import Final, TypeVar
 
 from report.drawing.scales import look
 from report.pages.claims import Verdicts, build_claims_page, findings, load_verdicts
-from report.pages.compare import build_compare_page
 from report.pages.rate_distortion import build_distortion_page
 from report.rendering import Links, ReportError, asset, embedded, navigation, render_page, script, template
 from report.site import methods, overview
@@ -40,8 +38,7 @@ from report.study.runs import drift, origins_view
 from report.study.sessions import ended_sentence, session_parts
 from report.study.step_time import alone_sentence
 from suite.analysis.columns import RUNS
-from suite.analysis.compare import ResultSetError, compare, read_results
-from suite.analysis.published import files_of, labels, load_refused, published_root, studies_of, write_refused
+from suite.analysis.published import files_of, load_refused, studies_of, write_refused
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import TABLES, TableError
 from suite.runs.files import write_atomic
@@ -159,10 +156,9 @@ def _build(root: Path, folder: Path, runs: bool) -> BuiltSite:
             folder, name, study, pages, list(known), store if runs else None
         )
         built += count
-    compared = list(_compared(root, folder, studies, unread, pages))
-    said, text = _index(root, studies, drawn, pages, compared, unread, verdicts)
+    said, text = _index(root, studies, drawn, pages, unread, verdicts)
     write_atomic(folder / HOME, text)
-    return BuiltSite(folder / HOME, said, built + len(compared), unread)
+    return BuiltSite(folder / HOME, said, built, unread)
 
 
 def _links(pages: Sequence[tuple[str, str]], here: str = "", up: str = "") -> Links:
@@ -281,33 +277,9 @@ def _speed(alone: tuple[SessionData, ...], links: Links) -> str:
     return render_page("speed_page.html.j2", said, (), parts, links)
 
 
-def _compared(
-    root: Path,
-    folder: Path,
-    studies: dict[str, StudyData],
-    unread: list[tuple[str, str]],
-    pages: list[tuple[str, str]],
-) -> Iterator[tuple[str, str]]:
-    """Address and name of a comparison with every study that is published under a label, once written."""
-    for label in reversed(labels(root)):
-        try:
-            before, after = (
-                read_results(str(published_root(root) / label), root),
-                read_results(str(root), root),
-            )
-            before, after = replace(before, label=label), replace(after, label="the tables as they are")
-            for sweep in sorted(before.studies.keys() & studies.keys()):
-                found = compare(before, after, sweep)
-                address = f"compare/{label}.html"
-                build_compare_page(found, folder / address, _links(pages, up="../"), again=f"{label} results")
-                yield address, f"{sweep}: {label} against the tables as they are"
-        except (ResultSetError, TableError) as error:
-            unread.append((f"published/{label}", _short(root, error)))
-
-
 def _index(
     root: Path, studies: dict[str, StudyData], drawn: dict[str, BuiltReport],
-    pages: list[tuple[str, str]], compared: list[tuple[str, str]],
+    pages: list[tuple[str, str]],
     unread: list[tuple[str, str]], verdicts: Verdicts,
 ) -> tuple[list[str], str]:  # fmt: skip
     by_address = {f"{name}.html": study for name, study in studies.items()}
@@ -322,7 +294,6 @@ def _index(
         equal_time=overview.equal_time(by_address, {at: page.equal_time for at, page in drawn.items()}),
         bars=overview.claims_bars(verdicts),
         studies=overview.studies_view(by_address),
-        compared=compared,
         refused=overview.refused_view(load_refused(root), unread),
         origins=origins_view(*studies.values()),
         drift=drift(*studies.values()),

@@ -173,7 +173,7 @@ def test_help_is_fast_and_lists_every_verb_once_in_its_group() -> None:
 def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str]) -> None:
     assert " ".join(VERBS) == (
         "list run sweep report advise try new test-method info plan schedule status watch retry cancel collect check export "
-        "publish claims compare reproduce session doctor"
+        "publish claims reproduce session doctor"
     )
     for verb in VERBS:
         with pytest.raises(SystemExit):

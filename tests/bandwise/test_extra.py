@@ -39,7 +39,6 @@ COMMANDS = {
     "check": [["check", "quick"]],
     "export": [["export", "quick"]],
     "reproduce": [["reproduce", RUN_ID]],
-    "compare": [["compare", "HEAD", "results"]],
     "publish": [["publish", "quick"]],
 }  # fmt: skip
 WORK = {"list": 2, "info": 2, "schedule": 1}

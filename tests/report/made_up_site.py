@@ -1,4 +1,4 @@
-"""A results folder with something of all that a site shows: speed, failures, damage, hostile names, claims, a published study."""
+"""A results folder with something of all that a site shows: speed, failures, damage, hostile names, claims."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from suite.analysis.collect import collect, write
-from suite.analysis.published import facts_path, put, write_refused
+from suite.analysis.published import facts_path, write_refused
 from suite.runs.files import dump
 from suite.runs.result import Status
 from suite.runs.store import Store
@@ -17,8 +17,6 @@ from tests.suite.analysis import made_up_study as made
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "published"
 HOSTILE = 'step 3: </script><script>alert("1")</script> & <img src=x onerror=alert(2)>'
 HOSTILE_ARM = '<b onclick="x()">"bad" & é</b>'
-LABEL = "2027-01-15-made-up"
-"""Under which the study is published too."""
 WHOLE = ("global-qsgd standard", "iid", 0)
 """The run that has a curve and a ledger."""
 
@@ -54,8 +52,6 @@ def results(root: Path) -> Store:
     (store.folder(run_id(study, "local-sgd H=16", "iid", 4)) / "result.json").unlink()
     write(root, collect(root, study))
     made_up_speed.save_both(root)
-    files = {f"{LABEL}/tables/{path.name}": path.read_bytes() for path in (root / "tables").glob("*")}
-    put(root, LABEL, files, {"day": "2027-01-15", "study": "made-up"})
     for name in ("claims.csv", "claims-parts.csv"):
         shutil.copy(RESULTS / "tables" / name, root / "tables" / name)
     facts_path(root, "broken").write_text("{")

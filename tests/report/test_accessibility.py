@@ -105,7 +105,7 @@ addEventListener("load", () => setTimeout(() => {
 }, 300));
 </script>"""
 DARK = ("--blink-settings=preferredColorScheme=0",)
-SITE = ("index", "made-up", "methods", "method", "run", "claims", "speed", "compare")
+SITE = ("index", "made-up", "methods", "method", "run", "claims", "speed")
 """Kinds of pages of the made-up site; the others are made of what is published."""
 
 
@@ -119,7 +119,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (reports / "run.html").write_text(run.read_text())
     (reports / "method.html").write_text((reports / "methods" / "lion-cub-1bit.html").read_text())
-    (reports / "compare.html").write_text((reports / "compare" / f"{made_up_site.LABEL}.html").read_text())
     for name, _, build in PAGES:
         if name != "claims":
             with suppress(ReportError):  # nothing of it is published

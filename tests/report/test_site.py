@@ -61,8 +61,8 @@ def a_run(store: Store, arm: str, sharding: str, seed: int) -> str:
 
 
 def test_every_page_is_whole_and_every_link_leads_to_one(pages: dict[Path, Page], site: BuiltSite) -> None:
-    assert len(pages) == site.pages == 216 - 1 + 6 + len(METHODS), (
-        "all runs but the missing one; index, study, claims, speed, compare, methods"
+    assert len(pages) == site.pages == 216 - 1 + 5 + len(METHODS), (
+        "all runs but the missing one; index, study, claims, speed, methods"
     )
     for path, page in pages.items():
         assert page.open == []
@@ -152,7 +152,7 @@ def test_every_page_says_first_what_it_shows(pages: dict[Path, Page]) -> None:
     for path in pages:
         text = path.read_text(encoding="utf-8")
         (lead,) = re.findall(r'<p class="lead">(.*?)</p>', text, flags=re.S)
-        assert re.match(r"This page (shows|lists|compares|predicts|sets)\b", lead), path
+        assert re.match(r"This page (shows|lists|compares|predicts)\b", lead), path
         if "/runs/" not in str(path):
             assert not re.search(
                 r"\b[0-9a-f]{8,40}\b", text.partition("<header>")[2].partition("<main")[0]
@@ -275,7 +275,7 @@ def test_the_verb_builds_everything_or_leaves_the_runs_out(
     assert main(["report", "--no-runs", "--results", str(store.root), "--out", str(tmp_path / "out")]) == 3
     shown = capsys.readouterr().out
     assert "not read: broken: tables/broken-study.json is damaged" in shown
-    assert f"report: {tmp_path / 'out' / 'index.html'} ({6 + len(METHODS)} pages)" in shown
+    assert f"report: {tmp_path / 'out' / 'index.html'} ({5 + len(METHODS)} pages)" in shown
     study = Page((tmp_path / "out" / "made-up.html").read_text(encoding="utf-8"))
     assert not any(reference.startswith("made-up/") for reference in study.references)
 
