@@ -1,57 +1,62 @@
-"""Compressed all-reduce: its identities, an implementation of its definition in numpy beside it, its bytes."""
+"""Compressed all-reduce beside its definition in numpy: every scale, padding that takes part, messages to the byte."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from reference_impls.algorithm import Shard
 from reference_impls.codecs import signs
 from reference_impls.collectives import AllToAll, Collective
-from reference_impls.drivers.ledger import Ledger
-from reference_impls.reducers.compressed_all_reduce import Norm, Scale, compressed_all_reduce
+from reference_impls.reducers.compressed_all_reduce import (
+    WIRE_VERSION,
+    Norm,
+    Scale,
+    compressed_all_reduce,
+)
 from tests.reference_impls.exchanges import requests, run, shards
 from tests.support import each
 
-SIZES = (2, 3, 4, 5, 8)
-LENGTHS = (5, 72, 1003)  # 5 on 8 ranks: seven of them serve nothing; 72 on 8: one too few for the last
-every_size = each("size", SIZES)
-every_length = each("d", LENGTHS)
-every_form = each(("norm", "scale"), [("l2", "chunk"), ("l1", "chunk"), ("l2", "shard"), ("l1", "shard")])
+# 5 on 8 ranks: seven of them serve nothing; 72 on 8: one too few for the last
+LENGTHS = ([5], [72], [1003], [3, 1, 40, 7, 100, 2], [1] * 20, [1003, 30])
+SCALES = [
+    ("l2", "chunk"), ("l1", "chunk"), ("l2", "shard"), ("l1", "shard"), ("l2", "tensor"), ("l1", "tensor"), ("l2nz", "chunk"),
+]  # fmt: skip
 
 
-@dataclass
 class Ranks:
     """n ranks with their carried errors."""
 
-    size: int
-    d: int
-    norm: Norm = "l2"
-    scale: Scale = "chunk"
-    dtype: torch.dtype = torch.float64
-    shards: list[Shard] = field(init=False)
-    worker: list[Tensor] = field(init=False)
-    server: list[Tensor] = field(init=False)
-    ledgers: list[Ledger] = field(init=False)
+    def __init__(
+        self,
+        size: int,
+        lengths: Sequence[int],
+        norm: Norm = "l2",
+        scale: Scale = "chunk",
+        *,
+        pads: bool = False,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        self.size, self.norm, self.scale = size, norm, scale
+        self.shards = shards(size, lengths, dtype=dtype)
+        self.worker = [torch.zeros(sum(lengths), dtype=dtype) for _ in range(size)]
+        self.server = [torch.zeros(s.chunk().stop - s.chunk().start, dtype=dtype) for s in self.shards]
+        self.pads = [torch.zeros(size + 1, dtype=dtype) if pads else None for _ in range(size)]
 
-    def __post_init__(self) -> None:
-        self.shards = shards(self.size, [self.d], dtype=self.dtype)
-        self.worker = [torch.zeros(self.d, dtype=self.dtype) for _ in self.shards]
-        self.server = [torch.zeros(s.chunk().stop - s.chunk().start, dtype=self.dtype) for s in self.shards]
-
-    def call(self, u: Tensor) -> list[Tensor]:
-        """[n, d] -> the answer of every rank."""
-        exchanges = [
-            compressed_all_reduce(s, row.clone(), w, e, "m", self.norm, self.scale)
-            for s, row, w, e in zip(self.shards, u, self.worker, self.server, strict=True)
-        ]
-        found, self.ledgers = run(exchanges)
-        return found
+    def call(self, u: Tensor) -> Tensor:
+        """[n, d] -> the answer, after a check that all ranks have the same bits."""
+        found, _ = run(
+            [
+                compressed_all_reduce(s, row.clone(), w, e, "m", self.norm, self.scale, p)
+                for s, row, w, e, p in zip(self.shards, u, self.worker, self.server, self.pads, strict=True)
+            ]
+        )
+        assert all(torch.equal(found[0].view(torch.uint8), other.view(torch.uint8)) for other in found)
+        return found[0]
 
     @property
     def error(self) -> Tensor:
@@ -60,61 +65,64 @@ class Ranks:
 
 
 def inputs(size: int, d: int, step: int = 0) -> Tensor:
-    """[n, d] in double precision, with a common part, coordinates of very different size, and exact zeros."""
-    generator = torch.Generator().manual_seed(100 * step + size)
-    u = torch.randn(size, d, generator=generator, dtype=torch.float64) + torch.randn(d, generator=generator)
-    u *= 10 ** (2 * torch.rand(d, generator=torch.Generator().manual_seed(0), dtype=torch.float64) - 1)
+    """[n, d] in double precision, with coordinates of very different size, and exact zeros."""
+    source = torch.Generator().manual_seed(50 * step + size)
+    u = torch.randn(size, d, generator=source, dtype=torch.float64)
+    u *= 10 ** torch.linspace(-2, 2, d, dtype=torch.float64)
     u[:, ::7] = 0
     return u
 
 
-class Definition:
-    """The algorithm's box in numpy, one element after the other; scales travel as float32."""
-
-    def __init__(self, size: int, d: int, norm: Norm, scale: Scale) -> None:
-        piece = 8 * math.ceil(d / (8 * size))
-        self.parts = [slice(min(r * piece, d), min((r + 1) * piece, d)) for r in range(size)]
-        self.norm, self.scale = norm, scale
-        self.worker, self.server = np.zeros((size, d)), np.zeros(d)
-
-    def quantised(self, x: np.ndarray, part: slice, whole: bool = False) -> np.ndarray:
-        block = x if whole else x[part]
-        if block.size == 0:
-            return x[part]
-        size = np.sqrt(np.mean(block**2)) if self.norm == "l2" else np.mean(np.abs(block))
-        return np.float32(size).astype(np.float64) * np.where(x[part] >= 0, 1.0, -1.0)
-
-    def call(self, u: np.ndarray) -> np.ndarray:
-        p = u + self.worker
-        sent = [
-            np.concatenate([self.quantised(row, part, self.scale == "shard") for part in self.parts])
-            for row in p
-        ]
-        self.worker = p - np.stack(sent)
-        mean = np.mean(sent, axis=0) + self.server
-        out = np.concatenate([self.quantised(mean, part) for part in self.parts])
-        self.server = mean - out
-        return out
+def quantised(x: np.ndarray, blocks: Sequence[slice], norm: Norm) -> np.ndarray:
+    """Signs and a scale a block, which travels as float32."""
+    out = np.zeros_like(x)
+    for part in blocks:
+        block = x[part]
+        if norm == "l1":
+            value = np.abs(block).sum() / max(block.size, 1)
+        else:
+            counted = np.count_nonzero(block) if norm == "l2nz" else block.size
+            value = math.sqrt((block**2).sum() / max(counted, 1))
+        out[part] = float(np.float32(value)) * np.where(block >= 0, 1.0, -1.0)
+    return out
 
 
-@every_size
-@every_length
-@every_form
-def test_it_is_its_definition_and_what_is_lost_is_kept(size: int, d: int, norm: Norm, scale: Scale) -> None:
-    """out_t = mean u_t + E_(t-1) - E_t in every element, and so summed over steps, in double precision."""
-    ranks, definition = Ranks(size, d, norm, scale), Definition(size, d, norm, scale)
-    sent, given = torch.zeros(d, dtype=torch.float64), torch.zeros(d, dtype=torch.float64)
-    for step in range(6):
+@each("lengths", LENGTHS)
+@each("size", [2, 3, 4, 5, 8])
+@each(("norm", "scale"), SCALES)
+def test_it_is_its_definition_and_what_is_lost_is_kept(
+    lengths: list[int], size: int, norm: Norm, scale: Scale
+) -> None:
+    """Blocks up: tensors, chunks, or all. Blocks down: a chunk, or what it has of a tensor.
+
+    out_t = mean u_t + E_(t-1) - E_t in every element, in double precision.
+    """
+    d = sum(lengths)
+    tensors = [slice(b - a, b) for a, b in zip(lengths, np.cumsum(lengths), strict=True)]
+    piece = 8 * math.ceil(d / (8 * size))
+    chunks = [slice(min(r * piece, d), min((r + 1) * piece, d)) for r in range(size)]
+    both = [
+        slice(max(t.start, c.start), min(t.stop, c.stop))
+        for c in chunks
+        for t in tensors
+        if max(t.start, c.start) < min(t.stop, c.stop)
+    ]
+    up = {"tensor": tensors, "chunk": chunks, "shard": [slice(0, d)]}[scale]
+    ranks = Ranks(size, lengths, norm, scale)
+    worker, server = np.zeros((size, d)), np.zeros(d)
+    for step in range(4):
         u, before = inputs(size, d, step), ranks.error
-        out = ranks.call(u)[0]
-        np.testing.assert_allclose(out.numpy(), definition.call(u.numpy()), rtol=2e-7, atol=0)
-        np.testing.assert_allclose(torch.stack(ranks.worker).numpy(), definition.worker, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(torch.cat(ranks.server).numpy(), definition.server, rtol=0, atol=1e-5)
-        torch.testing.assert_close(out, u.mean(0) + before - ranks.error, rtol=0, atol=1e-12)
-        sent += out
-        given += u.mean(0)
-    torch.testing.assert_close(sent, given - ranks.error, rtol=0, atol=1e-12)
-    assert ranks.error.abs().max() > 0.1
+        out = ranks.call(u)
+        p = u.numpy() + worker
+        sent = np.stack([quantised(row, up, norm) for row in p])
+        worker = p - sent
+        mean = sent.mean(0) + server
+        expected = quantised(mean, both if scale == "tensor" else chunks, norm)
+        server = mean - expected
+        np.testing.assert_allclose(out.numpy(), expected, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(out, u.mean(0) + before - ranks.error, rtol=0, atol=1e-11)
+        np.testing.assert_allclose(torch.stack(ranks.worker).numpy(), worker, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(torch.cat(ranks.server).numpy(), server, rtol=0, atol=1e-4)
 
 
 @each("zero", [0.0, -0.0])
@@ -148,9 +156,9 @@ def test_a_zero_of_either_sign_is_sent_and_booked_as_plus(zero: float) -> None:
 
 def test_padding_takes_no_part() -> None:
     """5 elements on 8 ranks: one rank serves all, the scale is over 5 elements and not over the 8 sent."""
-    ranks = Ranks(8, 5)
+    ranks = Ranks(8, [5])
     u = inputs(8, 5)
-    out = ranks.call(u)[0]
+    out = ranks.call(u)
     assert [e.numel() for e in ranks.server] == [5] + 7 * [0]
     first = torch.stack([row - e for row, e in zip(u, ranks.worker, strict=True)])
     for row, message in zip(u, first, strict=True):
@@ -162,6 +170,63 @@ def test_padding_takes_no_part() -> None:
 def test_squares_that_single_precision_cannot_hold_do_not_change_what_is_sent(size: float) -> None:
     """One step of the same values, 1 and `size` times as large: the answers are as many times as large."""
     u = torch.randn(3, 72, generator=torch.Generator().manual_seed(0)).mul(8).round()
-    plain, scaled = (Ranks(3, 72, dtype=torch.float32).call(u * s)[0] for s in (1.0, size))
+    plain, scaled = (Ranks(3, [72], dtype=torch.float32).call(u * s) for s in (1.0, size))
     assert torch.allclose(scaled / size, plain, rtol=1e-5, atol=0)
     assert bool(plain.abs().min() > 0)
+
+
+def test_message_of_two_tensors_to_the_byte() -> None:
+    """Chunk 0 of 16 elements on 2 ranks holds a tensor of 3 and the head of one of 13: two scales behind a byte."""
+    (shard, _) = shards(2, [3, 13])
+    u = torch.tensor([3.0, -3.0, 3.0] + [4.0, -4.0, 4.0, -4.0, -4.0] + [-4.0] * 8)
+    messages: list[Collective] = []
+
+    def answer(request: Collective) -> Tensor:
+        messages.append(request)
+        rows = request.buffer.view(2, -1) if isinstance(request, AllToAll) else request.buffer.expand(2, -1)
+        return rows.clone()
+
+    requests(compressed_all_reduce(shard, u, torch.zeros(16), torch.zeros(8), "m", "l1", "tensor"), answer)
+    assert WIRE_VERSION == 1
+    three, four, none = (list(np.float32(v).tobytes()) for v in (3.0, 4.0, 0.0))
+    assert messages[0].buffer.view(2, -1).tolist() == [[0b00101101, *three, *four], [0, *four, *none]]
+
+
+def test_the_scale_over_non_zeros_is_of_those_alone_and_a_block_of_zeros_stays_zero() -> None:
+    """The prototype divides 0 by 0 there. What is 0 is sent as +1 and booked as that, so that nothing is lost."""
+    size, d = 2, 32
+    ranks = Ranks(size, [d], "l2nz", "chunk")
+    u = torch.zeros(size, d, dtype=torch.float64)
+    u[:, 3] = -5.0
+    out = ranks.call(u)
+    assert torch.equal(out[16:], torch.zeros(16, dtype=torch.float64))
+    assert torch.equal(ranks.worker[0][:16], torch.where(torch.arange(16) == 3, 0.0, -5.0).double())
+    torch.testing.assert_close(out, u.mean(0) - ranks.error, rtol=0, atol=0)
+
+
+@each("size", [2, 3, 8])
+@each("scale", ["shard", "chunk"])
+@each("d", [5, 72, 100])
+def test_padding_that_takes_part_is_a_longer_vector_of_zeros(size: int, scale: Scale, d: int) -> None:
+    """As DeepSpeed has it: the same as if 8 n ceil(d / 8 n) elements were real, the last ones always 0."""
+    padded = 8 * size * math.ceil(d / (8 * size))
+    ours, longer = Ranks(size, [d], "l2", scale, pads=True), Ranks(size, [padded], "l2", scale)
+    without = Ranks(size, [d], "l2", scale)
+    differs = False
+    for step in range(5):
+        u = inputs(size, d, step)
+        out = ours.call(u)
+        full = longer.call(torch.nn.functional.pad(u, (0, padded - d)))
+        torch.testing.assert_close(out, full[:d], rtol=1e-6, atol=1e-12)
+        differs = differs or not torch.allclose(out, without.call(u))
+    torch.testing.assert_close(torch.stack(ours.worker), torch.stack(longer.worker)[:, :d], rtol=0, atol=1e-5)
+    assert differs == (padded != d)
+    if padded != d:
+        last = longer.shards[0].chunk_size()
+        for rank in range(size):
+            found = ours.pads[rank]
+            assert found is not None
+            for r in range(size):
+                if (r + 1) * last > d:
+                    expected = longer.worker[rank][(r + 1) * last - 1]
+                    torch.testing.assert_close(found[r], expected, rtol=0, atol=1e-5)
