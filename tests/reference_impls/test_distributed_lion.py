@@ -1,8 +1,9 @@
-"""Distributed Lion against its algorithm box, against Lion, and what its transports cost."""
+"""Distributed Lion, signSGD and Signum against their algorithm boxes, and Lion; what their transports cost."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,16 +13,7 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.optimizers import Lion
 from tests.reference_impls.exchanges import flat, local_workers, train
-from tests.reference_impls.lion_training import (
-    DECAY,
-    RATE,
-    D,
-    advance,
-    cluster,
-    gradient,
-    parameters,
-    vector,
-)
+from tests.reference_impls.lion_training import DECAY, RATE, D, advance, cluster, gradient, parameters, vector
 from tests.support import each
 
 BOTH = ("distributed-lion-mavo", "distributed-lion-avg")
@@ -190,3 +182,124 @@ def test_the_table_of_costs(n: int) -> None:
         assert bits(name, n, **options) == pytest.approx(exact, abs=1e-3, rel=1e-3), (name, given)
     sync = bits("lion-cub-1bit", n, "sync") - bits("lion-cub-1bit", n)
     assert sync / 100 == pytest.approx(64 * share / 100)
+
+
+# ---- signSGD and Signum ----------------------------------------------------------------------------------------------------
+
+
+WIDTH, VOTERS, STEP = 50, 5, 0.1
+
+
+def voters(algorithm: str, n: int = VOTERS, **options: Any) -> SimulatedCluster:
+    return SimulatedCluster(algorithm, [torch.ones(WIDTH, dtype=torch.float64)], n, lr=STEP, **options)
+
+
+def votes_of(step: int, n: int = VOTERS) -> Tensor:
+    generator = torch.Generator().manual_seed(step)
+    return torch.randn(n, WIDTH, generator=generator, dtype=torch.float64) + 0.5
+
+
+def voted(trained: SimulatedCluster, steps: int = 12) -> Tensor:
+    for step in range(steps):
+        trained.step([[g] for g in votes_of(step, trained.world_size)])
+    return trained.parameters(0)[0]
+
+
+def test_signsgd_moves_by_the_majority_of_signs() -> None:
+    x = torch.ones(WIDTH, dtype=torch.float64)
+    for step in range(12):
+        x = x * (1 - STEP * 0.2) - STEP * votes_of(step).sign().sum(0).sign()
+    assert torch.equal(voted(voters("signsgd", weight_decay=0.2)), x)
+
+
+def test_signum_votes_with_momenta_that_stay_local() -> None:
+    trained = voters("signum", momentum=0.7)
+    x, m = torch.ones(WIDTH, dtype=torch.float64), torch.zeros(VOTERS, WIDTH, dtype=torch.float64)
+    for step in range(12):
+        m = m.lerp(votes_of(step), 1 - 0.7)
+        x = x - STEP * m.sign().sum(0).sign()
+    assert torch.equal(voted(trained), x)
+    assert torch.equal(trained.state(3, "momentum")[0], m[3])
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9])
+def test_signum_is_distributed_lion_with_equal_betas(beta: float) -> None:
+    lion = voted(voters("distributed-lion-mavo", betas=(beta, beta)))
+    assert torch.equal(voted(voters("signum", momentum=beta)), lion)
+    if beta == 0:
+        assert torch.equal(voted(voters("signsgd")), lion)
+
+
+def test_what_is_sent() -> None:
+    """One bit up, one down, and one vote more that says whether anything is finite: 2 (n-1)/n ceil((d+1) / 8n) 8n bits."""
+    trained = voters("signsgd", n=4)
+    voted(trained, 1)
+    sent = trained.ledger.frame()["wire_bytes"].sum()
+    assert sent == 2 * 3 / 4 * 8 == create("signsgd").algorithm.wire_bytes([(WIDTH,)], 4)["step"]
+
+
+# ---- Lion itself, against its definition -----------------------------------------------------------------------------------
+
+
+LENGTH = 101
+LION_RATE, LION_DECAY = 0.01, 0.3
+
+
+def drawn(steps: int, seed: int = 0) -> Iterator[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(steps):
+        yield torch.randn(LENGTH, generator=generator, dtype=torch.float64)
+
+
+def lion_start(seed: int = 9) -> Tensor:
+    return torch.randn(LENGTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def lion(x: Tensor, **options: float) -> tuple[torch.nn.Parameter, Lion]:
+    param = torch.nn.Parameter(x.clone())
+    return param, Lion([param], lr=LION_RATE, weight_decay=LION_DECAY, **options)
+
+
+def lion_step(param: torch.nn.Parameter, optimizer: Lion, gradient: Tensor) -> Tensor:
+    before = param.detach().clone()
+    param.grad = gradient.clone()
+    optimizer.step()
+    return before
+
+
+def test_the_whole_trajectory_and_the_order_of_its_lines() -> None:
+    """Against the definition; with the momentum updated first, the trajectory is another one."""
+    param, optimizer = lion(lion_start())
+    right, wrong = lion_start(), lion_start()
+    m_right, m_wrong = torch.zeros_like(right), torch.zeros_like(right)
+    for g in drawn(50):
+        lion_step(param, optimizer, g)
+        right = (
+            right * (1 - LION_RATE * LION_DECAY) - LION_RATE * (0.9 * m_right + (1 - 0.9) * g).sign()
+        )
+        m_right = 0.99 * m_right + (1 - 0.99) * g
+        m_wrong = 0.99 * m_wrong + (1 - 0.99) * g
+        wrong = (
+            wrong * (1 - LION_RATE * LION_DECAY) - LION_RATE * (0.9 * m_wrong + (1 - 0.9) * g).sign()
+        )
+    torch.testing.assert_close(param.detach(), right, rtol=0, atol=1e-13)
+    torch.testing.assert_close(optimizer.state[param]["momentum"], m_right, rtol=0, atol=1e-14)
+    assert (param.detach() - wrong).abs().max() > LION_RATE
+
+
+def test_groups_schedules_and_parameters_without_gradient() -> None:
+    (gradient,) = drawn(1)
+    params = [torch.nn.Parameter(lion_start()) for _ in range(3)]
+    groups = [{"params": params[:2], "weight_decay": 0.5}, {"params": params[2:], "lr": 1e-3}]
+    optimizer = Lion(groups, lr=LION_RATE, weight_decay=0.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
+    params[0].grad, params[2].grad = gradient.clone(), gradient.clone()
+    optimizer.step()
+    scheduler.step()
+    once = [p.detach().clone() for p in params]
+    optimizer.step()
+    assert torch.equal(once[0], lion_start() * (1 - LION_RATE * 0.5) - LION_RATE * gradient.sign())
+    assert torch.equal(once[2], lion_start() - 1e-3 * gradient.sign())
+    torch.testing.assert_close(params[2].detach(), once[2] - 1e-4 * gradient.sign(), rtol=0, atol=1e-16)
+    assert torch.equal(params[1].detach(), lion_start())
+    assert params[1] not in optimizer.state

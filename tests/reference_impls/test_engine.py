@@ -1,4 +1,4 @@
-"""The engine: launch order by counts, exchanges that run in the background for some steps, ledgers that agree."""
+"""The engine: launch order by counts, exchanges in the background for some steps; the cut into buckets; silence."""
 
 from __future__ import annotations
 
@@ -12,11 +12,23 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster
 from reference_impls.algorithm import Algorithm, Shard, option
-from reference_impls.collectives import Collective, Exchange, Group, finish, start
+from reference_impls.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Collective,
+    Exchange,
+    Group,
+    SendRecv,
+    finish,
+    start,
+)
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.lockstep import Lockstep
+from reference_impls.drivers.null import NullTransport
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
+from reference_impls.layout import canonical, cut
 from reference_impls.registry import Method
 
 
@@ -208,3 +220,106 @@ def test_send_recv_partners_must_agree() -> None:
     assert [x.item() for x in driver.run([shift(r, wrong=False) for r in range(3)])] == [2.0, 0.0, 1.0]
     with pytest.raises(MismatchError, match="rank 1 sends to rank 2, but rank 2 expects rank 2"):
         driver.run([shift(r, wrong=True) for r in range(3)])
+
+
+# ---- where a run of parameters ends ----------------------------------------------------------------------------------------
+
+
+def sizes(elements: list[int], bucket_bytes: int | None, groups: int = 1) -> list[list[int]]:
+    """Elements of the fp32 parameters of every shard."""
+    share = -(-len(elements) // groups)
+    parted = [elements[i * share : (i + 1) * share] for i in range(groups)]
+    made = [
+        {"params": [torch.zeros(n) for n in own], "param_names": [f"{g}.{i}" for i in range(len(own))]}
+        for g, own in enumerate(parted)
+    ]
+    return [[place.param.numel() for place in run] for run in cut(canonical(made), bucket_bytes)]
+
+
+@pytest.mark.parametrize(
+    ("elements", "shards"),
+    [
+        ([40, 40, 40, 40], [[40, 40], [40, 40]]),  # 100 elements a bucket
+        ([100, 1], [[100], [1]]),
+        ([300, 20], [[300], [20]]),
+        ([3, 300, 3, 300, 3], [[3, 300], [3, 300], [3]]),  # a bias does not travel alone
+        ([7, 300], [[7], [300]]),  # from a sixteenth on it does
+        ([3, 3, 300], [[3, 3, 300]]),
+        ([4, 4, 300], [[4, 4], [300]]),
+    ],
+)
+def test_a_run_ends_before_it_exceeds_the_bucket_unless_it_is_small(
+    elements: list[int], shards: list[list[int]]
+) -> None:
+    assert sizes(elements, 400) == shards
+
+
+def test_a_change_of_group_ends_even_a_small_run() -> None:
+    assert sizes([3, 300], 400, groups=2) == [[3], [300]]
+
+
+def test_without_a_bucket_size_there_is_one_shard() -> None:
+    assert sizes([3, 300, 70], None) == [[3, 300, 70]]
+
+
+# ---- the transport that sends nothing answers like the real one ------------------------------------------------------------
+
+
+def requests(name: str, size: int, dtype: torch.dtype) -> list[Collective]:
+    """One request a rank; every rank has data of its own, in buffers of 2 `size` elements."""
+    buffers = [torch.arange(2 * size).to(dtype) + rank for rank in range(size)]
+    if name == "all-reduce":
+        return [AllReduce(x, "s") for x in buffers]
+    if name == "maximum":
+        return [AllReduce(x, "s", op="max") for x in buffers]
+    if name == "all-gather":
+        return [AllGather(x, "s") for x in buffers]
+    if name == "all-to-all":
+        return [AllToAll(x, "s") for x in buffers]
+    if name == "shift":
+        return [SendRecv(x, "s", to=(r + 1) % size, source=(r - 1) % size) for r, x in enumerate(buffers)]
+    return [  # up a tree: rank 0 hears, the last rank speaks, the others are silent
+        SendRecv(x, "s", to=0 if r == size - 1 else None, source=size - 1 if r == 0 else None)
+        for r, x in enumerate(buffers)
+    ]
+
+
+@pytest.mark.parametrize("name", ["all-reduce", "maximum", "all-gather", "all-to-all", "shift", "tree"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.uint8])
+@pytest.mark.parametrize("size", [2, 3])
+def test_answers_look_like_real_ones(name: str, dtype: torch.dtype, size: int) -> None:
+    real = Lockstep(size)
+    null = NullTransport(real)
+    assert list(null.ranks) == list(real.ranks)
+    assert null.size == real.size
+    answers = real.wait(real.launch(requests(name, size, dtype)))
+    local = null.wait(null.launch(requests(name, size, dtype)))
+    assert len(answers) == len(local) == size
+    for expected, found in zip(answers, local, strict=True):
+        assert (found is None) == (expected is None)
+        if expected is not None:
+            assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+            assert found.is_contiguous()
+
+
+def answer(request: Collective, size: int = 3) -> Tensor | None:
+    return NullTransport(Lockstep(size)).launch([request])[0]
+
+
+def test_answers_are_this_ranks_own_values() -> None:
+    x = torch.arange(6.0)
+    assert answer(AllReduce(x, "s")) is x
+    assert torch.equal(x, torch.arange(6.0))
+    assert torch.equal(answer(AllGather(x, "s")), torch.stack([x, x, x]))
+    assert torch.equal(answer(AllToAll(x, "s")), x.view(3, 2))
+    assert torch.equal(answer(SendRecv(x, "s", to=None, source=2)), x)
+    assert answer(SendRecv(x, "s", to=1, source=None)) is None
+
+
+@pytest.mark.parametrize(
+    "request_", [AllGather(torch.ones(3), "s"), AllToAll(torch.ones(3), "s"), SendRecv(torch.ones(3), "s", to=1, source=1)]
+)  # fmt: skip
+def test_answers_other_than_a_sums_can_be_written_into(request_: Collective) -> None:
+    """A method may do as it likes with what it received; its own buffer is not touched by that."""
+    answer(request_).fill_(7)
+    assert torch.equal(request_.buffer, torch.ones(3))
