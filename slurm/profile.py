@@ -11,7 +11,7 @@ What Slurm would misread is refused with file, line and key. Times are whole min
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -33,10 +33,8 @@ _OURS: Final = {"PYTHONPATH", "PYTHONSAFEPATH", *THREAD_VARIABLES}
 _OWNED: Final = {
     "array": "members are numbered by the submission",
     "chdir": "paths are absolute",
-    "comment": "jobs are found again by their names",
-    "dependency": "the submission chains its arrays itself",
     "error": "logs lie in the sweep's folder",
-    "job-name": "jobs are found again by their names",
+    "job-name": "jobs are named by their sweep",
     "no-requeue": "say `max_requeues: 0`",
     "ntasks": "it follows from the run's world size",
     "open-mode": "a requeued member appends to its log",
@@ -175,9 +173,7 @@ class ProfileFile(Entry):
     environment: dict[
         Annotated[str, AfterValidator(_variable)], Annotated[str, BeforeValidator(_value_of_variable)]
     ] = Field(default={}, description="Variables of the runs.")
-    array_parallelism: Positive = Field(
-        default=16, description="Members of a submission that may run at once."
-    )
+    array_parallelism: Positive = Field(default=16, description="Members of an array that may run at once.")
     max_requeues: Count = Field(
         default=10,
         description="How often a member goes on after its time limit, a preemption or the loss of its node.",
@@ -301,14 +297,3 @@ def load_profile(name: str) -> Profile:
             f"no profile {name!r}{hint} (a profile of your own is named by its .yaml path)"
         )
     return YamlFile.load(path).read(ProfileFile).named(path.stem)
-
-
-def check_options(profile: Profile, known: Iterable[str]) -> None:
-    """Refuse an additional parameter that this Slurm's sbatch has not. Raises `ProfileError` with the nearest one."""
-    names = set(known)
-    for option in profile.additional_parameters:
-        if option not in names:
-            raise ProfileError(
-                f"profile {profile.name!r}: additional_parameters: sbatch has no option '{option}'"
-                f"{nearest(option, names)}"
-            )

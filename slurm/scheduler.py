@@ -10,11 +10,14 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 CALL_TIMEOUT_S: Final = 60
+POLL_S: Final = 2.0
+UNANSWERED_MAX: Final = 5
 DEFAULT_MAX_ARRAY_SIZE: Final = 1001
 """Slurm's own default, for a plan made where there is no Slurm to ask."""
 
@@ -48,16 +51,12 @@ class SlurmError(RuntimeError):
 
 @dataclass(frozen=True)
 class Job:
-    """One job, or one member of an array, as Slurm sees it. id: ``17``, or ``17_3`` for member 3 of array 17.
-
-    elapsed_s: how long its last turn has taken.
-    """
+    """One job, or one member of an array, as Slurm sees it. id: ``17``, or ``17_3`` for member 3 of array 17."""
 
     id: str
     name: str
     state: str
     reason: str
-    elapsed_s: int = 0
 
     @property
     def ended(self) -> bool:
@@ -95,78 +94,47 @@ def max_array_size() -> int:
     return int(match.group(1))
 
 
-def sbatch_options() -> set[str]:
-    """The long options that this Slurm's sbatch lists, without dashes."""
-    return set(re.findall(r"--([a-z][a-z0-9-]*)", _ask("sbatch", "--help")))
-
-
-def submit(script: str) -> str:
-    """Send a batch script.
-
-    Args:
-        script: Path of the script.
-
-    Returns:
-        The job's id.
-
-    Raises:
-        SlurmError: sbatch refused it; with sbatch's own words.
-    """
-    return _ask("sbatch", "--parsable", script).strip().partition(";")[0]
-
-
-def cancel(job_ids: Sequence[str]) -> None:
-    """Ask Slurm to end these jobs (arrays by their first id)."""
-    if job_ids:
-        _ask("scancel", *job_ids)
-
-
-def requeue(job_id: str) -> None:
-    """Ask Slurm to start a running job again later, under the same id."""
-    _ask("scontrol", "requeue", job_id)
-
-
 def jobs() -> list[Job]:
     """All jobs of this user that the controller knows, each member of an array by itself, ended ones included."""
-    listed = _ask("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%j|%T|%M|%r")
-    rows = [line.split("|", 4) for line in listed.splitlines() if line.count("|") >= 4]
-    return [Job(id_, name, state, reason, seconds(took)) for id_, name, state, took, reason in rows]
+    listed = _ask("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%j|%T|%r")
+    return [Job(*line.split("|", 3)) for line in listed.splitlines() if line.count("|") >= 3]
 
 
-def accounted(names: Iterable[str], since: str) -> list[Job]:
-    """What the accounting says about jobs of these names that started after `since`; nothing where there is none.
-
-    since: local time as ``2026-01-31T12:00:00``.
-    """
-    if not (wanted := ",".join(sorted(set(names)))) or shutil.which("sacct") is None:
+def accounted(job_ids: Iterable[str]) -> list[Job]:
+    """What the accounting says about these jobs; nothing where there is none."""
+    if shutil.which("sacct") is None:
         return []
-    command = ("sacct", "--allocations", "--noheader", "--parsable2", f"--starttime={since}")
+    arrays = ",".join(sorted({job_id.partition("_")[0] for job_id in job_ids}))
+    command = ("sacct", "--allocations", "--array", "--noheader", "--parsable2", f"--jobs={arrays}")
     try:
-        listed = _ask(*command, f"--name={wanted}", "--format=JobID,JobName,State,Elapsed,Reason")
+        listed = _ask(*command, "--format=JobID,JobName,State,Reason")
     except SlurmError:
         return []  # accounting is off, or its daemon is away: as good as none
-    rows = [line.split("|", 4) for line in listed.splitlines() if line.count("|") >= 4]
-    return [
-        Job(id_, name, state.split()[0], reason, seconds(took)) for id_, name, state, took, reason in rows
-    ]
+    rows = [line.split("|", 3) for line in listed.splitlines() if line.count("|") >= 3]
+    return [Job(id_, name, state.split()[0], reason) for id_, name, state, reason in rows]
 
 
-def seconds(text: str) -> int:
-    """Slurm's ``[days-][hours:]minutes:seconds`` in seconds; 0 for what is no time, such as INVALID."""
-    days, dash, clock = text.rpartition("-")
-    parts = clock.split(":")
-    if not all(part.isdigit() for part in [*parts, *([days] if dash else [])]):
-        return 0
-    total = 0
-    for part in parts:
-        total = 60 * total + int(part)
-    return total + 86_400 * int(days or 0)
+def poll(under_way: Callable[[], bool], every_s: float = POLL_S) -> None:
+    """Look again and again until nothing is under way.
 
+    Args:
+        under_way: One look.
+        every_s: Seconds between two looks.
 
-def unfinished(job_ids: Iterable[str]) -> set[str]:
-    """Those of the jobs (arrays by their first id) of which a member waits, runs or is being ended."""
-    queued = set(_ask("squeue", "--me", "--noheader", "--format=%F").split())
-    return queued & set(job_ids)
+    Raises:
+        SlurmError: Slurm has not answered `UNANSWERED_MAX` times in a row.
+    """
+    unanswered = 0
+    while True:
+        try:
+            if not under_way():
+                return
+            unanswered = 0
+        except SlurmError:
+            unanswered += 1
+            if unanswered == UNANSWERED_MAX:
+                raise
+        time.sleep(every_s)
 
 
 def _ask(*command: str) -> str:

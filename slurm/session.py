@@ -1,14 +1,10 @@
 """A timing session between real nodes, `bandwise session NAME --on slurm`: one job, a rank a task, over the nodes' own network.
 
-    python -m slurm.session JOB.json          # what every task runs
-
 All tasks find each other (`suite.training.processes`), which names those that do not come. Each but the first then becomes a
 rank, which calls the session. The first is the session itself, and starts the first rank beside it: from there on everything
 is as on an emulated cluster, but that no link is shaped (`suite.timing.remote`). The record lies where any session's does.
 
-``sessions/<name>/slurm-<n>/`` holds ``job.json``, the script, and the logs of the tasks::
-
-    {"schema_version": 1, "session": name or path of the file, "session_id": ..., "results_root": ..., "backend": "gloo"}
+``sessions/<name>/slurm-<n>/`` is submitit's folder: the script, the pickled `Task`, and the logs of the tasks.
 
 A session gets its nodes to itself and is not begun again by Slurm. The loss of a node other than the first, and of a task, is
 the session's to tell, so neither ends the job; when the first task has ended, Slurm ends the others soon.
@@ -20,27 +16,23 @@ import json
 import math
 import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from slurm import scheduler
-from slurm.member import FAULT, REASONS
-from slurm.profile import Profile, ProfileError, check_options
-from slurm.records import next_number
+from slurm.code import code_folder
+from slurm.profile import Profile, ProfileError
+from slurm.records import new_folder
 from slurm.scheduler import SlurmError
-from slurm.snapshot import planned, take
-from slurm.study import MORE_MIN
+from slurm.states import REASONS
 from suite.links.link import Link, RealLink
-from suite.runs.files import dump, write_atomic
 from suite.timing import rank
 from suite.timing.remote import TOKEN, RealCluster, Switchboard
 from suite.timing.spec import SessionSpec, load_session
@@ -54,8 +46,11 @@ from suite.training.processes import (
     place_in_launch,
 )
 
-SCHEMA: Final = 1
-JOB: Final = "job.json"
+SRUN: Final = ("--kill-on-bad-exit=0", "--no-kill", "--distribution=block", "--wait=30")
+"""A rank or a node that is lost is told by the session itself, which has half a minute to write its record."""
+MORE_MIN: Final = 10
+"""Minutes that a session's job has beyond those that its file states: it builds its cases and clears up."""
+FAULT: Final = 1
 SAYS_S: Final = 2.0
 """How long Slurm may take to say on the log what became of a task."""
 LEAVES_S: Final = 10.0
@@ -63,23 +58,23 @@ LOAD_S: Final = 30.0
 
 
 @dataclass(frozen=True)
-class Job:
-    """What the tasks read. session: name, or path of the file. backend: ``gloo``, or ``nccl`` on GPUs."""
+class Task:
+    """What every task does. session: name, or path of the file. backend: ``gloo``, or ``nccl`` on GPUs."""
 
     session: str
     session_id: str
     results_root: str
     backend: str
 
-    def save(self, path: Path) -> None:
-        """Write it."""
-        write_atomic(path, dump({"schema_version": SCHEMA, **asdict(self)}) + "\n")
-
-    @classmethod
-    def read(cls, path: Path) -> Job:
-        """Read it back."""
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        return cls(**{key: value for key, value in facts.items() if key != "schema_version"})
+    def __call__(self) -> None:
+        """Be the session where this is the first task, else a rank of it. Raises `SystemExit` where it does not end well."""
+        environment = _without_master(os.environ)
+        place = place_in_launch(environment)
+        if place is None:
+            sys.exit("this is a task of a session's job, started by srun with a task for each rank")
+        folder = Path(environment["SUBMITIT_FOLDER"])
+        if code := (_lead if place.rank == 0 else _follow)(self, place, folder, environment):
+            sys.exit(code)
 
 
 # Submission
@@ -121,33 +116,36 @@ def submit_session(
         SlurmError: Slurm is missing or refuses the job.
         ProfileError: The profile cannot place the ranks, or Slurm does not know one of its options.
     """
-    from slurm.submit import session_script  # needs submitit, which no task waits for
+    from slurm.submit import executor  # needs submitit, which takes a second
 
     if spec.world_size < 2:
         raise ProfileError(f"session {spec.name} has one worker: a link needs two ends")
     if not dry_run:
         scheduler.require_slurm()
-        check_options(profile, scheduler.sbatch_options())
     root = root.resolve()
-    folder = root / "sessions" / spec.name
-    logs = folder / f"slurm-{next_number(folder, claim=not dry_run)}"
+    logs = new_folder(root / "sessions" / spec.name, dry_run=dry_run)
     path = Path(called)
     backend = rank.NCCL if profile.gpus_per_task else "gloo"
-    job = Job(str(path.resolve()) if path.is_file() else called, new_id(), str(root), backend)
-    plain = re.sub(r"[^A-Za-z0-9._-]", "-", spec.name)
-    longer = profile.model_copy(update={"timeout_min": max(profile.timeout_min, spec.minutes + MORE_MIN)})
-    code = (planned if dry_run else take)(root).path
-    text = session_script(
-        longer, f"bandwise-session-{plain}-{secrets.token_hex(4)}", logs / JOB, spec.world_size, code
+    task = Task(str(path.resolve()) if path.is_file() else called, new_id(), str(root), backend)
+    given = profile.parameters(spec.world_size)
+    asked = {key: value for key, value in given["additional_parameters"].items() if key != "requeue"}
+    sender = executor(
+        profile,
+        logs,
+        f"bandwise-session-{spec.name}".replace(" ", "-"),
+        spec.world_size,
+        code_folder(root, dry_run=dry_run),
+        time=max(profile.timeout_min, spec.minutes + MORE_MIN),
+        additional_parameters={**asked, "no-requeue": True, "no-kill": True, "exclusive": True},
+        srun_args=[
+            *(word for word in given["srun_args"] if not word.startswith("--kill-on-bad-exit")),
+            *SRUN,
+        ],
     )
-    sent = ""
-    if not dry_run:
-        job.save(logs / JOB)
-        script = logs / "job.sh"
-        write_atomic(script, text)
-        sent = scheduler.submit(str(script))
-    record = path_of(root, spec.name, job.session_id)
-    return Submitted(spec.name, job.session_id, spec.world_size, sent, record, logs, text)
+    text = sender.script()
+    (sent,) = [""] if dry_run else sender.send([task], profile)
+    record = path_of(root, spec.name, task.session_id)
+    return Submitted(spec.name, task.session_id, spec.world_size, sent, record, logs, text)
 
 
 def wait_for(sent: Submitted, show: Callable[[str], None]) -> dict[str, Any]:
@@ -163,29 +161,24 @@ def wait_for(sent: Submitted, show: Callable[[str], None]) -> dict[str, Any]:
     Raises:
         SlurmError: Slurm does not answer, or the job ended before the session had begun.
     """
-    from slurm.jobs import log_tail
-    from slurm.submit import wait
+    from slurm.states import last_words
     from suite.timing.session import NOT_ENDED
 
     stood = ""
 
-    def look(_: int) -> None:
-        with suppress(SlurmError):  # it may answer the next time
-            show_state(next((job for job in scheduler.jobs() if job.id == sent.job), None))
-
-    def show_state(job: scheduler.Job | None) -> None:
+    def under_way() -> bool:
         nonlocal stood
-        stands = "" if job is None else f"{job.state} ({job.reason})" if job.waits else job.state
-        if stands and stands != stood:
+        job = next((job for job in scheduler.jobs() if job.id == sent.job), None)
+        if job is None:
+            return False
+        stands = f"{job.state} ({job.reason})" if job.waits else job.state
+        if stands != stood:
             show(f"Slurm job {sent.job}: {stands}")
-        stood = stands or stood
+        stood = stands
+        return not job.ended
 
-    wait([sent.job], look)
-    words = (
-        _ended_by(sent.logs / f"{sent.job}_0_log.err")
-        or log_tail(sent.logs, sent.job)
-        or "its log says nothing"
-    )
+    scheduler.poll(under_way)
+    words = last_words(sent.logs, sent.job) or "its log says nothing"
     if not sent.record.is_file():
         raise SlurmError(f"job {sent.job} has ended without a record ({words}); its logs are in {sent.logs}")
     record = dict(json.loads(sent.record.read_text(encoding="utf-8")))
@@ -205,29 +198,10 @@ def _again(logs: Path, session: str) -> str:
     )
 
 
-def _ended_by(log: Path) -> str:
-    """The line of a job's log that tells most of its end: tasks that lose the first one say much, and nothing of the cause."""
-    from slurm.jobs import WORDS
-
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
-    return next((line.strip() for pattern, _ in WORDS for line in lines if pattern.search(line)), "")
-
-
 # The tasks
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run one task of a session's job; returns the exit code."""
-    path = Path(arguments[0])
-    job, environment = Job.read(path), _without_master(os.environ)
-    place = place_in_launch(environment)
-    if place is None:
-        sys.stderr.write("this is a task of a session's job, started by srun with a task for each rank\n")
-        return FAULT
-    return (_lead if place.rank == 0 else _follow)(job, place, path.parent, environment)
-
-
-def _follow(job: Job, place: Place, folder: Path, environment: Mapping[str, str]) -> int:
+def _follow(job: Task, place: Place, folder: Path, environment: Mapping[str, str]) -> int:
     """Find the session and become a rank of it."""
     try:
         rendezvous = join_launch(place, folder, environment)
@@ -240,7 +214,7 @@ def _follow(job: Job, place: Place, folder: Path, environment: Mapping[str, str]
     return rank.main([where["session"]])
 
 
-def _lead(job: Job, place: Place, folder: Path, environment: Mapping[str, str]) -> int:
+def _lead(job: Task, place: Place, folder: Path, environment: Mapping[str, str]) -> int:
     """Run the session."""
     from suite.timing.load import ClusterMeter
     from suite.timing.session import Session
@@ -283,7 +257,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt(REASONS[signal.Signals(number)])
 
 
-def _link(workers: int, job: Job, environment: Mapping[str, str]) -> RealLink:
+def _link(workers: int, job: Task, environment: Mapping[str, str]) -> RealLink:
     """The network of this job, as far as it is known before anything is measured."""
     nodes = int(environment.get("SLURM_NNODES", "1"))
     address = own_address(environment)
@@ -299,7 +273,7 @@ def _link(workers: int, job: Job, environment: Mapping[str, str]) -> RealLink:
 
 
 def _cluster(
-    link: RealLink, job: Job, place: Place, folder: Path, environment: Mapping[str, str]
+    link: RealLink, job: Task, place: Place, folder: Path, environment: Mapping[str, str]
 ) -> RealCluster:
     """Bring all ranks together. Raises `RendezvousError`, or `RankLostError` where one comes and is lost at once."""
     try:
@@ -353,7 +327,7 @@ def _slurm_says(log: Path, number: int) -> str:
         time.sleep(0.1)
 
 
-def _variables(where: Mapping[str, Any], place: Place, job: Job, interface: str) -> dict[str, str]:
+def _variables(where: Mapping[str, Any], place: Place, job: Task, interface: str) -> dict[str, str]:
     """What a rank's environment needs. The first task hosts the store at which the process group meets, as torchrun does."""
     address, port = where["store"]
     own = {
@@ -372,7 +346,3 @@ def _variables(where: Mapping[str, Any], place: Place, job: Job, interface: str)
 def _without_master(environment: Mapping[str, str]) -> dict[str, str]:
     """Without a meeting point of somebody else's launch."""
     return {key: value for key, value in environment.items() if key not in {"MASTER_ADDR", "MASTER_PORT"}}
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

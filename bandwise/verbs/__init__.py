@@ -34,7 +34,6 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "status": "the state of a sweep's runs",
             "watch": "follow a sweep until nothing is under way",
             "retry": "try failed runs of a sweep again",
-            "cancel": "cancel the Slurm jobs of a sweep",
         },
         "results": {
             "collect": "tables from run folders",

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _tables(root: Path, name: str) -> dict[str, Any]:
     """The tables of the sweep and of the session of that name, where there are runs or records to make them from."""
-    from slurm.jobs import note_ends
+    from slurm.states import note_ends
     from suite.analysis import collect
     from suite.analysis.collect import collect_sweep
     from suite.analysis.session_tables import collect_session

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Build."""
     require_checkout(NAME)
     from report.study.publication import build_report
-    from slurm.jobs import note_ends
+    from slurm.states import note_ends
     from suite.runs.store import Store
 
     root = results_root(args)

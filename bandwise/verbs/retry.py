@@ -83,12 +83,12 @@ def _last_profile(sweep: str, store: Store) -> Profile | None:
     from slurm.records import records
 
     found = records(store.root, sweep)
-    return Profile.from_dict(found[-1].facts["profile"]) if found else None
+    return Profile.from_dict(found[-1].profile) if found else None
 
 
 def _here(args: argparse.Namespace, specs: list[RunSpec], chosen: frozenset[str], store: Store) -> int:
     """Try them again in the local pool."""
-    from slurm.jobs import run_states, settle
+    from slurm.states import run_states, settle
     from suite.training.pool import run_local
 
     found = run_states(specs, store)

@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from bandwise.options import OptionError, add_results_option, require_checkout, results_root
+from bandwise.options import add_results_option, require_checkout, results_root
 from bandwise.output import counted, print_json, table
 
 if TYPE_CHECKING:
@@ -28,34 +28,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "sweep", nargs="?", help="name of a sweep, or path of a .yaml file (default: all runs found)"
     )
-    parser.add_argument(
-        "--efficiency", action="store_true", help="also which share of the jobs' seconds went into training"
-    )
     add_results_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Show."""
     require_checkout(NAME)
-    from slurm.jobs import run_states, settle, slot_efficiency
-    from slurm.study import stage_rows
-    from suite.runs.documents import YamlError
+    from slurm.states import run_states, settle
     from suite.runs.plan import make_plan, run_rows
     from suite.runs.result import counts
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep
 
-    if args.efficiency and not args.sweep:
-        raise OptionError("--efficiency is told of one sweep: name it")
     store = Store(results_root(args))
-    sweep = load_sweep(args.sweep) if args.sweep else None
-    stages = stage_rows(store.root, sweep.name) if sweep else []
-    try:
-        plan = make_plan(sweep) if sweep else None
-    except YamlError as error:
-        if not any(row["stage"] == "tune" for row in stages):
-            raise
-        return _before_the_rates(args, stages, str(error))
+    plan = make_plan(load_sweep(args.sweep)) if args.sweep else None
     specs = plan.specs if plan else [store.spec(run_id) for run_id in store.run_ids()]
     found = run_states(specs, store)
     settle(found, store)
@@ -68,7 +54,6 @@ def run(args: argparse.Namespace) -> int:
     bad = [row for row in rows if row["state"] not in QUIET]
     refused = [] if plan else [str(error) for error in store.refused()]
     waiting = _waiting(bad)
-    spent = slot_efficiency(plan.sweep.name, store) if plan and args.efficiency else None
     if args.json:
         answer = {
             "sweep": args.sweep,
@@ -77,37 +62,18 @@ def run(args: argparse.Namespace) -> int:
             "not_done": bad,
             "refused": refused,
         }
-        efficiency = {"slot_efficiency": spent.as_dict() if spent else None} if args.efficiency else {}
-        print_json({**answer, **efficiency, "stages": stages, "slurm": found.unanswered or None})
+        print_json({**answer, "slurm": found.unanswered or None})
         return 0
     print(f"{args.sweep or store.root}: {len(specs)} runs ({counted(states)})")
-    _print_stages(stages)
     for reason, count in waiting.items():
         print(f"  {count} queued: {reason}")
     if ended := [row for row in bad if row["state"] != "queued"]:
         print(table(ended, ["run_id", "panel", "arm", "seed", "state", "reason"]))
     for line in refused:
         print(f"not read: {line}")
-    if args.efficiency:
-        print(spent or f"{args.sweep} was never submitted: there are no jobs")
     if found.unanswered:
         print(f"Slurm was not asked: {found.unanswered}", file=sys.stderr)
     return 0
-
-
-def _before_the_rates(args: argparse.Namespace, stages: list[dict[str, str]], why: str) -> int:
-    """What can be said while learning rates are searched for: no run can be named yet."""
-    if args.json:
-        print_json({"sweep": args.sweep, "runs": None, "stages": stages, "reason": why})
-        return 0
-    print(f"{args.sweep}: its runs are not known yet: {why}")
-    _print_stages(stages)
-    return 0
-
-
-def _print_stages(stages: list[dict[str, str]]) -> None:
-    for row in stages:
-        print(f"  {row['stage']} {row['state']}{': ' if row['reason'] else ''}{row['reason']}")
 
 
 def _waiting(rows: list[dict[str, Any]]) -> dict[str, int]:

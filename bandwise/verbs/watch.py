@@ -15,7 +15,7 @@ from bandwise.options import OptionError, add_results_option, require_checkout, 
 from bandwise.output import counted, duration, print_json
 
 if TYPE_CHECKING:
-    from slurm.jobs import Efficiency, RunStates
+    from slurm.states import RunStates
     from suite.runs.plan import Plan
     from suite.runs.store import Store
 
@@ -47,11 +47,8 @@ def run(args: argparse.Namespace) -> int:
     watcher = _Watcher(make_plan(load_sweep(args.sweep)), Store(results_root(args)), quiet=args.json)
     while watcher.look() and not args.once:
         time.sleep(args.every)
-    spent = watcher.efficiency()
     if args.json:
-        print_json({**watcher.answer(), "slot_efficiency": spent.as_dict() if spent else None})
-    elif spent and spent.jobs:
-        print(spent)
+        print_json(watcher.answer())
     return 0 if all(state in WELL for state in watcher.states) else 3
 
 
@@ -69,7 +66,7 @@ class _Watcher:
 
     def look(self) -> bool:
         """Look once and say what is new; returns whether something is still under way."""
-        from slurm.jobs import run_states, settle
+        from slurm.states import run_states, settle
         from suite.runs.result import counts
 
         found = run_states(self._plan.specs, self._store)
@@ -84,23 +81,9 @@ class _Watcher:
             return self._unanswered < UNANSWERED_MAX
         if found.stuck:
             reasons = ", ".join(sorted({job.reason for job in found.jobs}))
-            self._say(
-                f"no job will start by itself ({reasons}): see `squeue --me`, or `bandwise cancel {self._plan.sweep.called}`"
-            )
+            self._say(f"no job will start by itself ({reasons}): see `squeue --me`, or end them by `scancel`")
             return False
         return any(state in UNDER_WAY for state in self.states)
-
-    def efficiency(self) -> Efficiency | None:
-        """Which share of its jobs' seconds went into training; None while they go on, and where Slurm does not tell."""
-        from slurm.jobs import slot_efficiency
-        from slurm.scheduler import SlurmError
-
-        if self._jobs or self._unanswered:
-            return None
-        try:
-            return slot_efficiency(self._plan.sweep.name, self._store)
-        except SlurmError:
-            return None
 
     def answer(self) -> dict[str, Any]:
         """The last look as plain data."""

@@ -308,14 +308,8 @@ class Sweep(Entry):
 
     @property
     def rates_path(self) -> Path:
-        """The file of tuned learning rates beside the sweep.
-
-        Or the one of that name in ``$BANDWISE_RATES``: jobs that go on after a tuning find its rates there, since the sweep's
-        own file is in a copy of the checkout.
-        """
-        name = self.rates or f"{self.path.stem}-lr.yaml"
-        tuned = Path(os.environ.get("BANDWISE_RATES", ""), Path(name).name)
-        return tuned if "BANDWISE_RATES" in os.environ and tuned.exists() else self.path.parent / name
+        """The file of tuned learning rates beside the sweep."""
+        return self.path.parent / (self.rates or f"{self.path.stem}-lr.yaml")
 
     @property
     def called(self) -> str:

@@ -26,7 +26,6 @@ COMMANDS = {
     "status": [["status"], ["status", "quick"]],
     "watch": [["watch", "quick", "--once"]],
     "retry": [["retry", "quick", "--status", "oom"]],
-    "cancel": [["cancel", "quick"]],
     "session": [["session", "quick"]],
     "doctor": [["doctor"]],
     "advise": [["advise", "--params", "1e6", "--workers", "4", "--rate", "1gbit", "--compute-ms", "10"]],

@@ -14,7 +14,7 @@ from suite.runs.store import Store
 from tests.suite.runs.project import SWEEP, train_here, write_sweep
 
 COMMAND = re.compile(r"`bandwise ([^`]+)`")
-VERBS = ("plan", "status", "sweep", "collect", "check", "report", "export", "publish", "retry", "cancel")
+VERBS = ("plan", "status", "sweep", "collect", "check", "report", "export", "publish", "retry")
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,7 @@ from bandwise.cli import main
 from reference_impls import load_plugin
 from reference_impls.registry import PLUGINS, registry
 from slurm.profile import Profile
-from slurm.records import ArrayJob
-from slurm.submit import script
+from slurm.submit import executor
 from suite import DATA
 from suite.analysis.published import facts_path
 from suite.runs.spec import resolve_workload, sources, workload_hash
@@ -382,10 +381,9 @@ def test_jobs_know_the_data_folder_of_their_submission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profile = Profile(name="site", timeout_min=20, partition="cpu", mem="2G", setup=())
-    array = ArrayJob(0, 1, 1, "a")
     for folder, said in (("", False), ("/data/of mine", True)):
         monkeypatch.setenv(DATA, folder)
-        text = script(profile, array, tmp_path / "work-0.json", None, Path("/code/abc"))
+        text = executor(profile, tmp_path, "a", 1, Path("/code/abc")).script()
         assert (f"export {DATA}='/data/of mine'" in text) is said
 
 

@@ -167,7 +167,7 @@ def test_between_nodes_it_is_one_job_with_a_task_for_each_rank(
     (command,) = (line for line in answer["script"].splitlines() if line.startswith("srun"))
     assert "--kill-on-bad-exit=0 --no-kill --distribution=block" in command
     assert "--kill-on-bad-exit=1" not in command
-    assert f"-m slurm.session {tmp_path.resolve()}/results/sessions/tiny/slurm-1/job.json" in command
+    assert f"-m submitit.core._submit {tmp_path.resolve()}/results/sessions/tiny/slurm-1" in command
     assert "export GLOO_SOCKET_IFNAME=ib0" in answer["script"]
     assert (answer["ranks"], answer["job"]) == (2, "")
     assert not (tmp_path / "results").exists()

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,7 @@ from suite.training.execute import execute
 from tests.slurm.devcluster import Cluster
 from tests.slurm.paced import NAME, PACE_S, install
 from tests.suite.runs.project import MOVING
-from tests.support import eventually
+from tests.support import ROOT, eventually
 
 SWEEP = """
 workloads: [{workload}]
@@ -100,7 +98,7 @@ class Study:
             ),
             encoding="utf-8",
         )
-        self.site = self._site("site", {"setup": [f"export PYTHONPATH={path}"], **self.profile})
+        self.site = self._site("site", {"setup": [f"export PYTHONPATH={path}:{ROOT}"], **self.profile})
         self.specs = make_plan(load_sweep(str(self.sweep))).specs
 
     def _site(self, name: str, more: dict[str, Any]) -> str:
@@ -113,7 +111,7 @@ class Study:
     def other_site(self, name: str, **more: Any) -> str:
         """Path of the same profile with some keys changed."""
         return self._site(
-            name, {"setup": [f"export PYTHONPATH={self.folder / 'plugin'}"], **self.profile, **more}
+            name, {"setup": [f"export PYTHONPATH={self.folder / 'plugin'}:{ROOT}"], **self.profile, **more}
         )
 
     def verb(self, name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
@@ -122,11 +120,11 @@ class Study:
 
     def submit(self, site: str | None = None) -> list[str]:
         """Submit what is missing; ids of the jobs."""
-        return [job["job_id"] for job in self.verb("sweep", "--on", site or self.site)["jobs"]]
+        return list(self.verb("sweep", "--on", site or self.site)["jobs"])
 
     def retry(self, state: str, *arguments: str) -> list[str]:
         """Submit again what ended so; ids of the jobs."""
-        return [job["job_id"] for job in self.verb("retry", "--status", state, *arguments)["jobs"]]
+        return list(self.verb("retry", "--status", state, *arguments)["jobs"])
 
     def states(self) -> dict[str, int]:
         """How many runs stand how, as `status` says."""
@@ -161,27 +159,22 @@ class Study:
 
     def drained(self, limit_s: float) -> None:
         """Wait until no job of this study is left."""
-        names = {array.name for record in records(self.store.root) for array in record.arrays}
-        assert eventually(
-            lambda: not [j for j in scheduler.jobs() if j.name in names and not j.ended], limit_s
-        )
+        assert eventually(lambda: not self.live(), limit_s)
 
     def cancel(self) -> None:
         """End what is left."""
-        names = {array.name for record in records(self.store.root) for array in record.arrays}
-        scheduler.cancel(sorted({j.id for j in scheduler.jobs() if j.name in names and not j.ended}))
+        if live := self.live():
+            subprocess.run(["scancel", *live], check=True)
+
+    def live(self) -> list[str]:
+        """Ids of its jobs that have not ended."""
+        ours = {job_id for record in records(self.store.root) for job_id in record.jobs}
+        return sorted(job.id for job in scheduler.jobs() if job.id in ours and not job.ended)
 
     def logs(self) -> str:
         """Whatever the members wrote."""
         paths = sorted(self.store.root.glob("sweeps/*/slurm-*/*_log.*"))
         return "\n".join(f"{path.name}: {path.read_text()}" for path in paths)
-
-    def on_page(self, state: str, why: str) -> None:
-        """The study's page tells of a run that ended so, says why, and has the command that tries it again."""
-        page = unescape(Path(self.verb("report")["path"]).read_text(encoding="utf-8"))
-        failures = page[page.index('<section id="failures">') : page.index('<section id="provenance">')]
-        assert re.search(why, failures), failures
-        assert f"bandwise retry {self.sweep.name} --status {state}" in failures
 
     def equals_undisturbed(self) -> None:
         """Every result and curve is, to the bit, that of a simulated run here that nobody disturbs."""
@@ -210,7 +203,7 @@ def ranks(slurm: Cluster) -> dict[tuple[str, int], Process]:
                 variables = Path(f"/proc/{process.pid}/environ").read_bytes().decode().split("\0")
             except OSError:
                 continue  # it has ended meanwhile
-            if b"slurm.member" in words and b"python" in words[0]:
+            if b"submitit.core._submit" in words and b"python" in words[0]:
                 (rank,) = (text.partition("=")[2] for text in variables if text.startswith("SLURM_PROCID="))
                 found[node, int(rank)] = process
     return found

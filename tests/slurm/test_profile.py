@@ -11,9 +11,7 @@ from submitit import SlurmExecutor
 from slurm.profile import (
     Container,
     Profile,
-    ProfileError,
     UnknownProfileError,
-    check_options,
     load_profile,
     profile_names,
 )
@@ -89,16 +87,6 @@ def test_submitit_knows_every_parameter_that_a_profile_gives() -> None:
     known = SlurmExecutor._valid_parameters()
     assert set(load_profile("default").parameters()) <= known
     assert "wckey" in load_profile("default").parameters(), "else submitit sends a key of its own"
-
-
-def test_an_option_that_sbatch_has_not_is_refused_with_the_nearest_one() -> None:
-    profile = Profile(name="site", timeout_min=5, additional_parameters={"reservaton": "course"})
-    with pytest.raises(ProfileError, match="sbatch has no option 'reservaton'; did you mean 'reservation'"):
-        check_options(profile, {"reservation", "exclude"})
-    check_options(
-        Profile(name="site", timeout_min=5, additional_parameters={"exclude": "a"}),
-        {"reservation", "exclude"},
-    )
 
 
 @pytest.mark.parametrize("minutes", ["'1:30:00'", "1:30:00", "1:30", "1.5", "an hour", "true", "90 min"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import shlex
+import os
+import shutil
+import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,23 +14,24 @@ from typing import Any
 import pytest
 
 from bandwise.cli import main
-from slurm.jobs import run_states
-from slurm.profile import Profile, ProfileError
+from slurm import scheduler
+from slurm.profile import Profile
 from slurm.records import records
-from slurm.scheduler import SlurmError, max_array_size, sbatch_options, unfinished
-from slurm.submit import Submission, submit_members, wait
+from slurm.scheduler import SlurmError, max_array_size
+from slurm.states import run_states, wait
+from slurm.submit import Submission, submit_runs
 from suite.runs.plan import make_plan, statuses
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from suite.training.execute import execute
 from tests.slurm.devcluster import Cluster
 from tests.slurm.specs import broken, tiny
+from tests.support import ROOT, eventually
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
 
-PROFILE = Profile(name="test", timeout_min=5, mem="1G", array_parallelism=4)
-MEMBERS = [[[tiny(0), broken(1), tiny(2)]], [[tiny(0, "local-sgd")], [tiny(3)]], [[tiny(1, steps=6)]]]
-RUNS = [spec for member in MEMBERS for group in member for spec in group]
+PROFILE = Profile(name="test", timeout_min=5, mem="1G", array_parallelism=4, pack_s=0)
+RUNS = [tiny(0), broken(1), tiny(2), tiny(0, "local-sgd"), tiny(1, steps=6)]
 
 SWEEP = """
 workloads: [quadratic]
@@ -45,33 +47,27 @@ arms:
 
 @dataclass(frozen=True)
 class Swept:
-    """A sweep that was submitted and waited for, and how long the submission took."""
+    """A sweep that was submitted and waited for."""
 
     submission: Submission
     store: Store
-    submit_s: float
-    left: list[int]
+    live: list[int]
 
 
 @pytest.fixture(scope="module")
 def swept(dev_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Swept:
-    root = tmp_path_factory.mktemp("results")
-    started = time.monotonic()
-    submission = submit_members(
-        MEMBERS, PROFILE, root, sweep="tiny", command="bandwise sweep tiny --on slurm"
-    )
-    submit_s = time.monotonic() - started
-    left: list[int] = []
-    wait(submission.job_ids, left.append, poll_s=0.5)
-    return Swept(submission, Store(root), submit_s, left)
+    store = Store(tmp_path_factory.mktemp("results"))
+    submission = submit_runs(RUNS, PROFILE, store.root, sweep="tiny")
+    live: list[int] = []
+    wait(RUNS, store, lambda found: live.append(len(found.jobs)))
+    return Swept(submission, store, live)
 
 
 def test_results_are_those_of_this_machine_to_the_bit(swept: Swept, tmp_path: Path) -> None:
     local = Store(tmp_path)
-    for member in MEMBERS:
-        for group in member:
-            for _ in execute(group, local):
-                pass
+    for spec in RUNS:
+        for _ in execute([spec], local):
+            pass
     assert swept.store.run_ids() == sorted(spec.run_id for spec in RUNS)
     for spec in RUNS:
         there, here = swept.store.result(spec.run_id), local.result(spec.run_id)
@@ -95,82 +91,174 @@ def test_one_failure_ends_alone(swept: Swept) -> None:
 
 
 def test_a_sweep_above_the_limit_becomes_several_arrays(swept: Swept) -> None:
-    assert max_array_size() == 2 < len(MEMBERS)
-    assert [(job.first, job.members) for job in swept.submission.jobs] == [(0, 2), (2, 1)]
-    assert len(set(swept.submission.job_ids)) == 2
+    assert max_array_size() == 2 < swept.submission.members
+    assert (
+        len(set(swept.submission.jobs)) == len(swept.submission.scripts) == -(-swept.submission.members // 2)
+    )
 
 
-def test_submission_returns_long_before_the_runs_end(swept: Swept) -> None:
-    assert swept.submit_s < 5
-    assert swept.left[0] == 2, "both arrays were still in the queue when the call returned"
-    assert swept.left[-1] == 0
-    assert not unfinished(swept.submission.job_ids)
-
-
-def test_the_record_says_what_was_submitted(swept: Swept) -> None:
-    record = json.loads(swept.submission.record.read_text())
-    assert swept.submission.record == swept.store.root / "sweeps" / "tiny" / "submission-1.json"
-    assert record["command"] == "bandwise sweep tiny --on slurm"
-    assert record["members"] == [[[s.run_id for s in group] for group in member] for member in MEMBERS]
-    assert tuple(array["job_id"] for array in record["arrays"]) == swept.submission.job_ids
-    assert record["profile"]["timeout_min"] == 5
-    code = Path(record["code"]["path"])
-    assert code.parent == swept.store.root / "code"
-    assert (code / "slurm" / "member.py").is_file()
-    assert "torch==" in Path(record["environment"]).read_text()
-    for spec in RUNS:
-        assert swept.store.result(spec.run_id)["provenance"]["commit"] == record["code"]["commit"]
+def test_submission_returns_before_the_runs_end(swept: Swept) -> None:
+    assert swept.live[0] > 0, "jobs were in the queue when the call returned"
+    assert swept.live[-1] == 0
 
 
 def test_the_script_of_a_dry_run_is_the_one_that_was_sent(swept: Swept) -> None:
-    logs = swept.submission.record.with_name("slurm-1")
-    for k, script in enumerate(swept.submission.scripts):
-        assert (logs / f"array-{k}.sh").read_text() == script
+    assert swept.submission.folder is not None
+    for job, script in zip(swept.submission.jobs, swept.submission.scripts, strict=True):
+        assert (swept.submission.folder / f"{job}_submission.sh").read_text() == script
 
 
-def test_the_command_line_submits_what_is_missing(
-    dev_cluster: Cluster,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_two_sweeps_at_once_do_the_runs_they_share_once(dev_cluster: Cluster, tmp_path: Path) -> None:
+    shared, store = [tiny(10), tiny(11)], Store(tmp_path / "r")
+    first = submit_runs(shared, PROFILE, store.root, sweep="one")
+    second = submit_runs([*shared, tiny(12)], PROFILE, store.root, sweep="two")
+    assert (first.runs, second.runs) == (2, 1), "what waits in a job of the other sweep is left to it"
+    (record,) = records(store.root, "one")
+    (record.folder / "jobs.json").unlink()  # as a submitter leaves it that was killed before it could write
+    third = submit_runs(shared, PROFILE, store.root, sweep="one")
+    assert third.runs == 2
+    specs = [*shared, tiny(12)]
+    assert eventually(lambda: all(job.ended for job in scheduler.jobs()), 120)
+    assert {status.state for status in run_states(specs, store).statuses.values()} == {"done"}
+    assert [note.attempt for spec in specs if (note := store.note(spec.run_id))] == [1, 1, 1]
+
+
+def test_the_verbs_follow_and_retry_a_sweep(
+    dev_cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep, profile, root = tmp_path / "long.yaml", tmp_path / "site.yaml", tmp_path / "results"
+    sweep.write_text(SWEEP.replace("steps: 4", "steps: 10000000"), encoding="utf-8")
+    profile.write_text("{timeout_min: 5, pack_s: 0, array_parallelism: 15, mem: 800M}\n", encoding="utf-8")
+
+    def answer(verb: str, *options: str, code: int = 0) -> dict[str, Any]:
+        assert main([verb, str(sweep), *options, "--results", str(root), "--json"]) == code
+        return dict(json.loads(capsys.readouterr().out))
+
+    answer("sweep", "--on", str(profile))
+    assert eventually(lambda: answer("status")["states"].get("running") == 2, 60)
+    assert answer("watch", "--once", code=3)["jobs"] == 2
+    subprocess.run(["scancel", "--me", "--name=bandwise-long"], check=True)
+    assert eventually(lambda: all(job.ended for job in scheduler.jobs()), 60)
+    watched = answer("watch", "--every", "0.2", code=3)
+    assert watched["states"] == {"cancelled": 2}
+    assert all("ended as CANCELLED" in failure["what"] for failure in watched["failures"])
+    assert answer("retry", "--status", "oom,node_lost")["jobs"] == []
+    assert answer("retry", "--status", "cancelled")["runs"] == 2
+    assert records(root)[-1].profile["name"] == "site", "as it was submitted"
+    assert set(answer("status")["states"]) <= {"queued", "running"}
+    subprocess.run(["scancel", "--me", "--name=bandwise-long"], check=True)
+    assert eventually(lambda: all(job.ended for job in scheduler.jobs()), 60)
+
+
+def test_the_command_line_submits_what_is_missing_and_waits(
+    dev_cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep, profile, root = tmp_path / "small.yaml", tmp_path / "site.yaml", tmp_path / "results"
     sweep.write_text(SWEEP, encoding="utf-8")
     profile.write_text("timeout_min: 5\n", encoding="utf-8")
-    command = ["sweep", str(sweep), "--on", f"slurm:{profile}", "--results", str(root), "--json"]
-    monkeypatch.setattr(sys, "argv", ["bandwise", *command])
 
     def submit(*options: str) -> dict[str, Any]:
-        assert main([*command, *options]) == 0
+        assert (
+            main(
+                ["sweep", str(sweep), "--on", f"slurm:{profile}", "--results", str(root), "--json", *options]
+            )
+            == 0
+        )
         return dict(json.loads(capsys.readouterr().out))
 
     plan, store = make_plan(load_sweep(str(sweep))), Store(root)
     done, missing = plan.specs
     for _ in execute([done], store):
         pass
-    sent = submit("--wait")
-    assert sent["states"] == {"done": 2}
+    assert submit("--wait")["states"] == {"done": 2}
     assert {status.state for status in statuses(plan, store).values()} == {"done"}
-    record = json.loads(Path(sent["record"]).read_text())
-    assert record["members"] == [[[missing.run_id]]]
-    assert record["command"] == shlex.join(["bandwise", *command])
+    (record,) = records(root)
+    assert list(record.jobs.values()) == [[missing.run_id]]
     assert submit()["jobs"] == [], "all is done, so nothing is sent"
 
 
-def test_what_slurm_refuses_is_reported_with_its_reason(dev_cluster: Cluster, tmp_path: Path) -> None:
-    profile = Profile(name="nowhere", timeout_min=5, partition="no-such-partition")
-    with pytest.raises(SlurmError, match=r"profile 'nowhere'.*(?s:.*)[Ii]nvalid partition"):
-        submit_members([[[tiny(0)]]], profile, tmp_path, sweep="tiny")
-    (record,) = records(tmp_path)
-    assert "nvalid partition" in record.arrays[0].refused
+def test_learning_rates_are_searched_by_jobs(
+    dev_cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep, profile = tmp_path / "rates.yaml", tmp_path / "site.yaml"
+    tuning = "tuning: {points: 3, factor: 4, extensions: 0, centres: {sgd: 0.01}}\n"
+    sweep.write_text(SWEEP.replace(", lr: 0.01", "") + tuning, encoding="utf-8")
+    profile.write_text("timeout_min: 5\n", encoding="utf-8")
+    root = tmp_path / "results"
+    assert main(["sweep", str(sweep), "--tune", "--on", str(profile), "--results", str(root), "--json"]) == 0
+    (tuned,) = json.loads(capsys.readouterr().out)["tuned"]
+    assert tuned["arm"] == "sgd"
+    assert (tmp_path / "rates-lr.yaml").is_file()
+    assert sum(len(record.jobs) for record in records(root)) > 0
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"partition": "no-such-partition"}, r"profile 'nowhere'.*(?s:.*)[Ii]nvalid partition"),
+        (
+            {"additional_parameters": {"exclud": "node-0"}},
+            r"(?s)profile 'nowhere'.*unrecognized option.*exclud",
+        ),
+    ],
+)
+def test_what_slurm_refuses_is_reported_with_its_reason(
+    dev_cluster: Cluster, tmp_path: Path, keys: dict[str, Any], said: str
+) -> None:
+    profile = Profile(name="nowhere", timeout_min=5, **keys)
+    with pytest.raises(SlurmError, match=said):
+        submit_runs([tiny(0)], profile, tmp_path, sweep="tiny")
+    assert records(tmp_path) == []
     assert run_states([tiny(0)], Store(tmp_path)).statuses[tiny(0).run_id].state == "missing"
 
 
-def test_an_option_that_sbatch_has_not_is_refused_before_anything_is_sent(
-    dev_cluster: Cluster, tmp_path: Path
-) -> None:
-    profile = Profile(name="site", timeout_min=5, additional_parameters={"exclud": "node-0"})
-    with pytest.raises(ProfileError, match="sbatch has no option 'exclud'; did you mean 'exclude'"):
-        submit_members([[[tiny(0)]]], profile, tmp_path, sweep="tiny")
-    assert not any(tmp_path.iterdir())
-    assert {"exclude", "nice", "reservation", "exclusive"} <= sbatch_options()
+def test_a_job_runs_the_code_of_its_submission(dev_cluster: Cluster, tmp_path: Path) -> None:
+    """A clone of this checkout is changed after the submission; the job was held until then."""
+    clone, root = tmp_path / "clone", tmp_path / "results"
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", ".", ":!results"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    for name in listed:
+        if (ROOT / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, clone / name)
+    sweep, profile = tmp_path / "code.yaml", tmp_path / "held.yaml"
+    sweep.write_text(SWEEP.replace("seeds: 2", "seeds: 1"), encoding="utf-8")
+    profile.write_text("{timeout_min: 5, mem: 800M, additional_parameters: {hold: true}}\n", encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "bandwise",
+        "sweep",
+        str(sweep),
+        "--on",
+        str(profile),
+        "--results",
+        str(root),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(clone)}
+    for arguments in (
+        ["init", "--quiet"],
+        ["add", "--all"],
+        ["commit", "--quiet", "--message", "as submitted"],
+    ):
+        subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments], cwd=clone, check=True
+        )
+    (clone / "suite" / "new.py").write_text("submitted = True\n")
+    subprocess.run(command, cwd=clone, env=environment, check=True, stdout=subprocess.DEVNULL)
+    (record,) = records(root)
+    for file in ("suite/training/execute.py", "slurm/job.py", "suite/__init__.py"):
+        (clone / file).write_text("raise ImportError('the checkout of today')\n")
+    subprocess.run(["scontrol", "release", *record.jobs], check=True)
+    store, (spec,) = Store(root), make_plan(load_sweep(str(sweep))).specs
+    assert eventually(lambda: store.status(spec.run_id).state == "done", 90), os.listdir(record.folder)
+    result = store.result(spec.run_id)
+    assert result is not None
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=clone, capture_output=True, text=True, check=True)
+    assert result["provenance"]["commit"] == head.stdout.strip()
+    assert result["provenance"]["dirty"] is False, (
+        "a file that git does not know is a change, and makes nothing dirty"
+    )
+    assert result["provenance"]["changes"]["bytes"] > 0

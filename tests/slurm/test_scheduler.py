@@ -8,7 +8,7 @@ import pytest
 
 from slurm import scheduler
 
-CLIENTS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sacct")
+CLIENTS = ("squeue", "scontrol", "sacct")
 OPTIONS = (
     "SBATCH_EXCLUSIVE", "SBATCH_PARTITION", "SRUN_CPUS_PER_TASK", "SQUEUE_PARTITION", "SQUEUE_STATES", "SCANCEL_USER",
     "SCONTROL_ALL", "SACCT_FORMAT", "SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_NTASKS", "SLURM_CLUSTERS", "SLURMD_NODENAME",
@@ -28,15 +28,12 @@ def test_no_option_of_an_enclosing_job_reaches_slurm(tmp_path: Path, monkeypatch
     for name, value in kept.items():
         monkeypatch.setenv(name, value)
 
-    scheduler.submit("script.sh")
     scheduler.jobs()
-    scheduler.unfinished(["1"])
-    scheduler.cancel(["1"])
-    scheduler.accounted(["sweep"], "2026-01-31T12:00:00")
+    scheduler.accounted(["1"])
     assert scheduler.max_array_size() == 1001
 
     asked = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in tmp_path.glob("*.env")}
-    assert set(asked) == {"sbatch", "squeue", "scancel", "sacct", "scontrol"}
+    assert set(asked) == {"squeue", "sacct", "scontrol"}
     for client, lines in asked.items():
         environment = dict(line.split("=", 1) for line in lines if "=" in line)
         assert environment.keys().isdisjoint(OPTIONS), client

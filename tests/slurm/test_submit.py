@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import re
-import shlex
-import subprocess
-import sys
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import slurm.submit
-from reference_impls import load_plugin
-from reference_impls.registry import PLUGINS, registry
+import slurm.scheduler
+from reference_impls.registry import PLUGINS
 from slurm.profile import Container, Profile, ProfileError
-from slurm.records import ArrayJob, next_number
+from slurm.records import new_folder
 from slurm.scheduler import SlurmError
-from slurm.snapshot import take
 from slurm.submit import (
     MEMBERS_A_SLOT,
     Member,
     SubmissionError,
-    cut_arrays,
+    arrays,
+    executor,
     pack,
-    script,
-    submit_members,
+    submit_runs,
     tasks,
 )
 from suite.runs.plan import RUN_S, Estimator, group_key
@@ -54,7 +48,7 @@ def ids(members: list[Any]) -> list[str]:
 def test_members_hold_enough_work_and_not_too_much(each_s: float) -> None:
     specs = [tiny(seed) for seed in range(300)] + [tiny(seed, steps=8) for seed in range(100)]
     known = Estimator([finished(tiny(0), each_s), finished(tiny(0, steps=8), each_s)])
-    members = pack(specs, PACKED, known)
+    members = pack(specs, PACKED, known.seconds)
     assert ids(members) == sorted(spec.run_id for spec in specs)
     assert all(len({group_key(spec) for spec in group}) == 1 for member in members for group in member)
     total = 400 * each_s
@@ -69,7 +63,9 @@ def test_members_hold_enough_work_and_not_too_much(each_s: float) -> None:
 
 def test_packing_can_be_switched_off() -> None:
     members = pack(
-        [tiny(seed) for seed in range(40)], PACKED.model_copy(update={"pack_s": 0, "array_parallelism": 12})
+        [tiny(seed) for seed in range(40)],
+        PACKED.model_copy(update={"pack_s": 0, "array_parallelism": 12}),
+        Estimator().seconds,
     )
     assert len(members) == 10
     assert all(len(member) == 1 for member in members)
@@ -79,7 +75,7 @@ def test_runs_on_real_ranks_stand_apart_by_their_number_of_tasks() -> None:
     simulated = tiny(0)
     real = replace(simulated, backend="gloo")
     more = replace(real, world_size=4)
-    members = pack([more, simulated, real], PACKED.model_copy(update={"pack_s": 10**6}))
+    members = pack([more, simulated, real], PACKED.model_copy(update={"pack_s": 10**6}), Estimator().seconds)
     assert [[tasks(spec) for group in member for spec in group] for member in members] == [[1], [2], [4]]
 
 
@@ -105,7 +101,7 @@ def test_ranks_are_spread_as_the_profile_says(
 def test_ranks_that_cannot_be_placed_are_refused(nodes: int | None, per_node: int | None) -> None:
     profile = PACKED.model_copy(update={"nodes": nodes, "tasks_per_node": per_node})
     with pytest.raises(ProfileError, match="give tasks_per_node alone, as a divisor of 4"):
-        pack([replace(tiny(0), backend="gloo", world_size=4)], profile)
+        profile.shape(4)
 
 
 def test_an_estimate_without_finished_runs_is_rough_and_says_so() -> None:
@@ -130,45 +126,14 @@ def srun_line(text: str) -> str:
 
 
 def written(folder: Path, profile: Profile = PROFILE, members: int = 40, tasks: int = 1) -> str:
-    array = ArrayJob(0, members, tasks, "bandwise-tiny-01")
-    return script(profile, array, folder / "work-0.json", None, Path("/code/abc"))
+    return executor(profile, folder, "bandwise-tiny", tasks, Path("/code/abc")).script(members)
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_jobs_know_the_plugins_of_their_submission(
-    beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And what a file imports from beside it."""
-    monkeypatch.setenv(PLUGINS, "")
-    monkeypatch.setattr(registry, "plugins", set())
-    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+def test_jobs_know_the_plugins_of_their_submission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(PLUGINS, raising=False)
     assert PLUGINS not in written(tmp_path)
-    path = tmp_path / "one more.py"
-    entry = "Entry('nothing:Nothing', 'plugin', '', 'of a test')"
-    path.write_text(
-        f"from reference_impls.registry import Entry, registry\nregistry.add('one-more', {entry})\n"
-    )
-    if beside:
-        (tmp_path / "one_beside.py").write_text("")
-        path.write_text("import one_beside\n" + path.read_text())
-        monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.delitem(sys.modules, "one_beside", raising=False)
-    load_plugin(path)
-    kept = take(tmp_path / "r")
-    text = script(PROFILE, ArrayJob(0, 1, 1, "a"), tmp_path / "work-0.json", None, kept.path)
-    path.write_text("raise RuntimeError('jobs run what was submitted')")
-    if beside:
-        (tmp_path / "one_beside.py").unlink()
-        monkeypatch.delitem(sys.modules, "one_beside")
-    paths = (f"export {PLUGINS}=", "export PYTHONPATH=")
-    line = "; ".join(line for line in text.splitlines() if line.startswith(paths))
-    code = "from reference_impls import list_algorithms; print('one-more' in list_algorithms())"
-    job = f"{line}; {shlex.quote(sys.executable)} -P -c {shlex.quote(code)}"
-    done = subprocess.run(
-        ["bash", "-c", job], env={"PATH": "/bin:/usr/bin"},
-        cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout == "True\n"
+    monkeypatch.setenv(PLUGINS, "/home/me/one more.py")
+    assert f"export {PLUGINS}='/home/me/one more.py'" in written(tmp_path).splitlines()
 
 
 def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:
@@ -181,7 +146,7 @@ def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:
         "array": "0-39%16",
         "cpus-per-task": "2",
         "exclusive": "",
-        "job-name": "bandwise-tiny-01",
+        "job-name": "bandwise-tiny",
         "mem": "2G",
         "nice": "100",
         "nodes": "1",
@@ -196,7 +161,7 @@ def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:
     srun = srun_line(text)
     assert "--cpus-per-task=2" in srun, "srun does not take it over from sbatch"
     assert "--kill-on-bad-exit=1" in srun
-    assert "-m slurm.member" in srun
+    assert f"-m submitit.core._submit {tmp_path}" in srun
     lines = text.splitlines()
     assert lines.index("module load python") < lines.index(
         "export PYTHONPATH=/code/abc${PYTHONPATH:+:$PYTHONPATH}"
@@ -237,52 +202,37 @@ def test_a_percent_sign_in_a_path_is_refused(tmp_path: Path) -> None:
         written(tmp_path / "100%j")
 
 
-@pytest.mark.parametrize(("members", "limit"), [(1, 1), (1, 1001), (7, 3), (9, 3), (2002, 1001), (5, 0)])
+@pytest.mark.parametrize(("members", "limit"), [(1, 1), (7, 3), (9, 3), (2002, 1001)])
 def test_arrays_cover_all_members_within_the_limit(members: int, limit: int) -> None:
-    arrays = cut_arrays([1] * members, limit)
-    covered = [i for array in arrays for i in range(array.first, array.first + array.members)]
-    assert covered == list(range(members))
-    assert max(array.members for array in arrays) <= max(1, limit)
-    assert len(arrays) == -(-members // max(1, limit))
-    assert len({array.name for array in arrays}) == len(arrays)
+    made = [[[tiny(seed)]] for seed in range(members)]
+    cut = arrays(made, limit)
+    assert [member for array in cut for member in array] == made
+    assert max(map(len, cut)) <= limit
+    assert len(cut) == -(-members // limit)
 
 
 def test_arrays_never_mix_members_of_other_resources() -> None:
-    arrays = cut_arrays([1, 1, 1, 2, 4, 4], limit=2, sweep="my sweep, again")
-    assert [(a.first, a.members, a.tasks) for a in arrays] == [(0, 2, 1), (2, 1, 1), (3, 1, 2), (4, 2, 4)]
-    assert all(re.fullmatch(r"bandwise-my-sweep--again-[0-9a-f]{8}", a.name) for a in arrays)
+    real = replace(tiny(0), backend="gloo")
+    assert [len(array) for array in arrays([[[tiny(0)]], [[tiny(1)]], [[real]]], 5)] == [2, 1]
 
 
 def test_a_dry_run_needs_no_slurm_and_leaves_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slurm.scheduler, "_ask", lambda *command: pytest.fail(f"asked {command}"))
-    members = [[[tiny(0), tiny(1)]], [[tiny(2)], [tiny(3)]]]
-    planned = submit_members(members, PROFILE, tmp_path / "results", sweep="tiny", dry_run=True)
-    assert (planned.members, planned.runs, planned.job_ids) == (2, 4, ())
+    profile = PROFILE.model_copy(update={"pack_s": 0, "array_parallelism": 2})
+    planned = submit_runs(
+        [tiny(seed) for seed in range(4)], profile, tmp_path / "r", sweep="tiny", dry_run=True
+    )
+    assert (planned.members, planned.runs, planned.jobs) == (2, 4, ())
     assert [directives(text)["array"] for text in planned.scripts] == ["0-1%2"]
     assert not any(tmp_path.iterdir())
 
 
-def test_arrays_are_chained_only_where_they_would_exceed_what_may_run_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(slurm.submit, "DEFAULT_MAX_ARRAY_SIZE", 2)
-    members = [[[tiny(seed)]] for seed in range(5)]
-
-    def dependencies(parallelism: int) -> list[str | None]:
-        profile = PROFILE.model_copy(update={"array_parallelism": parallelism})
-        planned = submit_members(members, profile, tmp_path, sweep="tiny", dry_run=True)
-        return [directives(text).get("dependency") for text in planned.scripts]
-
-    assert dependencies(5) == [None, None, None]
-    assert dependencies(4) == [None, "afterany:ARRAY-BEFORE", "afterany:ARRAY-BEFORE"]
-
-
 def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SlurmError, match=r"sbatch, .* not on PATH: .*cluster up --slurm.*--on local"):
-        submit_members([[[tiny(0)]]], PROFILE, tmp_path / "results", sweep="tiny")
+    with pytest.raises(SlurmError, match=r"sbatch, .* not on PATH: .*devcluster up.*--on local"):
+        submit_runs([tiny(0)], PROFILE, tmp_path / "results", sweep="tiny")
     assert not any(tmp_path.iterdir())
 
 
@@ -294,43 +244,27 @@ def test_a_slurm_that_does_not_answer_is_no_traceback(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with pytest.raises(SlurmError, match=r"show config` failed \(no controller\): submit from a login node"):
-        submit_members([[[tiny(0)]]], PROFILE, tmp_path / "results", sweep="tiny")
+        submit_runs([tiny(0)], PROFILE, tmp_path / "results", sweep="tiny")
     assert not (tmp_path / "results").exists()
 
 
-def test_waiting_outlasts_a_short_silence_but_not_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers: list[set[str] | None] = [{"1", "2"}, None, None, None, None, {"2"}, None, set()]
+def test_waiting_outlasts_a_short_silence_but_not_a_long_one() -> None:
+    answers: list[bool | None] = [True, None, None, None, None, True, None, False]
 
-    def unfinished(job_ids: object) -> set[str]:
+    def under_way() -> bool:
         answer = answers.pop(0)
         if answer is None:
             raise SlurmError("silent")
         return answer
 
-    monkeypatch.setattr(slurm.submit, "unfinished", unfinished)
-    left: list[int] = []
-    slurm.submit.wait(["1", "2"], left.append, poll_s=0)
-    assert left == [2, 1, 0]
+    slurm.scheduler.poll(under_way, every_s=0)
+    assert answers == []
     answers[:] = [None] * 5
     with pytest.raises(SlurmError, match="silent"):
-        slurm.submit.wait(["1"], poll_s=0)
+        slurm.scheduler.poll(under_way, every_s=0)
 
 
-def test_nothing_to_submit_is_an_error(tmp_path: Path) -> None:
-    for members in ([], [[[tiny(0)]], []], [[[tiny(0)], []]]):
-        with pytest.raises(SubmissionError, match="nothing to submit"):
-            submit_members(members, PROFILE, tmp_path, sweep="tiny", dry_run=True)
-
-
-def test_a_member_of_mixed_resources_is_refused(tmp_path: Path) -> None:
-    real = replace(tiny(1), backend="gloo")
-    with pytest.raises(SubmissionError, match=r"not \[1, 2\]"):
-        submit_members([[[tiny(0)], [real]]], PROFILE, tmp_path, sweep="tiny", dry_run=True)
-
-
-def test_numbers_of_submissions_count_on_beyond_gaps(tmp_path: Path) -> None:
+def test_folders_of_submissions_count_on_beyond_gaps(tmp_path: Path) -> None:
     for number in (1, 2, 10):
         (tmp_path / f"slurm-{number}").mkdir()
-    claimed = [next_number(tmp_path, claim=True) for _ in range(3)]
-    assert claimed == [11, 12, 13]
-    assert all(b - a == 1 for a, b in pairwise(claimed))
+    assert [new_folder(tmp_path).name for _ in range(2)] == ["slurm-11", "slurm-12"]

@@ -97,7 +97,6 @@ def test_one_rank_is_killed_the_other_is_stopped_and_a_retry_goes_on(slurm: Clus
     assert state == "error"
     assert re.search("task 1: Killed", reason), (reason, study.logs())
     assert f"`bandwise retry {study.sweep} --status error`" in reason
-    study.on_page("error", "task 1: Killed")
     study.retry("error")
     study.finishes(60)
     assert study.attempts() == [2]
@@ -123,7 +122,6 @@ def test_a_node_is_lost_and_its_runs_go_on_elsewhere(slurm: Cluster, tmp_path: P
     assert state == "node_lost", (reason, lost.logs())
     assert "NODE_FAIL" in reason
     assert f"`bandwise retry {lost.sweep} --status node_lost`" in reason
-    lost.on_page("node_lost", "NODE_FAIL")
     slurm_says = lost.retry("node_lost", "--on", lost.other_site("elsewhere", additional_parameters={}))
     assert len(slurm_says) == 1
     for study in (back, lost):
@@ -145,7 +143,6 @@ def test_a_run_out_of_memory_is_told_from_the_others(slurm: Cluster, tmp_path: P
     (reason,) = (reason for state, reason in study.failures().values())
     assert "exceeded memory limit" in reason
     assert f"`bandwise retry {study.sweep} --status oom`" in reason
-    study.on_page("oom", "exceeded memory limit")
     study.retry("oom", "--on", study.other_site("large", mem="3G"))
     study.finishes(40)
     assert sorted(study.attempts()) == [1, 2]
@@ -173,7 +170,6 @@ def test_a_full_disk_is_named_and_the_same_command_goes_on(slurm: Cluster, tmp_p
             run_id: lasting(study.store, spec) for spec in study.specs if (run_id := spec.run_id) in kept
         } == kept
         ballast.unlink()
-        study.on_page("error", "no space left")
         study.submit()
         study.finishes(60)
         assert all(attempts <= 2 for attempts in study.attempts())

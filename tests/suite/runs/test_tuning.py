@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm.profile import load_profile
-from slurm.stage import search
 from suite.runs.documents import YamlError
-from suite.runs.plan import make_plan, method_of, spec_of
+from suite.runs.plan import make_plan
 from suite.runs.result import Status
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, failed
@@ -127,20 +125,6 @@ def test_an_arm_that_diverges_everywhere_is_tried_lower_and_then_refused(tmp_pat
         assert f"n=2: {arm}: 4 of 4 learning rates failed (diverged), the first with: training loss" in str(
             refused.value
         )
-
-
-def test_a_search_by_jobs_refuses_failures_too(tmp_path: Path) -> None:
-    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(extensions=0, centre=0.5)))
-    store = Store(tmp_path / "results")
-    for panel in sweep.panels():
-        for candidate in candidates(sweep, panel):
-            for lr in (0.25, 0.5, 1.0):
-                method = method_of(sweep, panel, candidate.arm, lr, {})
-                for seed in sweep.tuning.seeds:
-                    spec = spec_of(sweep, panel, method, candidate.workload, lr, seed)
-                    failed(spec, Status("error", "the disk is on fire")).save(store)
-    with pytest.raises(TuningFailedError, match=r"(?s)plain: 3 of 3 .*\(error\).*the disk is on fire"):
-        search(sweep, load_profile("slurm"), store.root)
 
 
 def test_one_diverged_seed_makes_a_rate_unusable(tmp_path: Path) -> None:

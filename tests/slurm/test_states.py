@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from dataclasses import asdict
+import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from slurm import scheduler
-from slurm.jobs import RunStates, log_tail, run_states, settle, state_from_log
-from slurm.records import ArrayJob, Record, load_record, records
+from slurm.records import Record, records
 from slurm.scheduler import Job, SlurmError
-from suite.links.process import Process
+from slurm.states import BEGUN, WORDS, RunStates, last_words, run_states, settle
 from suite.runs.result import Status
 from suite.runs.store import Store, failed
 from tests.slurm.specs import tiny
 
-NAME = "bandwise-tiny-0badcafe"
+NAME = "bandwise-tiny"
 SPECS = [tiny(seed) for seed in range(4)]
 
 
-def submitted(store: Store, job_id: str = "17", **changes: Any) -> Record:
+def submitted(store: Store, number: str = "17", created_s: float = 1.0) -> Record:
     """A submission of two members of two runs each."""
-    facts = {
-        "schema_version": 2,
-        "sweep": "tiny",
-        "called": "tiny",
-        "number": changes.pop("number", 1),
-        "created": "2026-01-31T12:00:00.000+00:00",
-        "submitter": {"host": socket.gethostname(), "pid": 1 << 30, "started_ticks": 0},
-        "members": [[[s.run_id for s in SPECS[:2]]], [[s.run_id] for s in SPECS[2:]]],
-        "before": {},
-        **changes,
-    }
-    path = store.root / "sweeps" / "tiny" / f"submission-{facts['number']}.json"
-    record = Record(path, facts, (ArrayJob(0, 2, 1, NAME, job_id),))
-    record.logs.mkdir(parents=True)
+    ids = [spec.run_id for spec in SPECS]
+    folder = store.root / "sweeps" / "tiny" / f"slurm-{number}"
+    record = Record(folder, "tiny", created_s, {}, {f"{number}_0": ids[:2], f"{number}_1": ids[2:]})
+    record.folder.mkdir(parents=True)
     record.save()
     return record
 
@@ -53,7 +39,7 @@ def says(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Job]]:
     """What squeue and sacct answer."""
     answers: dict[str, list[Job]] = {"squeue": [], "sacct": []}
     monkeypatch.setattr(scheduler, "jobs", lambda: answers["squeue"])
-    monkeypatch.setattr(scheduler, "accounted", lambda names, since: answers["sacct"])
+    monkeypatch.setattr(scheduler, "accounted", lambda job_ids: answers["sacct"])
     return answers
 
 
@@ -105,7 +91,7 @@ def test_a_run_whose_job_has_gone_ends_as_the_job_did(
     record = submitted(store)
     store.begin(SPECS[0])
     failed(SPECS[1], Status("diverged", "inf")).save(store)
-    (record.logs / "17_0_0_log.err").write_text("far above\n" * 9 + "srun: error: task 0: Killed\n\n")
+    (record.folder / "17_0_0_log.err").write_text("far above\n" * 9 + "srun: error: task 0: Killed\n\n")
     says["squeue"] = [job(0, slurms), job(1, "RUNNING")]
     settle(run_states(SPECS, store), store)
     found = run_states(SPECS, store)
@@ -135,7 +121,7 @@ def test_without_accounting_the_log_tells_of_a_forgotten_job(
     store: Store, says: dict[str, list[Job]], log: str, ours: str
 ) -> None:
     record = submitted(store)
-    (record.logs / "17_0_0_log.err").write_text(log)
+    (record.folder / "17_0_0_log.err").write_text(log)
     found = run_states(SPECS[:2], store)
     assert states_of(found) == {ours}
     assert "has gone and Slurm no longer says how" in found.statuses[SPECS[0].run_id].reason
@@ -151,21 +137,6 @@ def states_of(found: RunStates) -> set[str]:
     return {status.state for status in found.statuses.values()}
 
 
-def test_an_array_whose_id_was_never_noted_is_found_by_its_name(
-    store: Store, says: dict[str, list[Job]]
-) -> None:
-    submitted(store, job_id="")
-    assert states_of(run_states(SPECS, store)) == {"missing"}, "the submitter has ended and nothing was sent"
-    says["squeue"] = [job(0, "PENDING", "Priority", "23"), job(1, "FAILED", number="23")]
-    assert states(run_states(SPECS, store)) == ["queued", "queued", "error", "error"]
-
-
-def test_an_array_that_is_on_its_way_is_queued(store: Store, says: dict[str, list[Job]]) -> None:
-    me = {"host": socket.gethostname(), **asdict(Process.of(os.getpid()))}
-    submitted(store, job_id="", submitter=me)
-    assert states_of(run_states(SPECS, store)) == {"queued"}
-
-
 def test_an_old_failure_does_not_count_while_the_run_is_tried_again(
     store: Store, says: dict[str, list[Job]]
 ) -> None:
@@ -174,9 +145,8 @@ def test_an_old_failure_does_not_count_while_the_run_is_tried_again(
     failed(SPECS[0], Status("oom", "too large")).save(store)
     says["squeue"] = [job(0, "OUT_OF_MEMORY", number="17"), job(1, "COMPLETED")]
     assert states(run_states(SPECS[:1] + SPECS, store))[0] == "oom"
-    record = submitted(store, number=2, before={SPECS[0].run_id: 1}, created="2026-01-31T13:00:00.000+00:00")
-    record = record.noted(ArrayJob(0, 2, 1, NAME, "18"))
-    record.save()
+    submitted(store, "18", created_s=time.time() + 0.01)
+    time.sleep(0.02)
     says["squeue"] += [job(0, "RUNNING", number="18"), job(1, "PENDING", "Resources", "18")]
     assert states(run_states(SPECS, store))[0] == "queued"
     store.begin(SPECS[0])
@@ -203,20 +173,9 @@ def test_a_silent_slurm_leaves_everything_as_it_is(store: Store, monkeypatch: py
     assert (found.unanswered, found.gone, states_of(found)) == ("no answer", {}, {"missing"})
 
 
-def test_the_last_words_are_those_of_all_tasks(tmp_path: Path) -> None:
-    assert log_tail(tmp_path, "17_0") == ""
-    (tmp_path / "17_0_0_log.err").write_text("one\n\ntwo\n")
-    (tmp_path / "17_0_1_log.err").write_text("zero\n")
-    (tmp_path / "17_10_0_log.err").write_text("of another\n")
-    assert log_tail(tmp_path, "17_0") == "zero; one; two"
-
-
-def test_records_are_read_back_in_order_and_older_schemas_left_out(store: Store) -> None:
-    second = submitted(store, number=2, created="2026-02-01T12:00:00.000+00:00")
-    first = submitted(store, number=1)
-    (store.root / "sweeps/tiny/submission-9.json").write_text('{"schema_version": 1, "jobs": []}')
-    assert [record.path for record in records(store.root)] == [first.path, second.path]
-    assert load_record(first.path) == first
+def test_records_are_read_back_in_order(store: Store) -> None:
+    second, first = submitted(store, "18", created_s=2.0), submitted(store)
+    assert records(store.root) == [first, second]
     assert records(store.root, "other") == []
 
 
@@ -248,16 +207,23 @@ LIMIT = (
         (
             GREEDY,
             "oom",
-            "slurmstepd-node-0: error: StepId=2.0 exceeded memory limit (960495616 > 838860800), being killed; "
-            "slurmstepd-node-0: error: Exceeded job memory limit; srun: error: node-0: task 0: Killed",
+            "slurmstepd-node-0: error: StepId=2.0 exceeded memory limit (960495616 > 838860800), being killed",
         ),
         (CANCELLED, "cancelled", CANCELLED),
         (LIMIT, "timeout", LIMIT),
+        (
+            f"{LIMIT}\n{BEGUN} 17, turn 2: 1 groups of runs\nTraceback\nKeyError: 'a'\n",
+            "error",
+            "KeyError: 'a'",
+        ),
+        ("", "error", ""),
     ],
 )
-def test_a_log_tells_what_came_first_and_not_what_srun_did_about_it(
+def test_a_log_tells_what_tells_most_of_the_last_turn(
     written: str, state: str, told: str, tmp_path: Path
 ) -> None:
     (tmp_path / "17_0_log.err").write_text(written)
-    words = log_tail(tmp_path, "17")
-    assert (state_from_log(words), words) == (state, told)
+    (tmp_path / "170_0_log.err").write_text("of another\n")
+    words = last_words(tmp_path, "17")
+    assert words == told
+    assert next((word for pattern, word in WORDS if pattern.search(words)), "error") == state
