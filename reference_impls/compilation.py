@@ -43,6 +43,7 @@ __all__ = [
     "CompiledTiles",
     "PathRecord",
     "compiled",
+    "count",
     "failures",
     "paths",
     "reset_paths",
@@ -96,6 +97,11 @@ def paths() -> dict[str, dict[str, int]]:
 def failures() -> dict[str, str]:
     """Functions that could not be compiled in this process, with the first line of the reason."""
     return _RECORD.failures()
+
+
+def count(name: str, path: str) -> None:
+    """One more call of a function that takes a path of its own, for `paths`."""
+    _RECORD.count(name, path)
 
 
 def reset_paths() -> None:

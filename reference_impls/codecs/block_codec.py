@@ -16,13 +16,14 @@ from typing import ClassVar, Final, Self
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import buffers, kernels
 from reference_impls.codecs import packed_integers
 from reference_impls.codecs.blocks import BlockMessage
 from reference_impls.codecs.packed_integers import fields, split, tiles_of
 from reference_impls.codecs.passes import Draw
 from reference_impls.codecs.tiles import LANES, ROWS, TILE, lanes, numbers, rows, whole
 from reference_impls.compilation import CompiledTiles
+from reference_impls.kernels import Formula
 from reference_impls.randomness import Key, bits_at
 
 __all__ = ["BlockCodec"]
@@ -70,6 +71,10 @@ class BlockCodec(ABC):
         """`size` bits of the code from bit `lowest` on."""
         return (self.code(x, found, draw) >> lowest) & ((1 << size) - 1)
 
+    def formula(self) -> Formula | None:
+        """`code` and `value` as a kernel for GPUs has them; None: there is none, they are compiled there too."""
+        return None
+
     @property
     @abstractmethod
     def unbiased(self) -> bool: ...
@@ -78,11 +83,13 @@ class BlockCodec(ABC):
         return self.message().wire_bytes(numel)
 
     def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
-        if x.shape[-1]:
+        if x.shape[-1] and not self._encode_on_gpu(x, None, key, wire):
             self.encode_by(x, self.measure(x, self.message().block(x.shape[-1])), key, wire)
 
     def encode_by(self, x: Tensor, found: Tensor, key: Key, wire: Tensor) -> None:
         """`encode` with what `measure` found."""
+        if self._encode_on_gpu(x, found, key, wire):
+            return
         message, numel = self.message(), x.shape[-1]
         inside = whole(numel) if message.fits_tiles() else 0
         message.write(found, wire)
@@ -107,6 +114,14 @@ class BlockCodec(ABC):
         message, numel = self.message(), out.shape[-1]
         if numel == 0:
             return
+        formula = self.formula()
+        if formula is not None and kernels.takes("block_codec.decode", out, wire):
+            from reference_impls.kernels import tiles
+
+            numbers = message.read(wire, numel).flatten(-2) if message.numbers else wire
+            body = wire[..., : message.code_bytes(numel)]
+            tiles.decode(body, formula, message.bits, message.size, numbers, out, add=add)
+            return
         inside = whole(numel) if message.fits_tiles() else 0
         found, body = message.read(wire, numel), wire[..., : message.code_bytes(numel)]
         if inside:
@@ -123,6 +138,27 @@ class BlockCodec(ABC):
             value = self.value(codes, message.by_element(found, inside, numel).unbind(0))
             last = out[..., inside:]
             last.add_(value) if add else last.copy_(value)
+
+    def _encode_on_gpu(self, x: Tensor, found: Tensor | None, key: Key, wire: Tensor) -> bool:
+        """`encode`, or `encode_by` with what was found, if a kernel can do it."""
+        message, numel, formula = self.message(), x.shape[-1], self.formula()
+        if formula is None or x.dtype != torch.float32 or not kernels.takes("block_codec.encode", x, wire):
+            return False
+        from reference_impls.kernels import tiles
+
+        measures = found is None and tiles.fuses(formula, message.size, message.bits)
+        if measures:
+            found = torch.empty(
+                (*x.shape[:-1], message.blocks(numel), message.numbers), dtype=x.dtype, device=x.device
+            )
+        elif found is None:
+            found = self.measure(x, message.block(numel))
+        words = key.words.to(x.device)
+        numbers = found.flatten(-2) if message.numbers else x
+        body = wire[..., : message.code_bytes(numel)]
+        tiles.encode(x, formula, message.bits, message.size, numbers, words, body, measure=measures)
+        message.write(found, wire)
+        return True
 
 
 def _encode_tiles(

@@ -21,6 +21,7 @@ coordinate makes the cells it falls into not finite, and the median of numbers o
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import struct
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import buffers, kernels
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError
@@ -41,11 +42,18 @@ LONGEST: Final = 1 << 30
 _PRIME: Final = (1 << 31) - 1
 _PERSON: Final = b"bandwise-sketch1"
 _CHUNK: Final = 1 << 22  # coordinates hashed at once
+_MEDIANS: Final = 5  # rows of which a kernel makes medians
 
 
 def coefficients(seed: int, row: int) -> tuple[int, ...]:
     digest = hashlib.blake2b(struct.pack("<qq", seed, row), digest_size=32, person=_PERSON).digest()
     return tuple(word % _PRIME for word in struct.unpack("<4Q", digest))
+
+
+@functools.cache
+def _coefficients(seed: int, rows: int, device: torch.device) -> Tensor:
+    """int64 [rows, 4]."""
+    return torch.tensor([coefficients(seed, row) for row in range(rows)], device=device)
 
 
 def _fold(v: Tensor) -> Tensor:
@@ -117,7 +125,13 @@ class CountSketch:
     def encode(self, x: Tensor, table: Tensor) -> None:
         """float [..., d] -> its table, float [..., rows, columns], in the dtype of x."""
         table.zero_()
-        for part in self._parts(x.shape[-1]):
+        parts = self._parts(x.shape[-1])
+        if self._suits("encode", x, table):
+            from reference_impls.kernels import count_sketch as on_gpu
+
+            on_gpu.encode(x, table, _coefficients(self.seed, self.rows, x.device), self.start)
+            return
+        for part in parts:
             own = x[..., part]
             columns = buffers.empty(own.shape[-1], torch.int32, x.device)
             values = buffers.empty_like(own)
@@ -127,8 +141,14 @@ class CountSketch:
 
     def decode(self, table: Tensor, out: Tensor) -> None:
         """Table [..., rows, columns] -> estimates of all coordinates, [..., d]."""
+        parts = self._parts(out.shape[-1])
+        if self._suits("decode", out, table):
+            from reference_impls.kernels import count_sketch as on_gpu
+
+            on_gpu.decode(table, _coefficients(self.seed, self.rows, out.device), out, self.start)
+            return
         lead = out.shape[:-1]
-        for part in self._parts(out.shape[-1]):
+        for part in parts:
             numel = part.stop - part.start
             columns = buffers.empty(numel, torch.int32, table.device)
             signs = buffers.empty(numel, table.dtype, table.device)
@@ -137,6 +157,11 @@ class CountSketch:
                 _hash(columns, signs, self._words(row, part, table.device))
                 torch.index_select(table[..., row, :], -1, columns, out=read[row]).mul_(signs)
             _median(out[..., part], read.movedim(0, -2))
+
+    def _suits(self, verb: str, x: Tensor, table: Tensor) -> bool:
+        """Whether a kernel can do it."""
+        plain = x.dim() == 1 and x.dtype == table.dtype == torch.float32 and table.is_contiguous()
+        return plain and self.rows <= _MEDIANS and kernels.takes(f"count_sketch.{verb}", x, table)
 
     def _parts(self, numel: int) -> list[slice]:
         if self.start < 0 or self.start + numel > LONGEST:

@@ -54,15 +54,15 @@ def rounded(x: Tensor, scale: Tensor, count: int, drawn: Tensor) -> Tensor:
 
 
 def restored(total: Tensor, scale: Tensor, divisor: int) -> Tensor:
-    """The inverse of a sum: integers times scale / divisor."""
-    return total * (scale / divisor)
+    """The inverse of a sum: integers times scale / divisor. By a number, a GPU multiplies by its reciprocal."""
+    return total * (scale / torch.full_like(scale, divisor))
 
 
 def _code(x: Tensor, scale: Tensor, draw: Draw, count: int, _: int) -> Tensor:
     return rounded(x, scale, count, as_uniform(draw()))
 
 
-_encode: Final = Pass(_code, "encode")
+_encode: Final = Pass(_code, "encode", "dithering")
 
 
 @compiled

@@ -72,7 +72,7 @@ def _code(x: Tensor, scale: Tensor, draw: Draw, head_room: int, _: int) -> Tenso
     return torch.where(exponent == 0, 0, code)
 
 
-_encode: Final = Pass(_code, "encode")
+_encode: Final = Pass(_code, "encode", "exponential")
 
 
 def _add_words(a: Tensor, b: Tensor, random: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def _decode(wire: Tensor, bias: Tensor, scale: Tensor, world_size: int, out: Ten
     c = code & 127
     magnitude = ((bias - c) << 23).view(torch.float32)
     value = torch.where(c == 0, 0.0, torch.where(code > 127, -magnitude, magnitude))
-    out.copy_(value * (scale / world_size))
+    out.copy_(value * (scale / torch.full_like(scale, world_size)))
 
 
 def encode(x: Tensor, scale: Tensor, head_room: int, key: Key, wire: Tensor) -> None:

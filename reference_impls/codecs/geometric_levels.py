@@ -21,6 +21,7 @@ from torch import Tensor
 
 from reference_impls.codecs.block_levels import BlockLevels
 from reference_impls.codecs.passes import Draw
+from reference_impls.kernels import Formula
 from reference_impls.randomness import as_uniform
 
 __all__ = ["WIRE_VERSION", "GeometricLevels"]
@@ -33,6 +34,9 @@ class GeometricLevels(BlockLevels):
     """Codec. levels: k, those above zero, 1 .. 100."""
 
     most: ClassVar[int] = 100  # 2^(1-k) times a norm is then a normal number for norms from 2^-27 on
+
+    def formula(self) -> Formula:
+        return Formula("geometric", self.levels, measure="linf" if self.norm == "linf" else None)
 
     def code(self, x: Tensor, found: Sequence[Tensor], draw: Draw) -> Tensor:
         y = (x.abs() / found[0]).clamp(max=1.0)

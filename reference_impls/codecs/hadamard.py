@@ -15,12 +15,14 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import buffers, kernels
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError
 
 __all__ = ["Chunks", "butterflies"]
+
+_HELD: Final = 4096  # elements of a chunk that a kernel keeps in registers
 
 
 def butterflies(x: Tensor) -> Tensor:
@@ -144,10 +146,14 @@ class Chunks:
 
     def rotate(self, x: Tensor, signs: Tensor) -> Tensor:
         """[padded] -> H (signs x), [padded]."""
+        if self._suits(x):
+            return self._on_gpu(x, signs, before=True)
         return self._transformed(torch.mul(x, signs, out=buffers.empty_like(x)))
 
     def rotate_back(self, x: Tensor, signs: Tensor) -> Tensor:
         """[padded] -> signs (H x), [d]: `rotate` undone but for the factor `size` of each chunk."""
+        if self._suits(x):
+            return self._on_gpu(x, signs, before=False)[: self.d]
         return self._transformed(x).mul_(signs)[: self.d]
 
     def sizes(self, device: torch.device) -> Tensor:
@@ -156,6 +162,21 @@ class Chunks:
         if self.last:
             found[-1] = self.last
         return found
+
+    def _suits(self, x: Tensor) -> bool:
+        """Whether a kernel can do it."""
+        held = max(self.size if self.full else 0, self.last) <= _HELD
+        return held and x.dtype == torch.float32 and kernels.takes("hadamard.transform", x)
+
+    def _on_gpu(self, x: Tensor, signs: Tensor, *, before: bool) -> Tensor:
+        from reference_impls.kernels import hadamard
+
+        out = torch.empty_like(x)
+        edge = self.full * self.size
+        for part, size in ((slice(0, edge), self.size), (slice(edge, self.padded), self.last)):
+            if part.start < part.stop:
+                hadamard.transform(x[part], signs[part], out[part], size, before=before)
+        return out
 
     def _transformed(self, x: Tensor) -> Tensor:
         out = buffers.empty_like(x)

@@ -21,7 +21,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import buffers, kernels
 from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key, uniform
@@ -60,9 +60,15 @@ class Table:
     def encode(self, z: Tensor, key: Key, indices: Tensor) -> None:
         """float32 [..., d] -> indices, int32 [..., d]. NaN is encoded like 0: who may have one says so by a scale."""
         device = z.device
+        words = key.words.to(device)
+        if z.dim() == 1 and z.dtype == torch.float32 and kernels.takes("lookup.encode", z, indices):
+            from reference_impls.kernels import elementwise
+
+            elementwise.look_up(z, _cells(self, device), words, indices)
+            return
         _encode(
             z, self.limit, self.unit, self.top / 2, _below(self.values).to(device),
-            torch.tensor(self.values, dtype=torch.float32, device=device), key.words.to(device), indices,
+            torch.tensor(self.values, dtype=torch.float32, device=device), words, indices,
         )  # fmt: skip
 
     def look_up(self, indices: Tensor) -> Tensor:
@@ -76,6 +82,16 @@ class Table:
 def _below(values: tuple[int, ...]) -> Tensor:
     """int32 [g]: for y in [k, k+1), the index of the largest value up to k."""
     return torch.tensor([sum(v <= k for v in values) - 1 for k in range(values[-1])], dtype=torch.int32)
+
+
+@functools.cache
+def _cells(table: Table, device: torch.device) -> Tensor:
+    """The table as `kernels.elementwise.look_up` reads it."""
+    below = _below(table.values)
+    at = torch.tensor(table.values, dtype=torch.float32)
+    gap = at[below + 1] - at[below]
+    cells = torch.stack([below.to(torch.float32), at[below], gap, 1 / gap], dim=-1)
+    return torch.cat([cells, torch.tensor([[table.limit, table.unit, table.top, 0]])]).to(device)
 
 
 @compiled

@@ -25,6 +25,7 @@ from reference_impls.codecs.sums import few_rows
 from reference_impls.codecs.tiles import rows
 from reference_impls.compilation import compiled
 from reference_impls.errors import one_of
+from reference_impls.kernels import Formula
 from reference_impls.randomness import as_uniform
 
 __all__ = ["ROUNDINGS", "WIRE_VERSION", "MinMax", "Rounding"]
@@ -74,8 +75,13 @@ class MinMax(BlockCodec):
                     _ends(some, least, most)
             start += part.shape[-2]
         low, high = found.unbind(0)
-        high.sub_(low).div_(self._most)
+        high.sub_(low).div_(
+            torch.full_like(high, self._most)
+        )  # by a number, a GPU multiplies by its reciprocal
         return found.movedim(0, -1)
+
+    def formula(self) -> Formula:
+        return Formula(self.rounding, self._most, measure="ends")
 
     def code(self, x: Tensor, found: Sequence[Tensor], draw: Draw) -> Tensor:
         low, step = found

@@ -23,6 +23,7 @@ from torch import Tensor
 from reference_impls.codecs.block_codec import BlockCodec
 from reference_impls.codecs.blocks import BlockMessage
 from reference_impls.codecs.passes import Draw
+from reference_impls.kernels import Formula
 
 __all__ = ["BITS", "WIRE_VERSION", "Natural"]
 
@@ -47,6 +48,9 @@ class Natural(BlockCodec):
 
     def measure(self, x: Tensor, size: int) -> Tensor:
         return x.new_empty(*x.shape[:-1], 1, 0)
+
+    def formula(self) -> Formula:
+        return Formula("natural")
 
     def code(self, x: Tensor, found: Sequence[Tensor], draw: Draw) -> Tensor:
         return self.field(x, found, draw, 8, 0) | (((x >> 31) & 1) << 8)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reference_impls import buffers
+from reference_impls import buffers, kernels
 from reference_impls.codecs.tiles import LANES, ROWS, TILE, numbers, rows, whole
 from reference_impls.compilation import CompiledTiles
 
@@ -181,6 +181,12 @@ def pack(values: Tensor, bits: int, wire: Tensor) -> None:
     """Integers [..., d] of any integer dtype -> wire, uint8 [..., ceil(bits d / 8)]."""
     numel = values.shape[-1]
     _check(wire, numel, bits)
+    if kernels.takes("packed_integers.pack", values, wire):
+        from reference_impls.kernels import tiles
+
+        none = torch.empty(3, dtype=torch.int32, device=wire.device)
+        tiles.encode(values, kernels.INTEGERS, bits, 0, values, none, wire)
+        return
     inside = whole(numel)
     if inside:
         for own, target in rows(values[..., :inside], wire):
@@ -195,6 +201,11 @@ def unpack(wire: Tensor, bits: int, out: Tensor) -> None:
     """Wire -> `out` [..., d], in an integer dtype that holds `bits` bits."""
     numel = out.shape[-1]
     _check(wire, numel, bits)
+    if kernels.takes("packed_integers.unpack", wire, out):
+        from reference_impls.kernels import tiles
+
+        tiles.decode(wire, kernels.INTEGERS, bits, 0, wire, out)
+        return
     inside = whole(numel)
     if inside:
         for own, target in rows(wire, out[..., :inside]):
@@ -207,6 +218,13 @@ def add_up(wire: Tensor, bits: int, total: Tensor) -> None:
     """Sum of n messages: wire uint8 [..., n, ceil(bits d / 8)] -> `total`, int32 [..., d]. The sum must fit int32."""
     numel = total.shape[-1]
     _check(wire, numel, bits)
+    if kernels.takes("packed_integers.add_up", wire, total):
+        from reference_impls.kernels import tiles
+
+        for rank in range(wire.shape[-2]):
+            own = wire[..., rank, :]
+            tiles.decode(own, kernels.INTEGERS, bits, 0, own, total, add=rank > 0)
+        return
     inside = whole(numel)
     for rank in range(wire.shape[-2]) if inside else ():
         for own, target in rows(wire[..., rank, :], total[..., :inside]):

@@ -13,6 +13,7 @@ from typing import Final
 
 from torch import Tensor
 
+from reference_impls import kernels
 from reference_impls.codecs.tiles import LANES, lanes, numbers, rows
 from reference_impls.compilation import THRESHOLD, Compiled, CompiledTiles
 from reference_impls.randomness import Key, bits, bits_at
@@ -29,11 +30,12 @@ class Pass:
     """``out = formula(x, y, draw, first, second)``, element by element.
 
     formula: gets pieces of x and y, a function that draws an int32 for each of their elements, and two numbers; a function
-    at the top of a module.
+    at the top of a module. kernel: its name in `kernels.elementwise`, for one y a row; None: it is compiled for GPUs too.
     """
 
-    def __init__(self, formula: Formula, name: str) -> None:
+    def __init__(self, formula: Formula, name: str, kernel: str | None = None) -> None:
         self._formula = formula
+        self._kernel = kernel
         self._rest = _whole(formula)
         self._whole = Compiled(_named(_whole(formula), formula, name))
         self._stretched = CompiledTiles(_named(_stretched(formula), formula, name))
@@ -50,7 +52,16 @@ class Pass:
             out: [..., d]; may be `x`.
             first, second: passed on to the formula.
         """
-        if x.numel() < THRESHOLD:
+        if (
+            self._kernel
+            and (y.dim() == 0 or y.shape[-1] == 1)
+            and kernels.takes(f"{self._kernel}.encode", x, out)
+        ):
+            from reference_impls.kernels import elementwise
+
+            elementwise.encode(self._kernel, x, y, stream, out, first)
+            return
+        if x.numel() < THRESHOLD or x.device.type != "cpu":  # a GPU has other chains to work on
             self._whole(x, y, stream, out, first, second)
             return
         lead = x.shape[:-1]

@@ -14,13 +14,15 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import buffers, kernels
 from reference_impls.codecs import candidates
+from reference_impls.compilation import THRESHOLD
 
 __all__ = ["kept", "largest", "largest_magnitudes", "magnitude", "taken"]
 
 _WITHOUT_SIGN: Final = 0x7FFFFFFF
 _ALL_BITS: Final = -1
+_FEW: Final = 16
 
 
 def kept(ratio: float, numel: int) -> int:
@@ -60,13 +62,27 @@ def _places(order: Tensor, mask: int, k: int) -> Tensor:
     if not order.is_contiguous():
         order = buffers.empty_like(order).copy_(order)
     rows = order.view(-1, numel)
-    if order.device.type == "cpu" and candidates.suits(rows):
+    if _suits_a_kernel(rows, k) and kernels.takes("selection.largest", rows):
+        from reference_impls.kernels import selection as on_gpu
+
+        found = torch.stack([on_gpu.largest(row, mask, k) for row in rows])
+    elif order.device.type == "cpu" and candidates.suits(rows):
         found = candidates.largest(rows, mask, k)
     elif order.device.type != "cpu" and order.dtype == torch.int32:
         found = _by_keys(rows & mask, k)
     else:
         found = _by_counting(rows & mask, k)
     return found.view(*lead, k)
+
+
+def _suits_a_kernel(rows: Tensor, k: int) -> bool:
+    """Few long rows of which little is wanted."""
+    return (
+        rows.dtype == torch.int32
+        and len(rows) <= _FEW
+        and rows.shape[-1] >= THRESHOLD
+        and 64 * k <= rows.shape[-1]
+    )
 
 
 def _by_counting(order: Tensor, k: int) -> Tensor:

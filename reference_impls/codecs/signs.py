@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reference_impls import buffers, randomness
+from reference_impls import buffers, kernels, randomness
 from reference_impls.compilation import THRESHOLD, Compiled, compiled
 from reference_impls.randomness import Key
 
@@ -180,6 +180,11 @@ def pack(bits: Tensor, wire: Tensor) -> None:
     _check(wire, numel)
     if bits.dtype != torch.bool:
         raise TypeError(f"pack takes bool, not {bits.dtype}; for the signs of numbers there is pack_signs")
+    if kernels.takes("signs.pack", bits, wire):
+        from reference_impls.kernels import signs as on_gpu
+
+        on_gpu.pack(bits.view(torch.uint8), wire, on_gpu.SET)
+        return
     full = numel // PLANES * PLANES
     words = _words(wire, numel // PLANES)
     for first in range(0, PLANES, _AT_ONCE) if full else ():
@@ -192,6 +197,11 @@ def pack_signs(x: Tensor, wire: Tensor, *, zero: bool) -> None:
     """Signs of real numbers [..., d] -> wire, uint8 [..., ceil(d / 8)]. Zeros of either sign are `zero`; NaN is 0."""
     numel = x.shape[-1]
     _check(wire, numel)
+    if kernels.takes("signs.pack_signs", x, wire):
+        from reference_impls.kernels import signs as on_gpu
+
+        on_gpu.pack(x, wire, on_gpu.NOT_BELOW if zero else on_gpu.ABOVE)
+        return
     full = numel // PLANES * PLANES
     words = _words(wire, numel // PLANES)
     for first in range(0, PLANES, _AT_ONCE) if full else ():
@@ -206,6 +216,11 @@ def unpack(wire: Tensor, out: Tensor) -> None:
     _check(wire, numel)
     if out.dtype != torch.bool:
         raise TypeError(f"unpack fills bool, not {out.dtype}; for +1 and -1 there is unpack_signs")
+    if kernels.takes("signs.unpack", wire, out):
+        from reference_impls.kernels import signs as on_gpu
+
+        on_gpu.unpack(wire, out.view(torch.uint8), signs=False)
+        return
     full = numel // PLANES
     target = out.view(torch.uint8)  # the same bytes; compilers handle uint8 much better than bool
     if full:
@@ -218,6 +233,11 @@ def unpack_signs(wire: Tensor, out: Tensor) -> None:
     """Wire -> `out` [..., d] of +1 and -1, in any signed dtype."""
     numel = out.shape[-1]
     _check(wire, numel)
+    if kernels.takes("signs.unpack_signs", wire, out):
+        from reference_impls.kernels import signs as on_gpu
+
+        on_gpu.unpack(wire, out, signs=True)
+        return
     full = numel // PLANES
     if full:
         _unpack_signs(_as_planes(out[..., : PLANES * full]), _words(wire, full))
@@ -235,6 +255,11 @@ def decode_accumulate(wire: Tensor, scales: Tensor, out: Tensor) -> None:
     """
     numel = out.shape[-1]
     _check(wire, numel)
+    if out.dtype == scales.dtype == torch.float32 and kernels.takes("signs.decode_accumulate", wire, out):
+        from reference_impls.kernels import signs as on_gpu
+
+        on_gpu.decode_accumulate(wire, scales, out)
+        return
     full = numel // PLANES
     target = _as_planes(out[..., : PLANES * full]) if full else None
     for row in range(wire.shape[-2]):
@@ -250,6 +275,11 @@ def count_votes(wire: Tensor, votes: Tensor) -> None:
     """How many rows have a 1: wire uint8 [..., n, ceil(d / 8)] -> `votes`, int32 [..., d], each in 0 .. n."""
     numel = votes.shape[-1]
     _check(wire, numel)
+    if kernels.takes("signs.count_votes", wire, votes):
+        from reference_impls.kernels import signs as on_gpu
+
+        on_gpu.count(wire, votes)
+        return
     full = numel // PLANES
     target = _as_planes(votes[..., : PLANES * full])
     for row in range(wire.shape[-2]) if full else ():

@@ -21,6 +21,7 @@ from torch import Tensor
 from reference_impls.codecs import dithering
 from reference_impls.codecs.block_levels import BlockLevels
 from reference_impls.codecs.passes import Draw
+from reference_impls.kernels import Formula
 from reference_impls.randomness import as_uniform
 
 __all__ = ["WIRE_VERSION", "UniformLevels"]
@@ -35,6 +36,9 @@ class UniformLevels(BlockLevels):
     divisor: int = 1
 
     most: ClassVar[int] = (1 << 15) - 1
+
+    def formula(self) -> Formula:
+        return Formula("uniform", self.levels, self.divisor, "linf" if self.norm == "linf" else None)
 
     def code(self, x: Tensor, found: Sequence[Tensor], draw: Draw) -> Tensor:
         return dithering.rounded(x, found[0] * self.divisor, self.levels, as_uniform(draw())) + self.levels

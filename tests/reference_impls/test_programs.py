@@ -150,6 +150,40 @@ def test_more_kinds_than_the_compiler_takes_run_eagerly():
     assert record.paths() == {"test_programs.multiplied": {"compiled": 2, "eager": 2}}
 
 
+def test_what_torch_does_not_keep_is_told_once_by_name(monkeypatch, caplog):
+    def refuse(*args, **kwargs):
+        raise AttributeError("nothing is kept here")
+
+    programs._say_that_it_is_not_kept.cache_clear()
+    monkeypatch.setattr("torch._dynamo.aot_compile.aot_compile_fullgraph", refuse)
+    out = torch.empty(100)
+    for _ in range(2):
+        of_package(shifted)(torch.zeros(100), True, out)
+        assert torch.equal(out, torch.ones(100))
+    (told,) = [r.getMessage() for r in caplog.records if "compiled anew by each process" in r.message]
+    assert told.startswith("test.shifted is compiled anew by each process")
+    assert told.endswith("AttributeError('nothing is kept here')")
+
+
+def test_integers_that_a_function_holds_are_compiled_in():
+    """Torch 2.11 and 2.12 cannot compile a shift by an integer that is left open."""
+
+    def made_for(bits):
+        def placed(x, out):
+            out.copy_((x << bits) | 1)
+
+        return Compiled(placed, threshold=8, record=PathRecord())
+
+    for bits in (3, 5):
+        function = made_for(bits)
+        for size in (100, 101):
+            x, out = torch.arange(size, dtype=torch.int32), torch.empty(size, dtype=torch.int32)
+            function(x, out)
+            assert torch.equal(out, x * 2**bits + 1)
+        assert function._record.paths() == {"test_programs.placed": {"compiled": 2}}
+        assert made(function) == 1
+
+
 def test_the_first_compilation_is_announced_and_a_kept_program_is_loaded_in_silence(caplog):
     programs._say_that_it_takes_long.cache_clear()
 

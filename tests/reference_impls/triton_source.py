@@ -11,7 +11,7 @@ import re
 import runpy
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from unittest import mock
 
 import torch
@@ -133,7 +133,7 @@ def open_source(function, args, options) -> str:
     return _lowered(graph, inputs, mode, options)
 
 
-def compile_kernels(triton: ModuleType, source: str, folder: Path) -> int:
+def compile_kernels(source: str, folder: Path) -> int:
     """Compile the kernels of a source by Triton for a GPU of compute capability 9.0, which need not be there.
 
     Returns:
@@ -142,17 +142,21 @@ def compile_kernels(triton: ModuleType, source: str, folder: Path) -> int:
     Raises:
         triton.CompilationError: Triton refuses one.
     """
-    target = triton.backends.compiler.GPUTarget("cuda", 90, 32)
+    from triton import compile as compiled
+    from triton import runtime
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    target = GPUTarget("cuda", 90, 32)
     found = re.findall(r"async_compile\.triton\('(\w+)', '''(.*?)'''", source, re.DOTALL)
     for name, text in found:
         path = folder / f"{name}.py"  # Triton reads the source of its functions
         path.write_text(text.replace("triton_helpers.set_driver_to_gpu()", ""))
-        with _a_gpu(), mock.patch.object(triton.runtime.driver, "_active", mock.MagicMock()):
-            triton.runtime.driver.active.get_current_target.return_value = target
+        with _a_gpu(), mock.patch.object(runtime.driver, "_active", mock.MagicMock()):
+            runtime.driver.active.get_current_target.return_value = target
             kernel = runpy.run_path(str(path))[name]
             (settings, *_) = kernel.configs
             signature = dict.fromkeys(kernel.fn.arg_names, "constexpr") | kernel.triton_meta["signature"]
             constants = kernel.triton_meta["constants"] | settings.kwargs
-            made = triton.compiler.ASTSource(kernel.fn, signature, constants, {})
-            triton.compile(made, target=target)
+            compiled(ASTSource(kernel.fn, signature, constants, {}), target=target)
     return len(found)
