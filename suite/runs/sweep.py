@@ -36,7 +36,6 @@ identity of what was tuned; when the sweep asks for something else, the entry is
 from __future__ import annotations
 
 import itertools
-import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -274,14 +274,10 @@ def test_the_whole_trajectory_and_the_order_of_its_lines() -> None:
     m_right, m_wrong = torch.zeros_like(right), torch.zeros_like(right)
     for g in drawn(50):
         lion_step(param, optimizer, g)
-        right = (
-            right * (1 - LION_RATE * LION_DECAY) - LION_RATE * (0.9 * m_right + (1 - 0.9) * g).sign()
-        )
+        right = right * (1 - LION_RATE * LION_DECAY) - LION_RATE * (0.9 * m_right + (1 - 0.9) * g).sign()
         m_right = 0.99 * m_right + (1 - 0.99) * g
         m_wrong = 0.99 * m_wrong + (1 - 0.99) * g
-        wrong = (
-            wrong * (1 - LION_RATE * LION_DECAY) - LION_RATE * (0.9 * m_wrong + (1 - 0.9) * g).sign()
-        )
+        wrong = wrong * (1 - LION_RATE * LION_DECAY) - LION_RATE * (0.9 * m_wrong + (1 - 0.9) * g).sign()
     torch.testing.assert_close(param.detach(), right, rtol=0, atol=1e-13)
     torch.testing.assert_close(optimizer.state[param]["momentum"], m_right, rtol=0, atol=1e-14)
     assert (param.detach() - wrong).abs().max() > LION_RATE
