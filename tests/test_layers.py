@@ -26,6 +26,7 @@ PACKAGES = {
     "suite": {
         "micro": 0,  # asv runs it where only the wheel is installed, so nothing else of the suite exists for it
         "workloads": 0,
+        "gpu": 1,
         "links": 1,
         "runs": 2,
         "training": 3,
@@ -36,6 +37,8 @@ PACKAGES = {
     },
     "report": {"drawing": 0, "pages": 1, "study": 2, "site": 3},
 }
+OF_TORCH = {"triton"}
+"""What builds of torch for GPUs bring, at their version."""
 # Names under which a distribution is imported, where they differ from its own.
 IMPORTED_AS = {
     "PIL": "pillow",
@@ -168,7 +171,7 @@ def third_party(paths: list[Path]) -> dict[str, str]:
     for path in paths:
         for line, module in imports(path):
             name = module.split(".")[0]
-            if name not in ours and name not in sys.stdlib_module_names:
+            if name not in ours and name not in sys.stdlib_module_names and name not in OF_TORCH:
                 found[normalised(IMPORTED_AS.get(name, name))] = where(path, line)
     return found
 
@@ -191,7 +194,7 @@ def test_a_page_is_made_of_tables_and_loads_nothing_that_makes_them() -> None:
 
 
 def test_the_tables_and_the_page_of_a_study_are_made_without_torch() -> None:
-    found = loaded("import report.study.publication, slurm.jobs")
+    found = loaded("import report.study.publication, slurm.states")
     assert not {"torch", "reference_impls.algorithm", "suite.workloads", "suite.training"} & found
 
 
