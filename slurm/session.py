@@ -178,7 +178,8 @@ def wait_for(sent: Submitted, show: Callable[[str], None]) -> dict[str, Any]:
         return not job.ended
 
     scheduler.poll(under_way)
-    words = last_words(sent.logs, sent.job) or "its log says nothing"
+    first = _slurm_says(sent.logs / f"{sent.job}_0_log.err", 0)  # the session itself
+    words = first or last_words(sent.logs, sent.job) or "its log says nothing"
     if not sent.record.is_file():
         raise SlurmError(f"job {sent.job} has ended without a record ({words}); its logs are in {sent.logs}")
     record = dict(json.loads(sent.record.read_text(encoding="utf-8")))

@@ -197,8 +197,8 @@ def test_learning_rates_are_searched_by_jobs(
     [
         ({"partition": "no-such-partition"}, r"profile 'nowhere'.*(?s:.*)[Ii]nvalid partition"),
         (
-            {"additional_parameters": {"exclud": "node-0"}},
-            r"(?s)profile 'nowhere'.*unrecognized option.*exclud",
+            {"additional_parameters": {"nodelits": "node-0"}},
+            r"(?s)profile 'nowhere'.*unrecognized option.*nodelits",
         ),
     ],
 )
@@ -258,7 +258,5 @@ def test_a_job_runs_the_code_of_its_submission(dev_cluster: Cluster, tmp_path: P
     assert result is not None
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=clone, capture_output=True, text=True, check=True)
     assert result["provenance"]["commit"] == head.stdout.strip()
-    assert result["provenance"]["dirty"] is False, (
-        "a file that git does not know is a change, and makes nothing dirty"
-    )
+    assert result["provenance"]["dirty"] is True
     assert result["provenance"]["changes"]["bytes"] > 0

@@ -1,4 +1,4 @@
-"""How runs stand by what Slurm says of their jobs. Slurm's answers are given here; real ones are in `test_truth.py`."""
+"""How runs stand by what Slurm says of their jobs. Slurm's answers are given here; real ones are in `test_real_slurm.py`."""
 
 from __future__ import annotations
 
