@@ -21,8 +21,7 @@ def stepped(
         len(rows),
         lr=1.0,
         seed=seed,
-        bucket_bytes=1 << 30,
-        **options,
+        **{"bucket_bytes": 1 << 30, **options},
     )
     cluster.step([list(row.clone().split(sizes)) for row in rows])
     return cluster

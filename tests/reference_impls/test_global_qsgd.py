@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 
-from reference_impls import SimulatedCluster
 from reference_impls.algorithms.global_qsgd import head_room
 from reference_impls.codecs import dithering
+from tests.reference_impls import averages
+from tests.reference_impls.averages import normal
 from tests.support import each
 
 RANKS = (1, 2, 3, 4, 5, 8)
@@ -18,31 +20,7 @@ HALVING = {"dithering": "exponential", "form": "halving-doubling"}
 AUTO = {"dithering": "exponential"}
 
 
-def cluster(rows, sizes=None, *, seed=0, **options):
-    """A cluster that has taken one step of SGD with lr 1 from zero: its parameters are minus the mean."""
-    sizes = sizes or [rows.shape[-1]]
-    workers = SimulatedCluster(
-        "global-qsgd", [torch.zeros(k) for k in sizes], world_size=len(rows), lr=1.0, seed=seed, **options
-    )
-    workers.step([list(row.split(sizes)) for row in rows])
-    return workers
-
-
-def means(rows, sizes=None, **options):
-    """[n, d]: the mean as each rank sees it."""
-    workers = cluster(rows, sizes, **options)
-    return -torch.stack([torch.cat(workers.parameters(rank)) for rank in range(len(rows))])
-
-
-def mean(rows, sizes=None, **options):
-    """[d], after a check that all ranks see the same bits."""
-    seen = means(rows, sizes, **options)
-    assert all(torch.equal(seen[0].view(torch.int32), other.view(torch.int32)) for other in seen[1:])
-    return seen[0]
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+mean = partial(averages.mean, "global-qsgd")
 
 
 def forms(n):
