@@ -9,7 +9,7 @@ import json
 import re
 import zlib
 from base64 import b64encode
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -35,14 +35,12 @@ class Links:
         home: of the first page.
         pages: of all others in the navigation, each with its words.
         here: of this page, where it is one of these.
-        runs: of the folder with the pages of its runs; empty where there are none.
         methods: of the pages of methods, by name in the catalogue.
     """
 
     home: str = ""
     pages: tuple[tuple[str, str], ...] = ()
     here: str = ""
-    runs: str = ""
     methods: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -142,23 +140,6 @@ def asset(name: str) -> str:
 def script() -> str:
     """What stands in a page's script: that of its tables and pictures."""
     return "\n".join(asset(name) for name in ("table.js", "pictures.js"))
-
-
-def lean(css: str, classes: Collection[str]) -> str:
-    """The styles without the rules about other classes than these, for pages of which there are thousands.
-
-    What stands inside of @media is kept whole.
-    """
-
-    def kept(rule: re.Match[str]) -> str:
-        about = re.findall(r"\.([a-z][\w-]*)", rule.group(1))
-        return rule.group(0) if set(about) <= set(classes) else ""
-
-    parts = re.split(r"(^@media.*?^\}$|^@media[^\n]*\}$)", css, flags=re.M | re.S)
-    plain = [re.sub(r"([^{}]+)\{[^{}]*\}", kept, part) for part in parts[::2]]
-    media = [*parts[1::2], ""]
-    text = "".join(before + block for before, block in zip(plain, media, strict=True))
-    return re.sub(r"\n\s*\n+", "\n", text)
 
 
 def slug(text: str) -> str:

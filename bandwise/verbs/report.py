@@ -1,7 +1,6 @@
 """Build pages from results: of everything, of one sweep, or one that no sweep owns. Each is one HTML file that loads nothing.
 
-bandwise report                 a site: a first page with the answer, every study, every method, every run, claims, comparisons
-bandwise report --no-runs       the same without the pages of single runs
+bandwise report                 a site: a first page with the answer, every study, every method, claims
 bandwise report quick           the page of one sweep, whole by itself
 bandwise report claims          the claims on record; also: rate-distortion
 
@@ -42,7 +41,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="the page (default: <results>/reports/<sweep>.html), of everything the folder (<results>/reports)",
     )
-    parser.add_argument("--no-runs", action="store_true", help="of everything: no page of every run")
     parser.add_argument(
         "--local",
         action="store_true",
@@ -104,7 +102,7 @@ def _site(args: argparse.Namespace, root: Path) -> int:
     gc.freeze()  # figures are cycles by the thousand, and looking for them among what was imported took a sixth of the time
     gc.set_threshold(100_000, 20, 100)
     update_all(root)
-    built = build_site(root, args.out, runs=not args.no_runs)
+    built = build_site(root, args.out)
     unread = [{"study": name, "reason": reason} for name, reason in built.unread]
     if args.json:
         answer = {"path": str(built.path), "pages": built.pages, "headline": built.headline, "unread": unread}

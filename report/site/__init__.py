@@ -1,1 +1,1 @@
-"""All pages of a results folder together: the first page, a page a run."""
+"""All pages of a results folder together: the first page, methods."""

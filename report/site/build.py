@@ -3,7 +3,6 @@
     <results>/reports/
         index.html                      studies, pictures, provenance
         <sweep>.html                    a study, as `bandwise report <sweep>` makes it, without what belongs to no study
-        <sweep>/runs/<run id>.html      a run
         methods.html                    every method of the catalogue
         methods/<method>.html           a method that something here was measured of
         claims.html                     the claims on record
@@ -29,7 +28,6 @@ from report.pages.claims import Verdicts, build_claims_page, findings, load_verd
 from report.pages.rate_distortion import build_distortion_page
 from report.rendering import Links, ReportError, asset, embedded, navigation, render_page, script, template
 from report.site import methods, overview
-from report.site.run_page import render_run, run_record
 from report.study.build import BuiltReport, write_page
 from report.study.data import SessionData, StudyData, load, load_sessions
 from report.study.headline import failure_sentence
@@ -37,13 +35,10 @@ from report.study.publication import update_tables
 from report.study.runs import drift, origins_view
 from report.study.sessions import ended_sentence, session_parts
 from report.study.step_time import alone_sentence
-from suite.analysis.columns import RUNS
 from suite.analysis.published import files_of, load_refused, studies_of, write_refused
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import TABLES, TableError
 from suite.runs.files import write_atomic
-from suite.runs.result import RUN_ID
-from suite.runs.store import Store
 from suite.runs.sweep import sweep_names
 from suite.timing.spec import sessions_of
 from suite.workloads.base import DataError
@@ -120,13 +115,13 @@ def _drawing() -> Iterator[None]:
         gc.unfreeze()
 
 
-def build_site(root: Path, out: Path | None = None, runs: bool = True) -> BuiltSite:
-    """Build all pages from the tables, in `out` (by default <root>/reports); `runs`: also a page of every run."""
+def build_site(root: Path, out: Path | None = None) -> BuiltSite:
+    """Build all pages from the tables, in `out` (by default <root>/reports)."""
     with _drawing():
-        return _build(root, out if out is not None else root / "reports", runs)
+        return _build(root, out if out is not None else root / "reports")
 
 
-def _build(root: Path, folder: Path, runs: bool) -> BuiltSite:
+def _build(root: Path, folder: Path) -> BuiltSite:
     unread: list[tuple[str, str]] = []
     none: tuple[SessionData, ...] = ()
     alone = _readable(unread, root, "sessions of no study", lambda: load_sessions(root, None), none)
@@ -149,13 +144,10 @@ def _build(root: Path, folder: Path, runs: bool) -> BuiltSite:
     known = methods.trained({f"{name}.html": study for name, study in studies.items()})
     if studies:
         built += _methods(root, folder, known, verdicts, pages)
-    store = Store(root)
-    drawn: dict[str, BuiltReport] = {}
-    for name, study in studies.items():
-        count, drawn[f"{name}.html"] = _study(
-            folder, name, study, pages, list(known), store if runs else None
-        )
-        built += count
+    drawn = {
+        f"{name}.html": _study(folder, name, study, pages, list(known)) for name, study in studies.items()
+    }
+    built += len(drawn)
     said, text = _index(root, studies, drawn, pages, unread, verdicts)
     write_atomic(folder / HOME, text)
     return BuiltSite(folder / HOME, said, built, unread)
@@ -222,7 +214,6 @@ def _studies(root: Path, verdicts: Verdicts, unread: list[tuple[str, str]]) -> d
             if name in RESERVED:
                 raise ReportError(f"a study cannot be called {name}: another page has that name")
             study = load(root, name, alone=False, verdicts=verdicts)
-            _have_ids(study)
         except (ReportError, TableError) as error:
             unread.append((name, _short(root, error)))
             continue
@@ -230,43 +221,15 @@ def _studies(root: Path, verdicts: Verdicts, unread: list[tuple[str, str]]) -> d
     return dict(sorted(found.items(), key=lambda item: overview.when(item[1]), reverse=True))
 
 
-def _have_ids(study: StudyData) -> None:
-    """Raises ReportError for a table whose ids could name other files than pages of runs."""
-    for row in study.rows(RUNS):
-        if not re.fullmatch(RUN_ID, row["run_id"]):
-            raise ReportError(
-                f"its table of runs holds {row['run_id']!r}, which is no run id; make the table again"
-            )
-
-
 def _study(
-    folder: Path,
-    name: str,
-    study: StudyData,
-    pages: list[tuple[str, str]],
-    known: list[str],
-    store: Store | None,
-) -> tuple[int, BuiltReport]:
-    """Write the page of a study, and those of its runs where there is a store; how many, and the first.
-
-    known: methods that have a page.
-    """
+    folder: Path, name: str, study: StudyData, pages: list[tuple[str, str]], known: list[str]
+) -> BuiltReport:
+    """Write the page of a study. known: methods that have a page."""
     up = "../" * name.count("/")
-    own = name.rpartition("/")[2]
     links = replace(
-        _links(pages, up=up),
-        runs=f"{own}/runs/" if store else "",
-        methods={method: f"{up}{methods.FOLDER}/{method}.html" for method in known},
+        _links(pages, up=up), methods={method: f"{up}{methods.FOLDER}/{method}.html" for method in known}
     )
-    page = write_page(study, folder / f"{name}.html", links)
-    if store is None:
-        return 1, page
-    links = _links(pages, up=f"../../{up}")
-    rows = [(panel, row) for panel in study.panels for row in panel.runs if row["status"] != "missing"]
-    for panel, row in rows:
-        text = render_run(run_record(store, row, panel), study.sweep, f"../../{own}.html", links)
-        write_atomic(folder / name / "runs" / f"{row['run_id']}.html", text, flushed=False)
-    return 1 + len({row["run_id"] for _, row in rows}), page
+    return write_page(study, folder / f"{name}.html", links)
 
 
 def _speed(alone: tuple[SessionData, ...], links: Links) -> str:

@@ -1,7 +1,7 @@
 """Every run of a study: in one table, those without a result, the learning rates tried, and where all of it comes from.
 
-An arm of a panel is a line, with its seeds, how each ended, and the way to its page: a line a seed would make pages of thousands
-of runs too large to open; ids and values are in the download all the same.
+An arm of a panel is a line, with its seeds and how each ended: a line a seed would make pages of thousands of runs too large to
+open; ids and values are in the download all the same.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ CSS: Final = MappingProxyType({"done": "", "missing": "quiet"})
 """Status -> class of a seed; all others call for a look."""
 
 
-def runs_view(study: StudyData, runs: str = "") -> View:
-    """The table; `runs` is the relative address of the folder with the pages of runs, empty where there are none."""
+def runs_view(study: StudyData) -> View:
+    """The table."""
     lines = [
-        _run_line(panel, row, [r for r in panel.runs if r["arm"] == row["arm"]], runs)
+        _run_line(panel, row, [r for r in panel.runs if r["arm"] == row["arm"]])
         for panel in study.panels
         for row in [*panel.baselines, *panel.methods, *panel.controls]
     ]
     return View("every-run", "Every run", RUN_COLUMNS, tuple(lines), chips(lines))
 
 
-def _run_line(panel: Panel, arm: Row, rows: list[Row], runs: str) -> Line:
+def _run_line(panel: Panel, arm: Row, rows: list[Row]) -> Line:
     rows = sorted(rows, key=lambda row: row["seed"] or 0)
     states = Counter(row["status"].replace("_", " ") for row in rows)
     done = states.pop("done", 0)
@@ -65,7 +65,7 @@ def _run_line(panel: Panel, arm: Row, rows: list[Row], runs: str) -> Line:
             "",
             " ".join(row["run_id"] for row in rows),
             css="seeds",
-            items=tuple(_seed(row, runs) for row in rows),
+            items=tuple(map(_seed, rows)),
         ),
         "least": Cell(write.plain(ends[0], panel.digits), ends[0]),
         "most": Cell(write.plain(ends[1], panel.digits), ends[1]),
@@ -75,12 +75,12 @@ def _run_line(panel: Panel, arm: Row, rows: list[Row], runs: str) -> Line:
     return Line(cells, "control" if arm["control"] else arm["family"])
 
 
-def _seed(row: Row, runs: str) -> Cell:
+def _seed(row: Row) -> Cell:
     """A seed by its number; how it ended in words where that is not as hoped."""
     state = row["status"]
     text = "–" if state == "missing" else str(row["seed"])
     note = "" if state == "done" else f"seed {row['seed']}: {state.replace('_', ' ')}"
-    return Cell(text, css=CSS.get(state, "no"), note=note, page=run_address(runs, row))
+    return Cell(text, css=CSS.get(state, "no"), note=note)
 
 
 def _distinct(rows: list[Row], column: str, digits: int) -> Cell:
@@ -143,20 +143,10 @@ def _setting(row: Row) -> str:
     return ", ".join([write.rate(row["lr"]), *(f"{name} {value}" for name, value in options.items())])
 
 
-def run_address(runs: str, row: Row) -> str:
-    """Address of a run's page in the folder `runs`; empty where nothing is on record of it, or no page was made."""
-    return f"{runs}{row['run_id']}.html" if runs and row["status"] != "missing" else ""
-
-
-def failures_view(study: StudyData, runs: str = "") -> View:
-    """Every run without a result, with its reason, and what tries it again where that can change anything.
-
-    runs: relative address of the folder with the pages of runs; empty where there are none.
-    """
+def failures_view(study: StudyData) -> View:
+    """Every run without a result, with its reason, and what tries it again where that can change anything."""
     climbed = BUDGET_RUNS.suffix in study.tables
-    own = study.rows(RUNS)
-    every = [*own, *(study.rows(BUDGET_RUNS) if climbed else [])]
-    paged = {row["run_id"] for row in own}  # a rung of the ladder has no page
+    every = [*study.rows(RUNS), *(study.rows(BUDGET_RUNS) if climbed else [])]
     failed = [row for row in every if row["status"] != "done"]
     again = any(row["status"] in CIRCUMSTANCE for row in failed)
     columns = (
@@ -177,12 +167,7 @@ def failures_view(study: StudyData, runs: str = "") -> View:
             "steps": Cell(str(row["steps"]), row["steps"]),
             "seed": Cell(str(row["seed"]), row["seed"]),
             "reason": Cell(row["reason"] or write.MISSING, row["reason"], css="reason"),
-            "run": Cell(
-                row["run_id"],
-                row["run_id"],
-                css="code",
-                page=run_address(runs if row["run_id"] in paged else "", row),
-            ),
+            "run": Cell(row["run_id"], row["run_id"], css="code"),
         }
         if again:
             command = (

@@ -74,7 +74,7 @@ def test_what_is_made_here_displaces_nothing_that_is_published(clone: Path) -> N
     assert "`bandwise report digits --local` shows it" in shown
     assert "session-quick-digits: made here" in shown
     assert "digits: made here" in python(clone, "bandwise", "report", "digits", "--local")
-    site = python(clone, "bandwise", "report", "--no-runs")
+    site = python(clone, "bandwise", "report")
     assert "Made here and not shown, since it is not whole: " in site
     assert re.search(r"digits \(\d+ of 552 runs have not finished: \d+ missing\)", site)
     assert changed(clone) == ""

@@ -105,7 +105,7 @@ addEventListener("load", () => setTimeout(() => {
 }, 300));
 </script>"""
 DARK = ("--blink-settings=preferredColorScheme=0",)
-SITE = ("index", "made-up", "methods", "method", "run", "claims", "speed")
+SITE = ("index", "made-up", "methods", "method", "claims", "speed")
 """Kinds of pages of the made-up site; the others are made of what is published."""
 
 
@@ -114,10 +114,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of every kind, by its name."""
     store: Store = made_up_site.results(tmp_path_factory.mktemp("site"))
     reports = build_site(store.root).path.parent
-    run = next(
-        path for path in sorted((reports / "made-up" / "runs").iterdir()) if "<svg" in path.read_text()
-    )
-    (reports / "run.html").write_text(run.read_text())
     (reports / "method.html").write_text((reports / "methods" / "lion-cub-1bit.html").read_text())
     for name, _, build in PAGES:
         if name != "claims":
@@ -150,6 +146,5 @@ def test_every_kind_of_page_has_no_fault(page: str, folder: Path, tmp_path: Path
         assert seen["poor"] == [], "contrast below 4.5"
         assert seen["width"] <= width, seen["wide"]
         assert seen["wide"] == []
-        if page != "run":  # which has no script
-            assert seen["silent"] == 0, "cut without a word"
+        assert seen["silent"] == 0, "cut without a word"
         assert (seen["mute"], seen["heads"]) == ([], 0)

@@ -379,7 +379,7 @@ def test_a_page_without_these_tables_has_no_trace_of_them(built, timed):
 
 
 def test_the_first_page_leads_with_it(equal, tmp_path):
-    site = build_site(equal.root, tmp_path, runs=False)
+    site = build_site(equal.root, tmp_path)
     page = Page(site.path.read_text())
     assert len(set(page.ids)) == len(page.ids)
     assert [name for name in page.sections if name][:2] == ["equal-time", "headline"]

@@ -1,62 +1,19 @@
-"""Small parts that pages of many runs are made of: curves, packed tables, few styles, sums of overlaps, dots as paths."""
+"""Small parts that pages are made of: packed tables, sums of overlaps, dots as paths."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
-import pytest
 
-from report.drawing.curve import MOST_POINTS, curve, thinned
 from report.drawing.labels import Box, _array, _covered
 from report.drawing.svg import svg_file
-from report.rendering import asset, lean, packed
-from report.site.run_page import CLASSES
+from report.rendering import packed
 from report.study.build import _reproduce
 from report.study.summary import SEPARATE, seeds
 from tests.report.conftest import overlap, unpacked
-from tests.report.test_theme import dark
-
-HOSTILE = '"><script>alert(1)</script>'
-
-
-def path_of(svg: str) -> str:
-    root = ElementTree.fromstring(svg)
-    return next(p.attrib["d"] for p in root.iter("path") if p.attrib["class"] == "line")
-
-
-def test_a_curve_goes_through_its_points_and_breaks_where_there_is_none() -> None:
-    drawn = path_of(curve([(10, 1.0), (20, 3.0), (30, None), (40, 2.0)], "l", "u"))
-    points = re.findall(r"([ML])([\d.]+) ([\d.]+)", drawn)
-    assert [command for command, _, _ in points] == ["M", "L", "M"]
-    xs, ys = ([float(p[i]) for p in points] for i in (1, 2))
-    assert xs[1] - xs[0] == pytest.approx((xs[2] - xs[1]) / 2, abs=0.1)
-    assert ys[1] < ys[2] < ys[0], "up is more"
-    assert ys[2] == pytest.approx((ys[0] + ys[1]) / 2, abs=0.1)
-
-
-def test_a_curve_without_values_is_not_drawn_and_a_flat_one_is() -> None:
-    assert curve([], "l", "u") == ""
-    assert curve([(1, None)], "l", "u") == ""
-    for value in (0.0, -3.0, 1e-9):
-        assert "nan" not in curve([(1, value), (2, value)], "l", "u")
-
-
-def test_names_in_a_curve_are_escaped() -> None:
-    drawn = curve([(1, 2.0)], HOSTILE, HOSTILE)
-    assert "<script" not in drawn
-    assert ElementTree.fromstring(drawn).attrib["aria-label"] == HOSTILE
-
-
-def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
-    points = [(float(i), float(i)) for i in range(5000)]
-    kept = thinned(points)
-    assert (len(kept), kept[0], kept[-1]) == (MOST_POINTS, points[0], points[-1])
-    assert len(path_of(curve(points, "l", "u"))) < 5000
-    assert thinned(points[:MOST_POINTS]) == points[:MOST_POINTS]
 
 
 def test_a_packed_table_is_its_file_and_ends_no_script() -> None:
@@ -64,17 +21,6 @@ def test_a_packed_table_is_its_file_and_ends_no_script() -> None:
     assert unpacked(packed(text)) == text
     assert len(packed(text)) < len(text) / 4
     assert "<" not in packed(text)
-
-
-def test_few_styles_keep_what_is_used_and_the_dark_ones() -> None:
-    css = lean(asset("style.css"), CLASSES)
-    assert len(css) < len(asset("style.css")) * 0.7
-    for name in ("curve", "scroll", "warning", "brand"):
-        assert f".{name}" in css
-    for name in ("chip", "claim", "swatch", "menu"):
-        assert f".{name}" not in css
-    assert css.count("{") == css.count("}")
-    assert all(f"--{role}: {colour}" in css for role, colour in dark().items())
 
 
 def test_overlaps_are_summed_to_the_same_bits_as_one_by_one() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -54,16 +53,8 @@ def text_of(page: Page) -> str:
     return " ".join(" ".join(page.sections.values()).split())
 
 
-def a_run(store: Store, arm: str, sharding: str, seed: int) -> str:
-    specs = (store.spec(run_id) for run_id in store.run_ids())
-    found = {(s.algorithm.options["label"], s.sharding, s.seed): s.run_id for s in specs}
-    return found[(arm, sharding, seed)]
-
-
 def test_every_page_is_whole_and_every_link_leads_to_one(pages: dict[Path, Page], site: BuiltSite) -> None:
-    assert len(pages) == site.pages == 216 - 1 + 5 + len(METHODS), (
-        "all runs but the missing one; index, study, claims, speed, methods"
-    )
+    assert len(pages) == site.pages == 5 + len(METHODS), "index, study, claims, speed, methods"
     for path, page in pages.items():
         assert page.open == []
         assert len(set(page.ids)) == len(page.ids)
@@ -153,10 +144,7 @@ def test_every_page_says_first_what_it_shows(pages: dict[Path, Page]) -> None:
         text = path.read_text(encoding="utf-8")
         (lead,) = re.findall(r'<p class="lead">(.*?)</p>', text, flags=re.S)
         assert re.match(r"This page (shows|lists|compares|predicts)\b", lead), path
-        if "/runs/" not in str(path):
-            assert not re.search(
-                r"\b[0-9a-f]{8,40}\b", text.partition("<header>")[2].partition("<main")[0]
-            ), path
+        assert not re.search(r"\b[0-9a-f]{8,40}\b", text.partition("<header>")[2].partition("<main")[0]), path
     for name in PLAIN:
         if 'extends "' in (ROOT / "report" / "templates" / name).read_text(encoding="utf-8"):
             assert name == "single_page.html.j2" or prose(name)[0].startswith("This page "), name
@@ -192,24 +180,6 @@ def test_a_study_that_cannot_be_read_and_a_refused_record_are_named(
     assert "Record 20270101T000000Z-00000000 of session timed is not read: session.json is refused" in timed
 
 
-def test_a_run_shows_all_that_is_on_record(pages: dict[Path, Page], store: Store) -> None:
-    run_id = a_run(store, *made_up_site.WHOLE)
-    html, page = page_of(pages, store, f"made-up/runs/{run_id}.html")
-    shown = text_of(page)
-    for name in ("spec.json", "result.json", "metrics.jsonl", "status.json"):
-        digest = hashlib.sha256((store.folder(run_id) / name).read_bytes()).hexdigest()
-        assert digest in shown, name
-    assert html.count('<svg class="curve"') == 2
-    assert "Accuracy (%) at each of 8 evaluations" in shown
-    assert re.search(r"step\s*gradient\s*all-gather\s*world\s*400\s*1.2 MB\s*2.4 MB", shown), (
-        "mean over ranks"
-    )
-    assert f"patches/{'ab' * 32}.diff, 1234 bytes" in shown
-    assert "OMP_NUM_THREADS=1" in shown
-    assert f"bandwise reproduce {run_id} --at recorded" in shown
-    assert f"runs/{run_id[:2]}/{run_id}" in shown
-
-
 def test_a_method_has_a_page_with_all_that_is_known_of_it(pages: dict[Path, Page], store: Store) -> None:
     html, page = page_of(pages, store, "methods/lion-cub-1bit.html")
     assert "u_i = b1 m_i + (1 - b1) g_i on every worker" in page.sections["algorithm"]
@@ -242,63 +212,29 @@ def test_the_picture_of_a_method_has_bytes_across_and_margins_up() -> None:
     assert picture([], "sign", "said") == ""
 
 
-def test_a_run_that_failed_is_damaged_or_is_gone_says_so(pages: dict[Path, Page], store: Store) -> None:
-    failed = a_run(store, "local-sgd H=4", "iid", 1)
-    page = page_of(pages, store, f"made-up/runs/{failed}.html")[1]
-    assert made_up_site.HOSTILE in page.sections["outcome"]
-    assert "bandwise retry made-up --status error" in page.sections["again"]
-    assert not any(t in {"script", "img"} for t, _ in page.tags)
-    damaged = page_of(pages, store, f"made-up/runs/{a_run(store, 'allreduce-lion', 'iid', 3)}.html")[1]
-    assert "invalid" in damaged.sections["outcome"]
-    assert "result.json is damaged" in damaged.sections["outcome"]
-    missing = a_run(store, "local-sgd H=16", "iid", 4)
-    assert f"{missing}.html" not in page_of(pages, store, "made-up.html")[0]
-
-
-@pytest.mark.full
-def test_without_folders_the_rows_of_the_tables_stand_in(store: Store, tmp_path: Path) -> None:
-    for source in ("tables", "published"):
-        (tmp_path / source).symlink_to(store.root / source)
-    build_site(tmp_path, tmp_path / "out")
-    run_id = a_run(store, *made_up_site.WHOLE)
-    page = Page((tmp_path / "out" / "made-up" / "runs" / f"{run_id}.html").read_text(encoding="utf-8"))
-    shown = text_of(page)
-    assert "From its row in the tables" in shown
-    value = (store.result(run_id) or {})["final"]["accuracy"]
-    assert f"{value:.2f}" in shown
-    assert f"bandwise reproduce {run_id}" in shown
-
-
-def test_the_verb_builds_everything_or_leaves_the_runs_out(
-    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["report", "--no-runs", "--results", str(store.root), "--out", str(tmp_path / "out")]) == 3
+def test_the_verb_builds_everything(store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "--results", str(store.root), "--out", str(tmp_path / "out")]) == 3
     shown = capsys.readouterr().out
     assert "not read: broken: tables/broken-study.json is damaged" in shown
     assert f"report: {tmp_path / 'out' / 'index.html'} ({5 + len(METHODS)} pages)" in shown
-    study = Page((tmp_path / "out" / "made-up.html").read_text(encoding="utf-8"))
-    assert not any(reference.startswith("made-up/") for reference in study.references)
 
 
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (lambda text, run_id: text.replace(run_id, "../../outside"), "'../../outside', which is no run id"),
-        pytest.param(
-            lambda text, run_id: text.replace(",done,", ",done,,", 1), "cells, not", marks=pytest.mark.full
-        ),
-        pytest.param(lambda text, run_id: text[: len(text) // 2], "cells, not", marks=pytest.mark.full),
+        (lambda text: text.replace(",done,", ",done,,", 1), "cells, not"),
+        pytest.param(lambda text: text[: len(text) // 2], "cells, not", marks=pytest.mark.full),
     ],
 )
 def test_a_hostile_table_is_named_and_harms_no_other(
     damage: Any, why: str, store: Store, tmp_path: Path
 ) -> None:
-    root, run_id = tmp_path / "results", a_run(store, *made_up_site.WHOLE)
+    root = tmp_path / "results"
     shutil.copytree(store.root / "tables", root / "tables")
     for path in sorted((root / "tables").glob("made-up-*")):
         shutil.copy(path, path.with_name(path.name.replace("made-up", "other")))
     table = root / "tables" / "other-runs.csv"
-    table.write_text(damage(table.read_text(), run_id))
+    table.write_text(damage(table.read_text()))
     built = build_site(root)
     assert [name for name, _ in built.unread] == ["broken", "other"]
     assert why in built.unread[1][1]
@@ -309,27 +245,12 @@ def test_a_hostile_table_is_named_and_harms_no_other(
         for name in (
             "index.html",
             "made-up.html",
-            "made-up",
             "claims.html",
             "speed.html",
             "methods.html",
             "methods",
         )
     }
-
-
-@pytest.mark.full
-def test_options_that_are_no_mapping_are_shown_as_they_stand(store: Store, tmp_path: Path) -> None:
-    shutil.copytree(store.root / "tables", tmp_path / "tables")
-    table, run_id = tmp_path / "tables" / "made-up-runs.csv", a_run(store, *made_up_site.WHOLE)
-    lines = [
-        re.sub(r'"\{""label.*?\}"', "<b>[1", line) if run_id in line else line
-        for line in table.read_text().splitlines()
-    ]
-    table.write_text("\n".join(lines) + "\n")
-    build_site(tmp_path)
-    page = Page((tmp_path / "reports" / "made-up" / "runs" / f"{run_id}.html").read_text(encoding="utf-8"))
-    assert "global-qsgd: <b>[1" in page.sections["spec"]
 
 
 def test_an_empty_folder_says_what_to_run(tmp_path: Path) -> None:
@@ -349,7 +270,7 @@ def test_a_damaged_table_that_studies_share_takes_no_other_page_away(store: Stor
     shutil.copytree(store.root / "tables", root / "tables")
     facts_path(root, "broken").unlink()
     (root / "tables" / "claims.csv").write_text("some,other,columns\n1,2,3\n")
-    built = build_site(root, runs=False)
+    built = build_site(root)
     assert "claims" in [unread for unread, _ in built.unread]
     assert (root / "reports" / "index.html").is_file()
     assert (root / "reports" / "made-up.html").is_file(), "the study does not depend on it"

@@ -60,14 +60,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return store
 
 
-def run_page(store: Store) -> str:
-    for run_id in store.run_ids():
-        spec = store.spec(run_id)
-        if (spec.algorithm.options["label"], spec.sharding, spec.seed) == made_up_site.WHOLE:
-            return f"made-up/runs/{run_id}.html"
-    raise LookupError("the run that has all is not there")
-
-
 def probed(
     store: Store, name: str, profile: Path, address: str = "", width: int = 1280, **how: Any
 ) -> dict[str, Any]:
@@ -91,28 +83,20 @@ def probed(
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("page", ["index.html", "made-up.html", "run", "claims.html", "speed.html"])
+@pytest.mark.parametrize("page", ["index.html", "made-up.html", "claims.html", "speed.html"])
 def test_a_page_is_silent_loads_nothing_fits_and_is_reached_by_keyboard(
     page: str, width: int, store: Store, tmp_path: Path
 ) -> None:
-    seen = probed(store, run_page(store) if page == "run" else page, tmp_path, width=width)
+    seen = probed(store, page, tmp_path, width=width)
     assert (seen["loaded"], seen["blocked"]) == ([], [])
     assert (seen["unreachable"], seen["unfocusable"], seen["unnamed"]) == ([], [], 0)
     assert seen["stops"] >= 2
     assert seen["width"] <= width, f"tables and figures scroll by themselves, not: {seen['wide'][:5]}"
 
 
-def test_a_run_page_needs_no_script(store: Store, tmp_path: Path) -> None:
-    document, console = open_in_browser(store.root / "reports" / run_page(store), tmp_path)
-    assert console == []
-    assert "<script" not in document
-
-
-@pytest.mark.parametrize("page", ["index.html", "run"])
-def test_it_is_dark_where_that_is_wanted(page: str, store: Store, tmp_path: Path) -> None:
-    name = run_page(store) if page == "run" else page
-    light = probed(store, name, tmp_path / "light")
-    dark = probed(store, name, tmp_path / "dark", more=DARK)
+def test_it_is_dark_where_that_is_wanted(store: Store, tmp_path: Path) -> None:
+    light = probed(store, "index.html", tmp_path / "light")
+    dark = probed(store, "index.html", tmp_path / "dark", more=DARK)
 
     def brightness(colour: str) -> float:
         return sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 3
@@ -142,7 +126,7 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """The site of a study that was timed over five links."""
     root = tmp_path_factory.mktemp("five")
     made_up_equal_time.save(root, links=tuple(made_up_equal_time.RATES))
-    build_site(root, runs=False)
+    build_site(root)
     return Store(root)
 
 

@@ -155,7 +155,7 @@ def first_page(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The first page of the site of what is published."""
     root = tmp_path_factory.mktemp("questions")
     (root / "published").symlink_to(PUBLISHED)
-    return build_site(root, runs=False).path.as_uri()
+    return build_site(root).path.as_uri()
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +310,7 @@ def main() -> None:
         (root / "published").symlink_to(PUBLISHED)
         browser = Browser(str(root / "profile"))
         try:
-            page = build_site(root, runs=False).path.as_uri()
+            page = build_site(root).path.as_uri()
             found = {question.words: way_to(question, page, browser) for question in QUESTIONS}
         finally:
             browser.close()
