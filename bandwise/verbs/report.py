@@ -2,7 +2,7 @@
 
 bandwise report                 a site: a first page with the answer, every study, every method, claims
 bandwise report quick           the page of one sweep, whole by itself
-bandwise report claims          the claims on record; also: rate-distortion
+bandwise report claims          the claims on record
 
 Tables are brought up to date from the run folders first. What was made here is shown where it is whole (every run has ended,
 every link gave numbers), what is published otherwise, a study's tables always as one; pages say which. --local shows what
@@ -20,7 +20,7 @@ from bandwise.options import OptionError, add_results_option, require_checkout, 
 from bandwise.output import print_json
 
 NAME = "report"
-PAGES = ("claims", "rate-distortion")
+PAGES = ("claims",)
 """Pages that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
 EVERYTHING = "all"
 """Stands for the site, as no name does."""

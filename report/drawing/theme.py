@@ -42,7 +42,6 @@ COLOURS: Final[Mapping[str, str]] = MappingProxyType(
         "muted": "#63676e",
         "rule": "#dcdee1",
         "band": "#dfeedd",
-        "front": "#e3d9bd",
         "compute": "#b4b8be",
         "encode": "#8fbce0",
         "exposed": "#cf4257",

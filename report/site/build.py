@@ -25,7 +25,6 @@ from typing import Final, TypeVar
 
 from report.drawing.scales import look
 from report.pages.claims import Verdicts, build_claims_page, findings, load_verdicts
-from report.pages.rate_distortion import build_distortion_page
 from report.rendering import Links, ReportError, asset, embedded, navigation, render_page, script, template
 from report.site import methods, overview
 from report.study.build import BuiltReport, write_page
@@ -46,10 +45,7 @@ from suite.workloads.base import DataError
 HOME: Final = "index.html"
 SPEED: Final = "speed.html"
 STUDIES: Final = (f"{HOME}#studies-section", "Studies")
-PAGES: Final = (
-    ("claims", "Claims", build_claims_page),
-    ("rate-distortion", "Rate and distortion", build_distortion_page),
-)
+PAGES: Final = (("claims", "Claims", build_claims_page),)
 """Pages that no study owns: name of the file, words of its link, what builds it or says why it cannot."""
 RARELY: Final = 200_000
 """New objects, more than have gone, from which on cycles are looked for while pages are built."""
@@ -143,7 +139,7 @@ def _build(root: Path, folder: Path) -> BuiltSite:
     built = 1 + len(lone) + with_speed
     known = methods.trained({f"{name}.html": study for name, study in studies.items()})
     if studies:
-        built += _methods(root, folder, known, verdicts, pages)
+        built += _methods(folder, known, verdicts, pages)
     drawn = {
         f"{name}.html": _study(folder, name, study, pages, list(known)) for name, study in studies.items()
     }
@@ -159,17 +155,15 @@ def _links(pages: Sequence[tuple[str, str]], here: str = "", up: str = "") -> Li
 
 
 def _methods(
-    root: Path,
     folder: Path,
     known: dict[str, list[methods.Trained]],
     verdicts: Verdicts,
     pages: list[tuple[str, str]],
 ) -> int:
     """Write the page of every method in `known`, and the one that leads to them; how many."""
-    lossy = methods.losses(root)
     write_atomic(folder / methods.ALL, methods.render_methods(known, verdicts, _links(pages, methods.ALL)))
     for name, found in known.items():
-        text = methods.render_method(name, found, lossy.get(name, ()), verdicts, _links(pages, up="../"))
+        text = methods.render_method(name, found, verdicts, _links(pages, up="../"))
         write_atomic(folder / methods.FOLDER / f"{name}.html", text, flushed=False)
     return 1 + len(known)
 

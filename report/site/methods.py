@@ -1,4 +1,4 @@
-"""A page a method: its algorithm box, what it sends and loses, its speed, what it was worth in every study, its paper's claims.
+"""A page a method: its algorithm box, what it sends, its speed, what it was worth in every study, its paper's claims.
 
 Only methods that something here was measured of have a page; a table leads to all of them. What follows from the code alone (the
 text and the phases of its module, its options, the bits that it sends) is worked out once a state of the code, and kept, since it
@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any, Final
 
 from reference_impls.catalogue import BUILT_IN, Entry
@@ -24,13 +23,11 @@ from report.drawing import numbers as write
 from report.drawing.numbers import number
 from report.drawing.table import Cell, Column, Line, Row, View, chips, ratio_cell, text_cell
 from report.drawing.theme import FAMILIES, SHAPES
-from report.pages import rate_distortion
 from report.pages.claims import Verdicts, claim_anchor, verdict_css
-from report.rendering import Links, ReportError, render_page
+from report.rendering import Links, render_page
 from report.study.data import LinkData, Panel, StudyData
 from report.study.equal_time import net_words
 from report.study.marks import by_arm
-from suite.analysis.tables import TableError
 from suite.claims.claim import WORDS
 from suite.claims.columns import statements
 from suite.runs.files import disk_cached
@@ -167,13 +164,6 @@ TIMED: Final = (
     Column("check", "direct runs", "Whether trainings from start to end confirm the seconds."),
     Column("study", "study", hidden=True),
 )  # fmt: skip
-LOSSY: Final = (
-    Column("quantiser", "as configured", "With its options."),
-    Column("where", "where", "Workload, stage of the training, workers."),
-    Column("bits", "bits a coordinate", "That a rank sends, mean over ranks.", True),
-    Column("error", "error", "Squared error of the mean over its squared norm; mean over seeds, 95 % t interval.", True, True),
-    Column("seeds", "seeds", "Trainings whose gradients were taken.", True),
-)  # fmt: skip
 SENT: Final = "Bits a parameter that a worker sends in such a step, for one matrix of 1000 x 1000."
 OPTIONS: Final = (
     Column("option", "option"),
@@ -236,19 +226,6 @@ def _timed_lines(one: Trained) -> Iterable[Line]:
             "study": text_cell(one.study.sweep),
         }
         yield Line(cells)
-
-
-def _lossy_line(row: Row) -> Line:
-    ends = number(row["error_low"]), number(row["error_high"])
-    note = "" if None in ends else f"[{ends[0]:.3g}, {ends[1]:.3g}]"
-    cells = {
-        "quantiser": text_cell(row["quantiser"]),
-        "where": text_cell(f"{row['workload']}, {row['stage']}, {row['world_size']} workers"),
-        "bits": Cell(f"{row['wire_bits']:.3g}", row["wire_bits"]),
-        "error": Cell(f"{row['error']:.3g}", row["error"], note, ends),
-        "seeds": Cell(str(row["n"]), row["n"]),
-    }
-    return Line(cells)
 
 
 def _bits(cost: Sequence[float]) -> str:
@@ -391,28 +368,12 @@ def _ticks(first: float, last: float) -> list[float]:
 # ---- pages -----------------------------------------------------------------------------------------------------------------
 
 
-def losses(root: Path) -> dict[str, list[Row]]:
-    """Rows of rate and distortion by method; none where they were not measured, or cannot be read."""
-    found: dict[str, list[Row]] = {}
-    try:
-        sources = rate_distortion.load_sources(root)
-    except (ReportError, TableError):
-        return found  # their own page says why
-    for source in sources:
-        for row in source.rows:
-            found.setdefault(row["algorithm"], []).append(row)
-    return found
-
-
-def render_method(
-    name: str, found: Sequence[Trained], lossy: Sequence[Row], verdicts: Verdicts, links: Links
-) -> str:
+def render_method(name: str, found: Sequence[Trained], verdicts: Verdicts, links: Links) -> str:
     """The page of a method.
 
     Args:
         name: In the catalogue.
         found: Where it was trained.
-        lossy: Its rows of rate and distortion.
         verdicts: The claims on record.
         links: Where the page leads.
 
@@ -434,7 +395,6 @@ def render_method(
         ),
         "trained": View("trained", f"{name} in every study", TRAINED, tuple(map(_trained_line, found))),
         "timed": View("timed", f"Speed of {name}", TIMED, tuple(timed)),
-        "lossy": View("lossy", f"Error of {name}", LOSSY, tuple(map(_lossy_line, lossy))),
         "sent": _sent_view(code["bits"]),
         "options": View(
             "options", f"Options of {name}", OPTIONS,
@@ -450,7 +410,7 @@ def render_method(
             "claims", f"Claims of the paper of {name}", CLAIMED, tuple(map(_claim_line, _claims_of(entry, verdicts)))
         ),
     }  # fmt: skip
-    return render_page("method_page.html.j2", _sentences(name, found, lossy), (), parts, links)
+    return render_page("method_page.html.j2", _sentences(name, found), (), parts, links)
 
 
 def _state(state: Sequence[float]) -> str:
@@ -459,8 +419,8 @@ def _state(state: Sequence[float]) -> str:
     return ", ".join(parts) or "none"
 
 
-def _sentences(name: str, found: Sequence[Trained], lossy: Sequence[Row]) -> list[str]:
-    """What a reader should know first: quality, bytes, speed, error."""
+def _sentences(name: str, found: Sequence[Trained]) -> list[str]:
+    """What a reader should know first: quality, bytes, speed."""
     said = []
     compared = [one for one in found if one.row["baseline"] is not None and not one.row["control"]]
     if compared:
@@ -483,12 +443,6 @@ def _sentences(name: str, found: Sequence[Trained], lossy: Sequence[Row]) -> lis
         own = Counter(net["verdict"] for at, net in nets if at == label)
         told = ", ".join(f"{word} in {count}" for word, count in own.most_common())
         said.append(f"At {label}, of {own.total()} setting{'s' * (own.total() > 1)}: {told}.")
-    if lossy:
-        errors = [row["error"] for row in lossy]
-        said.append(
-            f"One exchange loses {_span(errors, lambda v: f'{v:.2g}')} of the mean gradient's squared norm, at "
-            f"{_span([row['wire_bits'] for row in lossy], lambda v: f'{v:.2g}')} bits a coordinate."
-        )
     return said or [f"No study here has compared {name} with uncompressed training."]
 
 

@@ -14,10 +14,6 @@ a number in a mean.
 Sources: Student, "The probable error of a mean", Biometrika 6 (1908); David and Nagaraja, "Order Statistics",
 3rd ed., section 7.1; Fisher, "The Design of Experiments" (1935), section 21; Holm, Scandinavian Journal of
 Statistics 6 (1979).
-
-One more serves a single table:
-
-- *Pareto fronts*: what nothing else beats both ways.
 """
 
 from __future__ import annotations
@@ -28,7 +24,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 from scipy import stats
 
 from suite.runs.plan import MINIMUM_FOR_INTERVAL as MINIMUM_FOR_INTERVAL
@@ -214,30 +209,3 @@ def seeds_to_rank(comparisons: int, alpha: float = 0.05) -> int:
     while not can_rank(n, comparisons, alpha):
         n += 1
     return n
-
-
-def pareto_front(costs: Sequence[float], values: Sequence[float]) -> list[int]:
-    """Places of the points that no other one equals or beats both ways, the cheapest first.
-
-    Less cost and more value are better. Of points at one place the first stays. Raises StatisticsError for nan and for
-    sequences of two lengths.
-    """
-    if len(costs) != len(values):
-        raise StatisticsError(
-            f"a pareto_front takes a cost and a value a point, not {len(costs)} and {len(values)}"
-        )
-    order, kept = _fronts(np.array([costs], np.float64), np.array([values], np.float64))
-    return [int(place) for place in order[kept]]
-
-
-def _fronts(
-    costs: npt.NDArray[np.float64], values: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-    """Of each row of points: their places, the cheapest first, and whether the one there is on the row's front."""
-    if np.isnan(costs).any() or np.isnan(values).any():
-        raise StatisticsError("a pareto_front has no place for nan; leave the point out")
-    order = np.lexsort((-values, costs))
-    best = np.maximum.accumulate(np.take_along_axis(values, order, axis=1), axis=1)
-    kept = np.ones(order.shape, dtype=np.bool_)
-    kept[:, 1:] = best[:, 1:] > best[:, :-1]
-    return order, kept

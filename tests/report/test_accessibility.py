@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from report.rendering import ReportError
-from report.site.build import PAGES, build_site
+from report.site.build import build_site
 from suite.runs.store import Store
 from tests.report import made_up_site
 from tests.report.accessibility import faults
 from tests.report.test_browser import left_on_page, open_in_browser
 
-PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 WHOLE = """<!doctype html><html lang="en"><head><title>t</title></head><body><a href="#main">Skip</a>
 <nav aria-label="Site"><a href="x.html">x</a></nav><h1>One</h1><main id="main"><h2>Two</h2>
 <div class="plot" role="group" tabindex="0" aria-label="Picture">
@@ -106,7 +103,7 @@ addEventListener("load", () => setTimeout(() => {
 </script>"""
 DARK = ("--blink-settings=preferredColorScheme=0",)
 SITE = ("index", "made-up", "methods", "method", "claims", "speed")
-"""Kinds of pages of the made-up site; the others are made of what is published."""
+"""Kinds of pages."""
 
 
 @pytest.fixture(scope="module")
@@ -115,19 +112,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store: Store = made_up_site.results(tmp_path_factory.mktemp("site"))
     reports = build_site(store.root).path.parent
     (reports / "method.html").write_text((reports / "methods" / "lion-cub-1bit.html").read_text())
-    for name, _, build in PAGES:
-        if name != "claims":
-            with suppress(ReportError):  # nothing of it is published
-                build(PUBLISHED, reports / f"{name}.html")
     return reports
 
 
 @pytest.mark.chromium
-@pytest.mark.parametrize("page", [*SITE, *(name for name, _, _ in PAGES if name != "claims")])
+@pytest.mark.parametrize("page", SITE)
 def test_every_kind_of_page_has_no_fault(page: str, folder: Path, tmp_path: Path) -> None:
     path = folder / f"{page}.html"
-    if not path.exists():
-        pytest.skip("nothing of it is published")
     text = path.read_text(encoding="utf-8")
     assert faults(text) == []
     with_scripts = text.replace(

@@ -178,3 +178,15 @@ def test_the_planner_promises_the_same_smallest_p():
     assert all(
         plan.smallest_p(n, m) == s.smallest_attainable_p(n, m) for n in range(2, 16) for m in (1, 2, 10, 40)
     )
+
+
+@pytest.mark.parametrize("n", [7, 9])
+def test_signs_flipped_and_stepped_down_keep_the_level_together(n):
+    """Five methods against one baseline, none of them different: any rejection in at most 5 % of the studies."""
+    rng = np.random.default_rng([6, n])
+    wrong = 0
+    for _ in range(1200):
+        baseline = rng.normal(0, 1, n)
+        p = [s.sign_flip_p(rng.normal(0, 1, n), baseline) for _ in range(5)]
+        wrong += min(s.holm(p)) <= 0.05
+    assert wrong / 1200 <= 0.05 + 2 * 0.0063
