@@ -73,7 +73,7 @@ from torch import nn
 
 from suite.workloads import Task, Workload, add
 from suite.workloads.base import predict
-from suite.workloads.sampling import ShardSampler, Stream, by_class_shards, generator, iid_shards
+from suite.workloads.sampling import ShardSampler, Stream, generator, shards_of
 
 RINGS, TRAIN, TEST = 4, 2048, 1024
 
@@ -123,10 +123,7 @@ class CLASS(Workload):
         distances = labels + 1 + self.noise * draws.standard_normal(TRAIN + TEST)
         points = np.stack([np.cos(angles), np.sin(angles)], axis=1) * distances[:, None]
         train = np.arange(TRAIN)
-        if sharding == "iid":
-            shards = iid_shards(train, world_size, seed)
-        else:
-            shards = by_class_shards(train, labels, world_size)
+        shards = shards_of(sharding, train, labels, world_size, seed)
         return CLASSTask(
             workload=self,
             seed=seed,

@@ -11,11 +11,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -85,8 +86,12 @@ class Workload(ABC):
         `module(*batch_of_one_worker)` is the loss, bit-equal to `task.loss` at the same parameters.
         """
         module = self.build()
-        module.load_state_dict(draw_parameters(module, seed), assign=True)
+        module.load_state_dict(self.draw(module, seed), assign=True)
         return module
+
+    def draw(self, module: nn.Module, seed: int) -> dict[str, Tensor]:
+        """Initial parameters of the model, whose own may live on "meta": name -> float32 tensor on CPU, in its order."""
+        return draw_parameters(module, seed)
 
     def check(self, seed: int, world_size: int, sharding: str, batch_size: int | None) -> int:
         """Refuse impossible arguments of `task` with ValueError; return the batch size to use."""
@@ -134,7 +139,7 @@ class Task(ABC):
 
         They depend on the seed alone: not on the world size, the sharding or the batch size.
         """
-        return draw_parameters(skeleton(self.workload), self.seed)
+        return self.workload.draw(skeleton(self.workload), self.seed)
 
     def loss(self, params: Mapping[str, Tensor], *batch: Tensor) -> Tensor:
         """Mean loss of one worker's batch (entries of `batch(step)` at one rank), a float32 scalar. Pure."""
@@ -174,6 +179,26 @@ def predict(task: Task, params: Mapping[str, Tensor], *inputs: Tensor | None) ->
     with torch.no_grad():
         output: Tensor = functional_call(model, _values(model, params), there)
     return output.cpu()
+
+
+def classified(chunks: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """Accuracy in percent and NLL in nats an example, over chunks of logits [examples, classes] and labels [examples]."""
+    correct, nll, count = 0, 0.0, 0
+    for logits, labels in chunks:
+        correct += int((logits.argmax(dim=-1) == labels).sum())
+        nll += float(F.cross_entropy(logits.double(), labels, reduction="sum"))
+        count += len(labels)
+    return {"accuracy": 100.0 * correct / count, "nll": nll / count}
+
+
+def told(metric: str, chunks: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """Bits a token, under the name `metric`, and NLL in nats, over chunks of logits [..., tokens] and the tokens [...]."""
+    total, count = 0.0, 0
+    for logits, tokens in chunks:
+        total += float(F.cross_entropy(logits.flatten(0, -2).double(), tokens.flatten(), reduction="sum"))
+        count += tokens.numel()
+    nll = total / count
+    return {metric: nll / math.log(2.0), "nll": nll}
 
 
 def _values(model: nn.Module, params: Mapping[str, Tensor]) -> dict[str, Tensor]:

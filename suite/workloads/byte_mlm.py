@@ -11,8 +11,7 @@ itself or another one, are left out), and the bytes there are predicted from bot
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.workloads.base import Task, Workload, predict
+from suite.workloads.base import Task, Workload, predict, told
 from suite.workloads.code_corpus import load_corpus
-from suite.workloads.code_gpt import VOCABULARY, evenly, split_by_package
-from suite.workloads.sampling import Indices, ShardSampler, Stream, generator, iid_shards
+from suite.workloads.code_gpt import VOCABULARY, split_by_package
+from suite.workloads.sampling import Indices, ShardSampler, Stream, evenly, generator, iid_shards, places
 from suite.workloads.transformer import Block
 
 CONTEXT, MASKED = 64, 10
@@ -84,25 +83,10 @@ class ByteMLM(Workload):
         corpus = load_corpus()
         parts, test = split_by_package(corpus, seed, CONTEXT)
         train = np.concatenate(parts)
-        return MaskedTask(
-            workload=self,
-            seed=seed,
-            world_size=world_size,
-            sharding=sharding,
-            batch_size=size,
-            train_size=len(train),
-            test_size=TEST_WINDOWS,
-            text=corpus.text,
-            test=evenly(test, TEST_WINDOWS),
-            test_places=places(TEST_WINDOWS, generator(seed, Stream.TEST)),
-            sampler=ShardSampler(iid_shards(train, world_size, seed), size, seed),
-        )
-
-
-def places(count: int, rng: np.random.Generator) -> Indices:
-    """`MASKED` places of each of `count` windows, uniformly drawn, int64 [count, MASKED], ascending."""
-    words = rng.bit_generator.random_raw(count * CONTEXT).reshape(count, CONTEXT)
-    return np.sort(np.argsort(words, axis=1, kind="stable")[:, :MASKED], axis=1).astype(np.int64)
+        masks = places(TEST_WINDOWS, CONTEXT, MASKED, generator(seed, Stream.TEST))
+        sampler = ShardSampler(iid_shards(train, world_size, seed), size, seed)
+        common = (self, seed, world_size, sharding, size, len(train), TEST_WINDOWS)
+        return MaskedTask(*common, corpus.text, test[evenly(len(test), TEST_WINDOWS)], masks, sampler)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,20 +106,19 @@ class MaskedTask(Task):
     def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         first = self.sampler.indices(step)
         drawn = [
-            places(self.batch_size, generator(self.seed, Stream.NOISE, rank, step))
+            places(self.batch_size, CONTEXT, MASKED, generator(self.seed, Stream.NOISE, rank, step))
             for rank in range(self.world_size)
         ]
         return self._read(first, np.stack(drawn))
 
     def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        total = 0.0
-        for start in range(0, self.test_size, _CHUNK):
-            chunk = slice(start, start + _CHUNK)
-            text, where, missing = self._read(self.test[chunk], self.test_places[chunk])
-            logits = predict(self, params, text, where).double()
-            total += float(F.cross_entropy(logits.flatten(0, -2), missing.flatten(), reduction="sum"))
-        nll = total / (self.test_size * MASKED)
-        return {"bits_per_byte": nll / math.log(2.0), "nll": nll}
+        def scored() -> Iterator[tuple[Tensor, Tensor]]:
+            for start in range(0, self.test_size, _CHUNK):
+                chunk = slice(start, start + _CHUNK)
+                text, where, missing = self._read(self.test[chunk], self.test_places[chunk])
+                yield predict(self, params, text, where), missing
+
+        return told("bits_per_byte", scored())
 
     def _read(self, first: Indices, where: Indices) -> tuple[Tensor, Tensor, Tensor]:
         text = self.text[first[..., None] + np.arange(CONTEXT)].astype(np.int64)

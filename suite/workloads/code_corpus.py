@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from suite.workloads.base import DataError
-from suite.workloads.installed import assert_sha256, find_distribution, sha256
+from suite.workloads.installed import check_sha256, find_distribution
 
 DISTRIBUTION, VERSION = "sympy", "1.14.0"
 _SHA256 = "f5bddbf3de032050b3833f0293798bee663c899dd7abf9f1eb4c1b2227c0e7ca"
@@ -53,7 +53,7 @@ def load_corpus() -> Corpus:
     except OSError as error:
         raise DataError(f"cannot read the code corpus ({error}): {_REMEDY}") from error
     text = b"".join(contents)
-    assert_sha256(sha256(text), _SHA256, f"the source of {DISTRIBUTION} {VERSION}", _REMEDY)
+    check_sha256(_SHA256, f"the source of {DISTRIBUTION} {VERSION}", _REMEDY, text)
 
     files: dict[str, list[tuple[int, int]]] = {}
     end = 0

@@ -10,7 +10,6 @@ the first twelve scored seeds share no window, nor do the first four that are ne
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -19,12 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.workloads.base import Task, Workload, WorkloadOptionError, predict
+from suite.workloads.base import Task, Workload, WorkloadOptionError, predict, told
 from suite.workloads.code_corpus import Corpus, load_corpus
 from suite.workloads.sampling import (
     Indices,
     ShardSampler,
     by_part_shards,
+    evenly,
     fold_of,
     iid_shards,
     in_fold,
@@ -111,18 +111,9 @@ class CodeGPT(Workload):
             shards = by_part_shards(train, world_size, seed)
         else:
             shards = iid_shards(np.concatenate(train), world_size, seed)
-        return CodeTask(
-            workload=self,
-            seed=seed,
-            world_size=world_size,
-            sharding=sharding,
-            batch_size=size,
-            train_size=sum(map(len, shards)),
-            test_size=TEST_WINDOWS,
-            text=corpus.text,
-            test=evenly(test, TEST_WINDOWS),
-            sampler=ShardSampler(shards, size, seed),
-        )
+        common = (self, seed, world_size, sharding, size, sum(map(len, shards)), TEST_WINDOWS)
+        test = test[evenly(len(test), TEST_WINDOWS)]
+        return CodeTask(*common, corpus.text, test, ShardSampler(shards, size, seed))
 
 
 def split_by_package(corpus: Corpus, seed: int, context: int) -> tuple[list[Indices], Indices]:
@@ -141,11 +132,6 @@ def split_by_package(corpus: Corpus, seed: int, context: int) -> tuple[list[Indi
     train = [in_fold(own, fold) for name, own in spans.items() if name not in HELD_OUT]
     test = in_fold(np.concatenate([spans[name] for name in HELD_OUT]), fold)
     return train, test
-
-
-def evenly(values: Indices, count: int) -> Indices:
-    """`count` of the values, spread evenly over their order."""
-    return values[np.linspace(0, len(values) - 1, count).astype(np.int64)]
 
 
 def windows(span: tuple[int, int], context: int = CONTEXT) -> Indices:
@@ -172,18 +158,11 @@ class CodeTask(Task):
         return self._score(params, self.test)
 
     def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self._score(params, evenly(self.test, WATCHED_WINDOWS))
+        return self._score(params, self.test[evenly(len(self.test), WATCHED_WINDOWS)])
 
     def _score(self, params: Mapping[str, Tensor], test: Indices) -> dict[str, float]:
-        total = 0.0
-        for start in range(0, len(test), _CHUNK):
-            text, following = self._read(test[start : start + _CHUNK])
-            logits = predict(self, params, text)
-            total += float(
-                F.cross_entropy(logits.flatten(0, -2).double(), following.flatten(), reduction="sum")
-            )
-        nll = total / (len(test) * CONTEXT)
-        return {"bits_per_byte": nll / math.log(2.0), "nll": nll}
+        parts = (self._read(test[start : start + _CHUNK]) for start in range(0, len(test), _CHUNK))
+        return told("bits_per_byte", ((predict(self, params, text), following) for text, following in parts))
 
     def _read(self, first: Indices) -> tuple[Tensor, Tensor]:
         window = self.text[first[..., None] + np.arange(CONTEXT + 1)].astype(np.int64)

@@ -32,18 +32,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.workloads.base import Task, Workload, predict
+from suite.workloads.base import Task, Workload, classified, predict
 from suite.workloads.code_corpus import load_corpus
 from suite.workloads.sampling import (
     Indices,
     ShardSampler,
     Stream,
-    by_class_shards,
     fold_of,
     generator,
-    iid_shards,
     in_fold,
     permutation,
+    shards_of,
 )
 
 CLASSES = (
@@ -117,23 +116,9 @@ class CodePackages(Workload):
         ]
         labels: Indices = np.repeat(np.arange(len(CLASSES)), TRAIN_WINDOWS)
         every = np.arange(len(labels))
-        by_class = sharding == "by-class"
-        shards = (
-            by_class_shards(every, labels, world_size) if by_class else iid_shards(every, world_size, seed)
-        )
-        return PackagesTask(
-            workload=self,
-            seed=seed,
-            world_size=world_size,
-            sharding=sharding,
-            batch_size=size,
-            train_size=len(labels),
-            test_size=len(CLASSES) * TEST_WINDOWS,
-            train=np.concatenate(own),
-            labels=labels,
-            test=np.concatenate(test),
-            sampler=ShardSampler(shards, size, seed),
-        )
+        sampler = ShardSampler(shards_of(sharding, every, labels, world_size, seed), size, seed)
+        common = (self, seed, world_size, sharding, size, len(labels), len(CLASSES) * TEST_WINDOWS)
+        return PackagesTask(*common, np.concatenate(own), labels, np.concatenate(test), sampler)
 
 
 def drawn(windows: Indices, count: int, seed: int, stream: Stream, label: int) -> Indices:
@@ -207,10 +192,8 @@ class PackagesTask(Task):
 
     def _score(self, params: Mapping[str, Tensor], test: Indices) -> dict[str, float]:
         truth = torch.arange(len(CLASSES)).repeat_interleave(len(test) // len(CLASSES))
-        correct, nll = 0, 0.0
-        for start in range(0, len(test), _CHUNK):
-            counts, labels = trigram_counts(test[start : start + _CHUNK]), truth[start : start + _CHUNK]
-            logits = predict(self, params, torch.from_numpy(counts))
-            correct += int((logits.argmax(dim=-1) == labels).sum())
-            nll += float(F.cross_entropy(logits.double(), labels, reduction="sum"))
-        return {"accuracy": 100.0 * correct / len(test), "nll": nll / len(test)}
+        chunks = (slice(start, start + _CHUNK) for start in range(0, len(test), _CHUNK))
+        return classified(
+            (predict(self, params, torch.from_numpy(trigram_counts(test[chunk]))), truth[chunk])
+            for chunk in chunks
+        )

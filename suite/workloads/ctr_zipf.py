@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from suite.workloads.base import Task, Workload, predict
-from suite.workloads.sampling import Indices, ShardSampler, Stream, by_class_shards, generator, iid_shards
+from suite.workloads.sampling import Indices, ShardSampler, Stream, generator, shards_of, uniforms
 
 CATEGORIES = (30, 100, 300, 1_000, 1_000, 3_000, 10_000, 30_000)
 """Categories of each field; Zipf's law holds in each, the first category being the most frequent."""
@@ -83,25 +83,10 @@ class CtrZipf(Workload):
         size = self.check(seed, world_size, sharding, batch_size)
         categories, probabilities, clicks = impressions(seed)
         train = np.arange(TRAIN_SIZE)
-        by_class = sharding == "by-class"
-        shards = (
-            by_class_shards(train, categories[:, 0], world_size)
-            if by_class
-            else iid_shards(train, world_size, seed)
-        )
-        return CtrTask(
-            workload=self,
-            seed=seed,
-            world_size=world_size,
-            sharding=sharding,
-            batch_size=size,
-            train_size=TRAIN_SIZE,
-            test_size=TEST_SIZE,
-            buckets=torch.from_numpy(hashed(categories)),
-            clicks=torch.from_numpy(clicks),
-            probabilities=torch.from_numpy(probabilities),
-            sampler=ShardSampler(shards, size, seed),
-        )
+        sampler = ShardSampler(shards_of(sharding, train, categories[:, 0], world_size, seed), size, seed)
+        common = (self, seed, world_size, sharding, size, TRAIN_SIZE, TEST_SIZE)
+        data = torch.from_numpy(hashed(categories)), torch.from_numpy(clicks), torch.from_numpy(probabilities)
+        return CtrTask(*common, *data, sampler)
 
 
 @lru_cache(maxsize=16)
@@ -124,12 +109,6 @@ def impressions(seed: int) -> tuple[Indices, Floats, npt.NDArray[np.float32]]:
     probabilities = 1.0 / (1.0 + np.exp(-(score + 0.5 * (total**2 - squares).sum(axis=1))))
     clicks = uniforms(count, generator(seed, Stream.NOISE)) < probabilities
     return categories, probabilities, clicks.astype(np.float32)
-
-
-def uniforms(count: int, rng: np.random.Generator) -> Floats:
-    """Uniform on [0, 1) in steps of 2**-53, straight from raw words."""
-    words: Floats = (rng.bit_generator.random_raw(count) >> np.uint64(11)).astype(np.float64)
-    return words * 2.0**-53
 
 
 def hashed(categories: Indices) -> Indices:

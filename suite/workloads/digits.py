@@ -10,23 +10,21 @@ import dataclasses
 import gzip
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TypeVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from suite.workloads.base import DataError, Task, Workload, predict
-from suite.workloads.installed import assert_sha256, find_distribution, sha256
+from suite.workloads.base import DataError, Task, Workload, classified, predict
+from suite.workloads.installed import check_sha256, find_distribution
 from suite.workloads.sampling import (
     ShardSampler,
     Stream,
-    by_class_shards,
     generator,
-    iid_shards,
     permutation,
+    shards_of,
     split,
     uniform_integers,
 )
@@ -53,12 +51,8 @@ def load_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     except FileNotFoundError as error:
         raise DataError(f"scikit-learn came without {_FILE}: reinstall it from its wheel") from error
     images, labels = np.ascontiguousarray(table[:, :-1]), np.ascontiguousarray(table[:, -1])
-    assert_sha256(
-        sha256(images.tobytes(), labels.tobytes()),
-        _SHA256,
-        "the digits data",
-        "reinstall scikit-learn from its wheel",
-    )
+    remedy = "reinstall scikit-learn from its wheel"
+    check_sha256(_SHA256, "the digits data", remedy, images.tobytes(), labels.tobytes())
     images.flags.writeable = labels.flags.writeable = False
     return images, labels
 
@@ -82,62 +76,50 @@ class DigitsTask(Task):
         return self.images[chosen], self.labels[chosen]
 
     def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        correct, nll = 0, 0.0
-        for start in range(0, self.test_size, _CHUNK):
-            chunk = self.test[start : start + _CHUNK]
-            logits, labels = self.logits(params, self.images[chunk]), self.labels[chunk]
-            correct += int((logits.argmax(dim=-1) == labels).sum())
-            nll += float(F.cross_entropy(logits.double(), labels, reduction="sum"))
-        return {"accuracy": 100.0 * correct / self.test_size, "nll": nll / self.test_size}
+        chunks = (self.test[start : start + _CHUNK] for start in range(0, self.test_size, _CHUNK))
+        return classified((self.logits(params, self.images[chunk]), self.labels[chunk]) for chunk in chunks)
 
     def logits(self, params: Mapping[str, Tensor], images: Tensor) -> Tensor:
         """What the model says of images [batch, 64] that are judged."""
         return predict(self, params, images)
 
 
-AnyDigitsTask = TypeVar("AnyDigitsTask", bound=DigitsTask)
+@dataclasses.dataclass(frozen=True)
+class DigitsWorkload(Workload):
+    """Cross entropy on digits; accuracy in percent on the images that judge, NLL beside it.
 
-
-def digits_task(
-    workload: Workload,
-    seed: int,
-    world_size: int,
-    sharding: str,
-    batch_size: int | None,
-    made: type[AnyDigitsTask] = DigitsTask,  # type: ignore[assignment]
-    train_size: int = TRAIN_SIZE,
-    test_size: int = TEST_SIZE,
-    flipped: int = 0,
-) -> AnyDigitsTask:
-    """The digits task of `workload`, of class `made`; `flipped` training images carry another digit's label.
-
-    Images in neither part are not used.
-
-    Sharding "iid", or "by-class": rank r holds the digits d with d % world_size == r.
+    Sharding "by-class": rank r holds the digits d with d % world_size == r. Images in neither part are not used.
     """
-    size = workload.check(seed, world_size, sharding, batch_size)
-    pixels, targets = load_digits()
-    labels = targets.astype(np.int64)
-    train, test = split(len(labels), test_size, seed)
-    if train_size < len(train):
-        train = np.sort(train[permutation(len(train), generator(seed, Stream.SPLIT, 1))[:train_size]])
-    if flipped:
-        rng = generator(seed, Stream.FLIP)
-        chosen = train[permutation(len(train), rng)[:flipped]]
-        labels[chosen] = (labels[chosen] + 1 + uniform_integers(flipped, CLASSES - 1, rng)) % CLASSES
-    by_class = sharding == "by-class"
-    shards = by_class_shards(train, labels, world_size) if by_class else iid_shards(train, world_size, seed)
-    return made(
-        workload=workload,
-        seed=seed,
-        world_size=world_size,
-        sharding=sharding,
-        batch_size=size,
-        train_size=len(train),
-        test_size=len(test),
-        images=(torch.from_numpy(pixels.astype(np.float32)) - PIXEL_SHIFT) / PIXEL_SCALE,
-        labels=torch.from_numpy(labels),
-        train=torch.from_numpy(train),
-        test=torch.from_numpy(test),
-        sampler=ShardSampler(shards, size, seed),
-    )
+
+    version = 1
+    metric = "accuracy"
+    unit = "points"
+    direction = "higher"
+    shared_examples = EXAMPLES
+    batch_size = 32
+    shardings = ("iid", "by-class")
+    train_size: ClassVar[int] = TRAIN_SIZE
+    test_size: ClassVar[int] = TEST_SIZE
+    flipped: ClassVar[int] = 0
+    """Training images that carry the label of another digit."""
+    made: ClassVar[type[DigitsTask]] = DigitsTask
+
+    def task(
+        self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
+    ) -> DigitsTask:
+        size = self.check(seed, world_size, sharding, batch_size)
+        pixels, targets = load_digits()
+        labels = targets.astype(np.int64)
+        train, test = split(len(labels), self.test_size, seed)
+        if self.train_size < len(train):
+            order = permutation(len(train), generator(seed, Stream.SPLIT, 1))
+            train = np.sort(train[order[: self.train_size]])
+        if self.flipped:
+            rng = generator(seed, Stream.FLIP)
+            chosen = train[permutation(len(train), rng)[: self.flipped]]
+            labels[chosen] = (labels[chosen] + 1 + uniform_integers(self.flipped, CLASSES - 1, rng)) % CLASSES
+        images = (torch.from_numpy(pixels.astype(np.float32)) - PIXEL_SHIFT) / PIXEL_SCALE
+        sampler = ShardSampler(shards_of(sharding, train, labels, world_size, seed), size, seed)
+        common = (self, seed, world_size, sharding, size, len(train), len(test))
+        data = (images, torch.from_numpy(labels), torch.from_numpy(train), torch.from_numpy(test))
+        return self.made(*common, *data, sampler)

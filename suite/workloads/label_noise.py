@@ -87,19 +87,10 @@ class LabelNoiseDiagonal(Workload):
         teacher[permutation(DIM, rng)[:SPARSITY]] = 2 * uniform_integers(SPARSITY, 2, rng) - 1
         inputs = generator(seed, Stream.SPLIT).standard_normal((SAMPLES, DIM), dtype=np.float32)
         everything = np.arange(SAMPLES)
-        return LabelNoiseTask(
-            workload=self,
-            seed=seed,
-            world_size=world_size,
-            sharding=sharding,
-            batch_size=size,
-            train_size=SAMPLES,
-            test_size=0,
-            inputs=inputs,
-            teacher=teacher,
-            labels=(inputs.astype(np.float64) @ teacher).astype(np.float32),
-            shards=(everything,) * world_size if self.shared else iid_shards(everything, world_size, seed),
-        )
+        labels = (inputs.astype(np.float64) @ teacher).astype(np.float32)
+        shards = (everything,) * world_size if self.shared else iid_shards(everything, world_size, seed)
+        common = (self, seed, world_size, sharding, size, SAMPLES, 0)
+        return LabelNoiseTask(*common, inputs, teacher, labels, shards)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -17,12 +17,11 @@ draws which worker has which windows, in which order.
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,9 +29,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.workloads.base import DataError, predict
-from suite.workloads.models import Model, ModelTask, ModelWorkload, evenly, extra, transformers_model
-from suite.workloads.sampling import Indices, ShardSampler, Stream, generator, iid_shards
+from suite.workloads.base import DataError, predict, told
+from suite.workloads.models import Model, ModelTask, ModelWorkload, extra, transformers_model
+from suite.workloads.sampling import Indices, ShardSampler, Stream, evenly, generator, iid_shards, places
 
 FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
     "tokens": {
@@ -55,8 +54,6 @@ BYTES: Final = 256
 MASKED: Final = 0.15
 BERT_MASK: Final = 103
 """The mask of BERT's published vocabulary."""
-SCAN: Final = 1 << 24
-"""Tokens looked at in one go."""
 _CHUNK: Final = 8
 Tokens = npt.NDArray[Any]
 
@@ -110,6 +107,7 @@ class LanguageWorkload(ModelWorkload):
     direction = "lower"
     margin = 0.02
     batch_size = 8
+    made: ClassVar[type[LanguageTask]]
 
     format: str = dataclasses.field(
         default="tokens", metadata={"help": f"of the files: {', '.join(FORMATS)}"}
@@ -130,17 +128,8 @@ class LanguageWorkload(ModelWorkload):
             "context", self.context == 0 or 2 <= self.context <= own, f"0, or 2 to {own} for {self.model}"
         )
         self.demand("vocabulary", self.vocabulary == 0 or self.vocabulary >= 2, "0, or at least 2")
-        if self.format == "text":
-            self.demand(
-                "vocabulary",
-                self.tokens_known >= self._least_vocabulary,
-                f"at least {self._least_vocabulary} for text",
-            )
-
-    @property
-    def _least_vocabulary(self) -> int:
-        """What bytes need."""
-        return BYTES
+        bytes_fit = self.format != "text" or self.tokens_known >= BYTES
+        self.demand("vocabulary", bytes_fit, f"at least {BYTES} for text")
 
     @property
     def files(self) -> Mapping[str, str]:  # type: ignore[override]
@@ -176,107 +165,82 @@ class LanguageWorkload(ModelWorkload):
             DataError: A file is missing, truncated, too short, or holds other than tokens of the vocabulary; it is named.
         """
         column = self.column if self.format == "parquet" else ""
-        found = []
-        for name in self.files:
-            path = self.path(name)
-            stream = _stream(str(path), self.format, column, self.data, self.name)
+        train, test = (
+            _stream(self.path(name), self.format, column, self.data, self.name) for name in self.files
+        )
+        for name, stream in zip(self.files, (train, test), strict=True):
+            where = f"workload {self.name}: {self.path(name)} has"
             if len(stream) < self.needed:
                 raise DataError(
-                    f"workload {self.name}: {path} has {len(stream)} tokens, fewer than the {self.needed} of a window: "
-                    "give more text, or a smaller context"
+                    f"{where} {len(stream)} tokens, fewer than the {self.needed} of a window: give more text, or a smaller "
+                    "context"
                 )
-            _check_tokens(stream, self.tokens_known, path, self.name)
-            found.append(stream)
-        return found[0], found[1]
+            least, most = (0 if stream.dtype.kind == "u" else int(stream.min())), int(stream.max())
+            if least < 0 or most >= self.tokens_known:
+                raise DataError(
+                    f"{where} the token {least if least < 0 else most}, and the vocabulary has {self.tokens_known} (0 to "
+                    f'{self.tokens_known - 1}): it is of another tokenizer, or give the option "vocabulary"'
+                )
+        return train, test
+
+    def task(
+        self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
+    ) -> LanguageTask:
+        size = self.check(seed, world_size, sharding, batch_size)
+        train, test = self.streams()
+        windows, judging = ((len(s) - self.needed) // self.window + 1 for s in (train, test))
+        sampler = ShardSampler(iid_shards(np.arange(windows), world_size, seed), size, seed)
+        common = (self, seed, world_size, sharding, size, windows, min(judging, TEST_WINDOWS))
+        return self.made(*common, train, test, evenly(judging, TEST_WINDOWS), sampler)
 
 
 @lru_cache(maxsize=4)
-def _stream(path: str, kind: str, column: str, digest: str, workload: str) -> Tokens:
+def _stream(where: Path, kind: str, column: str, digest: str, workload: str) -> Tokens:
     """The tokens of a path. digest: of the files as they are, so that others are read anew."""
-    where = Path(path)
-    if kind == "tokens":
-        if not where.is_file():
-            raise DataError(f"workload {workload}: {where} is a folder: put a file of uint16 tokens there")
-        size = where.stat().st_size
-        if size % 2:
-            raise DataError(
-                f"workload {workload}: {where} has {size} bytes, no whole number of uint16 tokens: it is truncated, or of "
-                "another type"
-            )
-        return np.memmap(where, dtype="<u2", mode="r") if size else np.empty(0, "<u2")
-    if kind == "text":
-        if not where.is_dir():
-            raise DataError(f"workload {workload}: {where} is no folder: put the files of text into one")
-        texts = [file for file in sorted(where.rglob("*")) if file.is_file() and _is_shown(file, where)]
-        for file in texts:
-            _check_text(file, workload)
-        return np.concatenate([np.empty(0, np.uint8), *(np.fromfile(file, np.uint8) for file in texts)])
-    files = sorted(where.rglob("*.parquet")) if where.is_dir() else [where]
-    if not files:
-        raise DataError(f"workload {workload}: {where} has no file that ends with .parquet: put them there")
-    return np.concatenate([_parquet(file, column, workload) for file in files])
-
-
-def _is_shown(file: Path, root: Path) -> bool:
-    return not any(part.startswith(".") for part in file.relative_to(root).parts)
-
-
-def _check_text(file: Path, workload: str) -> None:
     try:
-        file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
+        match kind:
+            case "tokens":
+                return np.memmap(where, dtype="<u2", mode="r") if where.stat().st_size else np.empty(0, "<u2")
+            case "text":
+                return _text(where)
+            case _:
+                return _parquet(where, column, f"workload {workload} with format parquet")
+    except (OSError, ValueError) as error:  # Arrow's own and those of UTF-8 are ValueErrors
         raise DataError(
-            f"workload {workload}: {file} is no text in UTF-8 (byte {error.start}): convert it, or take it away"
+            f"workload {workload}: {where} cannot be read as {kind} ({str(error).partition(chr(10))[0]}): write it anew, or "
+            'give the options "format" and "column"'
         ) from error
 
 
-def _parquet(file: Path, column: str, workload: str) -> Tokens:
-    """The tokens of a column: bytes of text, lists of integers laid end to end, or integers."""
-    needed_by = f"workload {workload} with format parquet"
-    arrow, library = extra("pyarrow", needed_by), extra("pyarrow.parquet", needed_by)
-    kinds, compute = extra("pyarrow.types", needed_by), extra("pyarrow.compute", needed_by)
-    try:
-        opened = library.ParquetFile(file)
-        schema = opened.schema_arrow
-        if column not in schema.names:
-            raise DataError(
-                f'workload {workload}: {file} has no column "{column}", only {", ".join(schema.names)}: give the option "column"'
-            )
-        found = opened.read(columns=[column]).column(column)
-    except (arrow.ArrowException, OSError) as error:
-        raise DataError(
-            f"workload {workload}: {file} is no whole Parquet file ({error}): write it anew"
-        ) from error
-    whole = kind = found.type
+def _text(folder: Path) -> Tokens:
+    """The bytes of all files of a folder, in the order of their names. Raises ValueError for other than UTF-8."""
+    found = []
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        if any(part.startswith(".") for part in file.relative_to(folder).parts):
+            continue
+        found.append(file.read_bytes())
+        try:
+            found[-1].decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file} is not UTF-8 at byte {error.start}") from error
+    return np.frombuffer(b"".join(found), np.uint8)
+
+
+def _parquet(where: Path, column: str, needed_by: str) -> Tokens:
+    """The tokens of a column of a file or of all in a folder: bytes of text, lists of integers laid end to end, or integers."""
+    compute, kinds = extra("pyarrow.compute", needed_by), extra("pyarrow.types", needed_by)
+    found = extra("pyarrow.parquet", needed_by).read_table(where, columns=[column]).column(column)
+    whole = found.type
     if found.null_count:
-        raise DataError(
-            f'workload {workload}: {file} has {found.null_count} nulls in column "{column}": fill or drop them'
-        )
-    if kinds.is_list(kind) or kinds.is_large_list(kind):
-        found, kind = compute.list_flatten(found), kind.value_type
-    elif kinds.is_string(kind) or kinds.is_large_string(kind):
+        raise ValueError(f'column "{column}" has {found.null_count} nulls')
+    if kinds.is_string(whole) or kinds.is_large_string(whole):
         return np.frombuffer("".join(found.to_pylist()).encode(), dtype=np.uint8)
-    if not kinds.is_integer(kind):
-        raise DataError(
-            f'workload {workload}: the column "{column}" of {file} is of type {whole}: text, lists of integers, or integers '
-            "are read"
-        )
+    if kinds.is_list(whole) or kinds.is_large_list(whole):
+        found = compute.list_flatten(found)
+    if not kinds.is_integer(found.type):
+        raise ValueError(f'column "{column}" is {whole}, no text, lists of integers, or integers')
     tokens: Tokens = found.to_numpy()
     return tokens
-
-
-def _check_tokens(stream: Tokens, vocabulary: int, path: Path, workload: str) -> None:
-    """Refuse a token that the vocabulary does not have."""
-    if stream.dtype == np.uint8 and vocabulary >= BYTES:
-        return
-    for start in range(0, len(stream), SCAN):
-        part = stream[start : start + SCAN]
-        wrong = np.flatnonzero((part >= vocabulary) | (part < 0))
-        if len(wrong):
-            raise DataError(
-                f"workload {workload}: {path} has the token {part[wrong[0]]} at place {start + wrong[0]}, and the vocabulary has "
-                f'{vocabulary} (0 to {vocabulary - 1}): it is of another tokenizer, or give the option "vocabulary"'
-            )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -300,14 +264,10 @@ class LanguageTask(ModelTask):
         return self._score(params, self.windows[evenly(len(self.windows), WATCHED_WINDOWS)])
 
     def _score(self, params: Mapping[str, Tensor], windows: Indices) -> dict[str, float]:
-        total, predicted = 0.0, 0
-        for start in range(0, len(windows), _CHUNK):
-            *inputs, wanted = self.judging(windows[start : start + _CHUNK])
-            logits = predict(self, params, *inputs, None)
-            total += float(F.cross_entropy(logits.flatten(0, -2).double(), wanted.flatten(), reduction="sum"))
-            predicted += wanted.numel()
-        nll = total / predicted
-        return {"bits_per_token": nll / math.log(2.0), "nll": nll}
+        parts = (self.judging(windows[start : start + _CHUNK]) for start in range(0, len(windows), _CHUNK))
+        return told(
+            "bits_per_token", ((predict(self, params, *given, None), wanted) for *given, wanted in parts)
+        )
 
     @abstractmethod
     def judging(self, windows: Indices) -> tuple[Tensor, ...]:
@@ -322,64 +282,7 @@ class LanguageTask(ModelTask):
         return found
 
 
-AnyLanguageTask = TypeVar("AnyLanguageTask", bound=LanguageTask)
-
-
-def language_task(
-    made: type[AnyLanguageTask],
-    workload: LanguageWorkload,
-    seed: int,
-    world_size: int,
-    sharding: str,
-    batch_size: int | None,
-) -> AnyLanguageTask:
-    """The task of class `made` on the windows of the user's streams."""
-    size = workload.check(seed, world_size, sharding, batch_size)
-    train, test = workload.streams()
-    windows, judging = ((len(s) - workload.needed) // workload.window + 1 for s in (train, test))
-    return made(
-        workload=workload,
-        seed=seed,
-        world_size=world_size,
-        sharding=sharding,
-        batch_size=size,
-        train_size=windows,
-        test_size=min(judging, TEST_WINDOWS),
-        train=train,
-        test=test,
-        windows=evenly(judging, TEST_WINDOWS),
-        sampler=ShardSampler(iid_shards(np.arange(windows), world_size, seed), size, seed),
-    )
-
-
 # ---- the next token --------------------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(frozen=True)
-class CausalLM(LanguageWorkload):
-    """Cross entropy of the next token; bits per token on the stream that judges, NLL (nats a token) beside it."""
-
-    name = "causal-lm"
-    summary = "the next token of text of yours: GPT-2 and Llama"
-    families = ("GPT2", "Llama")
-
-    model: str = dataclasses.field(default="gpt2", metadata={"help": "architecture"})
-
-    @property
-    def needed(self) -> int:
-        return self.window + 1
-
-    def build(self) -> nn.Module:
-        return CausalModel(self.inner(), self)
-
-    def example(self, batch_size: int) -> tuple[Tensor, ...]:
-        text = torch.empty(batch_size, self.window, dtype=torch.int64)
-        return text, text
-
-    def task(
-        self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
-    ) -> CausalTask:
-        return language_task(CausalTask, self, seed, world_size, sharding, batch_size)
 
 
 class CausalTask(LanguageTask):
@@ -397,7 +300,60 @@ def _shifted(tokens: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
     return both[:, :-1].contiguous(), both[:, 1:].contiguous()
 
 
+@dataclasses.dataclass(frozen=True)
+class CausalLM(LanguageWorkload):
+    """Cross entropy of the next token; bits per token on the stream that judges, NLL (nats a token) beside it."""
+
+    name = "causal-lm"
+    summary = "the next token of text of yours: GPT-2 and Llama"
+    families = ("GPT2", "Llama")
+    made = CausalTask
+
+    model: str = dataclasses.field(default="gpt2", metadata={"help": "architecture"})
+
+    @property
+    def needed(self) -> int:
+        return self.window + 1
+
+    def build(self) -> nn.Module:
+        return CausalModel(self.inner(), self)
+
+    def example(self, batch_size: int) -> tuple[Tensor, ...]:
+        text = torch.empty(batch_size, self.window, dtype=torch.int64)
+        return text, text
+
+
 # ---- masked tokens ---------------------------------------------------------------------------------------------------------
+
+
+class MaskedTask(LanguageTask):
+    """`batch(step)` is text int64 [world_size, batch_size, context] with masks in it, and their places and the tokens that stood
+    there, both int64 [world_size, batch_size, masked]. What judges is masked the same way for all seeds.
+    """
+
+    def own_batch(self, step: int, rank: int) -> tuple[Tensor, Tensor, Tensor]:
+        text = self.read(self.train, self.sampler.indices(step)[rank])
+        return self._masked(text, generator(self.seed, Stream.NOISE, rank, step))
+
+    def judging(self, windows: Indices) -> tuple[Tensor, Tensor, Tensor]:
+        rows = [
+            self._masked(self.read(self.test, windows[i : i + 1]), generator(0, Stream.TEST, int(windows[i])))
+            for i in range(len(windows))
+        ]
+        text, places, missing = (torch.cat(parts) for parts in zip(*rows, strict=True))
+        return text, places, missing
+
+    def _masked(self, text: npt.NDArray[np.int64], rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        workload = self.workload
+        assert isinstance(workload, MaskedLM)
+        chosen = places(len(text), workload.window, workload.masked, rng)
+        missing = np.take_along_axis(text, chosen, axis=1)
+        kind, other = rng.bit_generator.random_raw(2 * chosen.size).reshape(2, *chosen.shape)
+        tenth = kind % np.uint64(10)
+        others = (other % np.uint64(workload.tokens_known)).astype(np.int64)
+        put = np.where(tenth < 8, workload.mask_token, np.where(tenth == 8, others, missing))
+        np.put_along_axis(text, chosen, put, axis=1)
+        return torch.from_numpy(text), torch.from_numpy(chosen), torch.from_numpy(missing)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -407,6 +363,7 @@ class MaskedLM(LanguageWorkload):
     name = "masked-lm"
     summary = "masked tokens of text of yours: BERT"
     families = ("Bert",)
+    made = MaskedTask
 
     model: str = dataclasses.field(default="bert-base", metadata={"help": "architecture"})
     mask: int = dataclasses.field(
@@ -444,41 +401,3 @@ class MaskedLM(LanguageWorkload):
     def example(self, batch_size: int) -> tuple[Tensor, ...]:
         text = torch.empty(batch_size, self.window, dtype=torch.int64)
         return text, text[:, : self.masked], text[:, : self.masked]
-
-    def task(
-        self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
-    ) -> MaskedTask:
-        return language_task(MaskedTask, self, seed, world_size, sharding, batch_size)
-
-
-class MaskedTask(LanguageTask):
-    """`batch(step)` is text int64 [world_size, batch_size, context] with masks in it, and their places and the tokens that stood
-    there, both int64 [world_size, batch_size, masked]. What judges is masked the same way for all seeds.
-    """
-
-    def own_batch(self, step: int, rank: int) -> tuple[Tensor, Tensor, Tensor]:
-        text = self.read(self.train, self.sampler.indices(step)[rank])
-        return self._masked(text, generator(self.seed, Stream.NOISE, rank, step))
-
-    def judging(self, windows: Indices) -> tuple[Tensor, Tensor, Tensor]:
-        rows = [
-            self._masked(self.read(self.test, windows[i : i + 1]), generator(0, Stream.TEST, int(windows[i])))
-            for i in range(len(windows))
-        ]
-        text, places, missing = (torch.cat(parts) for parts in zip(*rows, strict=True))
-        return text, places, missing
-
-    def _masked(self, text: npt.NDArray[np.int64], rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        workload = self.workload
-        assert isinstance(workload, MaskedLM)
-        words = rng.bit_generator.random_raw(text.size).reshape(text.shape)
-        places = np.sort(np.argsort(words, axis=1, kind="stable")[:, : workload.masked], axis=1).astype(
-            np.int64
-        )
-        missing = np.take_along_axis(text, places, axis=1)
-        kind, other = rng.bit_generator.random_raw(2 * places.size).reshape(2, *places.shape)
-        tenth = kind % np.uint64(10)
-        others = (other % np.uint64(workload.tokens_known)).astype(np.int64)
-        put = np.where(tenth < 8, workload.mask_token, np.where(tenth == 8, others, missing))
-        np.put_along_axis(text, places, put, axis=1)
-        return torch.from_numpy(text), torch.from_numpy(places), torch.from_numpy(missing)

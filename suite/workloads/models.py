@@ -25,7 +25,6 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -35,14 +34,10 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from suite.workloads.base import DataError, WorkloadOptionError, skeleton
-from suite.workloads.sampling import Indices, Stream, generator
+from suite.workloads.sampling import Stream, generator
 from suite.workloads.user_data import DataWorkload, RankedTask
 
 EXTRA: Final = "bandwise[models]"
-
-
-class MissingExtraError(DataError):
-    """A package of the extra `bandwise[models]` is not installed."""
 
 
 def extra(module: str, needed_by: str) -> Any:
@@ -56,12 +51,12 @@ def extra(module: str, needed_by: str) -> Any:
         The module.
 
     Raises:
-        MissingExtraError: It is not installed; the message says how to install it.
+        DataError: It is not installed; the message says how to install it.
     """
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise MissingExtraError(
+        raise DataError(
             f"{needed_by} needs {error.name}, which is not installed: pip install '{EXTRA}', or in a checkout pip install -e "
             "'.[suite,models]'"
         ) from error
@@ -159,13 +154,6 @@ CLASSES_OF: Final = {
     "Llama": "LlamaForCausalLM",
     "Bert": "BertForMaskedLM",
 }
-_NO_DROPOUT: Final = {
-    "ResNet": (),
-    "ViT": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
-    "GPT2": ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
-    "Llama": ("attention_dropout",),
-    "Bert": ("hidden_dropout_prob", "attention_probs_dropout_prob"),
-}
 SMALL_PIXELS: Final = 64
 """Below so many pixels a side a ResNet begins with a 3x3 convolution and no pooling, and a ViT's patches are 4 wide."""
 
@@ -197,15 +185,16 @@ def transformers_model(name: str, needed_by: str, **more: Any) -> nn.Module:
         The model, in training mode, without dropout and running statistics.
 
     Raises:
-        MissingExtraError: `transformers` is not installed.
+        DataError: `transformers` is not installed.
     """
     library, one = extra("transformers", needed_by), ARCHITECTURES[name]
-    still = dict.fromkeys(_NO_DROPOUT[one.family], 0.0)
     marks: dict[str, Any] = {}
     if one.vocabulary:
         pad = 0 if one.family == "Bert" else None
         marks = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": pad, "use_cache": False}
-    config = getattr(library, f"{one.family}Config")(**{**one.shape, **still, **marks, **more})
+    config = getattr(library, f"{one.family}Config")(**{**one.shape, **marks, **more})
+    for key in [key for key in config.to_dict() if "drop" in key]:
+        setattr(config, key, 0.0)
     with _ParametersOnMeta(), torch.random.fork_rng(devices=[]):
         model: nn.Module = getattr(library, CLASSES_OF[one.family])(config)
     for module in model.modules():
@@ -440,10 +429,8 @@ class ModelWorkload(DataWorkload):
         """Of the model that is chosen."""
         return ARCHITECTURES[self.model]
 
-    def module(self, seed: int) -> nn.Module:
-        module = self.build()
-        module.load_state_dict(initial_values(module, seed), assign=True)
-        return module
+    def draw(self, module: nn.Module, seed: int) -> dict[str, Tensor]:
+        return initial_values(module, seed)
 
     def check(self, seed: int, world_size: int, sharding: str, batch_size: int | None) -> int:
         size = super().check(seed, world_size, sharding, batch_size)
@@ -457,9 +444,6 @@ class ModelWorkload(DataWorkload):
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModelTask(RankedTask):
     """A task whose loss brings its gradients along."""
-
-    def initial(self) -> dict[str, Tensor]:
-        return initial_values(skeleton(self.workload), self.seed)
 
     def loss(self, params: Mapping[str, Tensor], *batch: Tensor) -> Tensor:
         model = skeleton(self.workload)
@@ -483,9 +467,3 @@ def products_per_second() -> float:
         return 2.0 * left.numel() * right.shape[1] / min(taken)
     finally:
         torch.set_num_threads(threads)
-
-
-def evenly(count: int, most: int) -> Indices:
-    """Up to `most` of the numbers below `count`, spread evenly."""
-    found: Indices = np.linspace(0, count - 1, min(count, most)).astype(np.int64)
-    return found

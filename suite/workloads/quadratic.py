@@ -100,18 +100,8 @@ class Quadratic(Workload):
         if sharding == "by-class":
             drawn = generator(seed, Stream.SHIFT).standard_normal((world_size, self.dim))
             shifts = (self.heterogeneity * (drawn - drawn.mean(axis=0))).astype(np.float32)
-        return QuadraticTask(
-            workload=self,
-            seed=seed,
-            world_size=world_size,
-            sharding=sharding,
-            batch_size=size,
-            train_size=world_size * size,
-            test_size=0,
-            curvature=spectrum(self.dim, self.condition),
-            shifts=shifts,
-            sigma=self.sigma,
-        )
+        common = (self, seed, world_size, sharding, size, world_size * size, 0)
+        return QuadraticTask(*common, spectrum(self.dim, self.condition), shifts, self.sigma)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

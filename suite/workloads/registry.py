@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import hashlib
 import importlib
 import importlib.metadata
@@ -18,11 +17,12 @@ import math
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from reference_impls import list_algorithms
+from reference_impls.errors import nearest
 from suite.workloads.base import Workload, WorkloadOptionError
 
 BUILT_IN: Final[Mapping[str, str]] = {
@@ -35,7 +35,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "ctr-zipf": "suite.workloads.ctr_zipf:CtrZipf",
     "digits-cnn": "suite.workloads.digits_cnn:DigitsCNN",
     "digits-mlp": "suite.workloads.digits_mlp:DigitsMLP",
-    "digits-noisy": "suite.workloads.digits_noisy:DigitsNoisy",
+    "digits-noisy": "suite.workloads.digits_mlp:DigitsNoisy",
     "image-folder": "suite.workloads.vision:ImageFolder",
     "label-noise-diagonal": "suite.workloads.label_noise:LabelNoiseDiagonal",
     "masked-lm": "suite.workloads.language:MaskedLM",
@@ -135,9 +135,7 @@ def get(name: str, **values: Any) -> Workload:
     known = options(name)
     for key in values:
         if key not in known:
-            raise WorkloadOptionError(
-                f'workload {name} has no option "{key}": {_hint(key, known, "it has no options")}'
-            )
+            raise WorkloadOptionError(f'workload {name} has no option "{key}"{nearest(key, known)}')
     return _load(name)(**{key: _typed(name, key, value, known[key].type) for key, value in values.items()})
 
 
@@ -147,7 +145,7 @@ def _load(name: str) -> type[Workload]:
     if name not in _registered():
         points = _entry_points()
         if name not in points:
-            raise UnknownWorkloadError(f'unknown workload "{name}": {_hint(name, names(), "there are none")}')
+            raise UnknownWorkloadError(f'unknown workload "{name}"{nearest(name, names())}')
         found = _imported(points[name])
         if getattr(found, "name", None) != name:
             raise WorkloadDeclarationError(
@@ -327,12 +325,3 @@ def _typed(workload: str, key: str, value: Any, wanted: type) -> Any:
 
 
 _PHRASES = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
-
-
-def _hint(word: str, known: Iterable[str], none: str) -> str:
-    choices = sorted(known)
-    if not choices:
-        return none
-    nearest = difflib.get_close_matches(str(word), choices, n=1, cutoff=0.5)
-    guess = f'did you mean "{nearest[0]}"? ' if nearest else ""
-    return f"{guess}Choose one of {', '.join(choices)}"

@@ -56,6 +56,23 @@ def uniform_integers(count: int, below: int, rng: np.random.Generator) -> Indice
     return (rng.bit_generator.random_raw(count) % np.uint64(below)).astype(np.int64)
 
 
+def uniforms(count: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+    """Uniform on [0, 1) in steps of 2**-53, straight from raw words, [count]."""
+    words = (rng.bit_generator.random_raw(count) >> np.uint64(11)).astype(np.float64)
+    return np.asarray(words * 2.0**-53)
+
+
+def places(windows: int, length: int, chosen: int, rng: np.random.Generator) -> Indices:
+    """`chosen` places of each of some windows of `length`, uniformly drawn, int64 [windows, chosen], ascending."""
+    words = rng.bit_generator.random_raw(windows * length).reshape(windows, length)
+    return np.sort(np.argsort(words, axis=1, kind="stable")[:, :chosen], axis=1).astype(np.int64)
+
+
+def evenly(count: int, most: int) -> Indices:
+    """Up to `most` of the numbers below `count`, spread evenly."""
+    return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
+
+
 def split(count: int, test_size: int, seed: int) -> tuple[Indices, Indices]:
     """Training and test indices of `count` examples: ascending, disjoint, covering; redrawn for each seed."""
     if not 0 < test_size < count:
@@ -148,6 +165,15 @@ def by_class_shards(train: Indices, labels: npt.NDArray[np.int64], world_size: i
             f'use world_size <= {classes}, or sharding "iid"'
         )
     return shards
+
+
+def shards_of(
+    sharding: str, train: Indices, labels: npt.NDArray[np.int64], world_size: int, seed: int
+) -> tuple[Indices, ...]:
+    """The shards of `train` by the name of a sharding, "iid" or "by-class"."""
+    if sharding == "by-class":
+        return by_class_shards(train, labels, world_size)
+    return iid_shards(train, world_size, seed)
 
 
 class ShardSampler:

@@ -3,9 +3,9 @@
 *CIFAR*: the files of the binary version (`cifar-10-batches-bin`, `cifar-100-binary`) as they come. Training images are padded by
 4, cropped and flipped; CIFAR-100 is learnt by its fine labels.
 
-*A folder of images*: `train/<class>/<image>` and `val/<class>/<image>`, JPEG or PNG, as ImageNet is unpacked; classes are
-numbered in the order of their names. Training images are cropped at random (8 to 100 % of the area, 3:4 to 4:3) and flipped;
-what judges is scaled to 256/224 of the side and cropped in the middle.
+*A folder of images*: `train/<class>/<image>` and `val/<class>/<image>`, as ImageNet is unpacked; classes are numbered by their
+names. Training images are cropped at random (8 to 100 % of the area, 3:4 to 4:3) and flipped; what judges is scaled to
+256/224 of the side and cropped in the middle.
 
 Crops and flips are drawn by seed, rank and step. BatchNorm's statistics for judging are those of up to 2,048 training images, in
 chunks, averaged as `torch.optim.swa_utils.update_bn` averages them.
@@ -16,8 +16,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -26,26 +26,10 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from suite.workloads.base import DataError, skeleton
-from suite.workloads.models import (
-    SMALL_PIXELS,
-    Model,
-    ModelTask,
-    ModelWorkload,
-    evenly,
-    extra,
-    transformers_model,
-)
-from suite.workloads.sampling import (
-    Indices,
-    ShardSampler,
-    Stream,
-    by_class_shards,
-    generator,
-    iid_shards,
-)
+from suite.workloads.base import DataError, classified
+from suite.workloads.models import SMALL_PIXELS, Model, ModelTask, ModelWorkload, extra, transformers_model
+from suite.workloads.sampling import Indices, ShardSampler, Stream, evenly, generator, shards_of, uniforms
 
 SIDE: Final = 32
 """Pixels a side of an image of CIFAR."""
@@ -55,7 +39,8 @@ CALIBRATION: Final = 2048
 WATCHED: Final = 1024
 """Images of the test part, at the most, that the curve on the way is of."""
 _CHUNK: Final = 64
-Pixels = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+Colours = tuple[float, float, float]
 
 
 class ImageModel(Model):
@@ -67,6 +52,34 @@ class ImageModel(Model):
 
     def mean_loss(self, *batch: Tensor) -> Tensor:
         return F.cross_entropy(self.outputs(batch[0]), batch[1])
+
+
+class Images(ABC):
+    """Labelled images, and how one is read.
+
+    Args:
+        labels: int64 [count].
+        mean: By colour, of pixels from 0 to 1.
+        sd: Likewise.
+    """
+
+    def __init__(self, labels: npt.NDArray[np.int64], mean: Colours, sd: Colours) -> None:
+        self.labels = labels
+        self._mean, self._sd = (np.array(three, np.float32).reshape(3, 1, 1) for three in (mean, sd))
+
+    @abstractmethod
+    def image(self, index: int, rng: np.random.Generator | None = None) -> Floats:
+        """An image, float32 [3, side, side], standardised; cropped and flipped by `rng` where there is one."""
+
+    def images(self, indices: Indices, rng: np.random.Generator | None = None) -> Tensor:
+        """Several, float32 [count, 3, side, side]."""
+        stacked = np.stack([self.image(int(index), rng) for index in indices])
+        return torch.from_numpy(np.ascontiguousarray(stacked))
+
+    def standardised(self, pixels: npt.NDArray[np.uint8]) -> Floats:
+        """Pixels [3, side, side] about 0 and 1."""
+        found: Floats = (pixels.astype(np.float32) / np.float32(255.0) - self._mean) / self._sd
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,100 +100,41 @@ class ImageWorkload(ModelWorkload):
     )
 
     @property
-    def image_side(self) -> int:
-        """Pixels a side of what the model is given."""
-        return SIDE
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """Classes, pixels a side of what the model is given, and images that usually judge."""
 
-    @property
-    def class_count(self) -> int:
-        """Classes that the model tells apart."""
-        raise NotImplementedError
-
-    @property
-    def nominal_test_size(self) -> int:
-        """Images that judge, where the data are not at hand."""
-        return 10_000
+    @abstractmethod
+    def sources(self) -> tuple[Images, Images]:
+        """The images to train on and those that judge. Raises DataError for data that are not as they should be."""
 
     def build(self) -> nn.Module:
-        return image_model(self)
+        classes, side, _ = self.shape
+        more: dict[str, Any] = {"num_labels": classes}
+        if self.architecture.family == "ViT":
+            more |= {"image_size": side, "patch_size": 4 if side < SMALL_PIXELS else 16}
+        inner = transformers_model(self.model, f"workload {self.name}", **more)
+        if self.architecture.family == "ResNet" and side < SMALL_PIXELS:
+            first, wide = inner.get_submodule("resnet.embedder.embedder"), inner.config.embedding_size  # type: ignore[union-attr]
+            first.convolution = nn.Conv2d(3, wide, 3, padding=1, bias=False, device="meta")  # type: ignore[arg-type]
+            inner.get_submodule("resnet.embedder").pooler = nn.Identity()
+        return ImageModel(inner, self)
 
     def example(self, batch_size: int) -> tuple[Tensor, ...]:
-        side = self.image_side
-        images = torch.empty(batch_size, 3, side, side)
-        return images, torch.empty(batch_size, dtype=torch.int64)
+        _, side, _ = self.shape
+        return torch.empty(batch_size, 3, side, side), torch.empty(batch_size, dtype=torch.int64)
 
     def judged(self) -> tuple[int, int]:
-        return min(WATCHED, self.nominal_test_size), self.nominal_test_size
+        return min(WATCHED, self.shape[2]), self.shape[2]
 
     def task(
         self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
     ) -> ImageTask:
         size = self.check(seed, world_size, sharding, batch_size)
         train, test = self.sources()
-        every = np.arange(len(train.labels), dtype=np.int64)
-        if sharding == "by-class":
-            shards = by_class_shards(every, train.labels, world_size)
-        else:
-            shards = iid_shards(every, world_size, seed)
-        return ImageTask(
-            workload=self,
-            seed=seed,
-            world_size=world_size,
-            sharding=sharding,
-            batch_size=size,
-            train_size=len(train.labels),
-            test_size=len(test.labels),
-            train=train,
-            test=test,
-            sampler=ShardSampler(shards, size, seed),
-        )
-
-    def sources(self) -> tuple[Images, Images]:
-        """The images to train on and those that judge. Raises DataError for data that are not as they should be."""
-        raise NotImplementedError
-
-
-def image_model(workload: ImageWorkload, tracked: bool = False) -> nn.Module:
-    """The model of a workload; `tracked`: its BatchNorm layers average the statistics of the batches that they are given."""
-    small = workload.image_side < SMALL_PIXELS
-    more: dict[str, Any] = {"num_labels": workload.class_count}
-    if workload.architecture.family == "ViT":
-        more |= {"image_size": workload.image_side, "patch_size": 4 if small else 16}
-    inner = transformers_model(workload.model, f"workload {workload.name}", **more)
-    if workload.architecture.family == "ResNet" and small:
-        stem = inner.get_submodule("resnet.embedder")
-        wide = workload.architecture.shape["embedding_size"]
-        first = inner.get_submodule("resnet.embedder.embedder")
-        first.convolution = nn.Conv2d(3, wide, 3, padding=1, bias=False, device="meta")
-        stem.pooler = nn.Identity()
-    if tracked:
-        for module in inner.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.track_running_stats, module.momentum = True, None
-                module.register_buffer("running_mean", torch.zeros(module.num_features))
-                module.register_buffer("running_var", torch.ones(module.num_features))
-                module.register_buffer("num_batches_tracked", torch.zeros((), dtype=torch.int64))
-    return ImageModel(inner, workload)
-
-
-@lru_cache(maxsize=4)
-def tracked_skeleton(workload: ImageWorkload) -> nn.Module:
-    """The model whose BatchNorm layers keep statistics, one for all tasks; its buffers are given by who calls it."""
-    return image_model(workload, tracked=True)
-
-
-class Images:
-    """Labelled images, and how one is read. labels: int64 [count]."""
-
-    labels: npt.NDArray[np.int64]
-
-    def train_image(self, index: int, rng: np.random.Generator | None) -> npt.NDArray[np.float32]:
-        """An image to train on, float32 [3, side, side], standardised; cropped and flipped by `rng` where there is one."""
-        raise NotImplementedError
-
-    def test_image(self, index: int) -> npt.NDArray[np.float32]:
-        """An image that judges, likewise."""
-        return self.train_image(index, None)
+        shards = shards_of(sharding, np.arange(len(train.labels)), train.labels, world_size, seed)
+        sampler, counts = ShardSampler(shards, size, seed), (len(train.labels), len(test.labels))
+        return ImageTask(self, seed, world_size, sharding, size, *counts, train, test, sampler)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -197,10 +151,8 @@ class ImageTask(ModelTask):
 
     def own_batch(self, step: int, rank: int) -> tuple[Tensor, Tensor]:
         chosen = self.sampler.indices(step)[rank]
-        augment = self.workload.options["augment"]
-        rng = generator(self.seed, Stream.NOISE, rank, step) if augment else None
-        images = np.stack([self.train.train_image(int(index), rng) for index in chosen])
-        return torch.from_numpy(images), torch.from_numpy(self.train.labels[chosen])
+        rng = generator(self.seed, Stream.NOISE, rank, step) if self.workload.options["augment"] else None
+        return self.train.images(chosen, rng), torch.from_numpy(self.train.labels[chosen])
 
     def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
         return self._score(params, np.arange(self.test_size))
@@ -208,36 +160,34 @@ class ImageTask(ModelTask):
     def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
         return self._score(params, evenly(self.test_size, WATCHED))
 
+    @torch.no_grad()
     def _score(self, params: Mapping[str, Tensor], test: Indices) -> dict[str, float]:
-        model, values = self._judge(params)
-        correct, nll = 0, 0.0
-        with torch.no_grad():
-            for start in range(0, len(test), _CHUNK):
-                chunk = test[start : start + _CHUNK]
-                images = np.stack([self.test.test_image(int(index)) for index in chunk])
-                labels = torch.from_numpy(self.test.labels[chunk])
-                logits = functional_call(model, values, (torch.from_numpy(images),))
-                correct += int((logits.argmax(dim=-1) == labels).sum())
-                nll += float(F.cross_entropy(logits.double(), labels, reduction="sum"))
-        return {"accuracy": 100.0 * correct / len(test), "nll": nll / len(test)}
+        model = self.judge(params)
+        return classified(
+            (model(self.test.images(chunk)), torch.from_numpy(self.test.labels[chunk]))
+            for chunk in _chunks(test)
+        )
 
-    def _judge(self, params: Mapping[str, Tensor]) -> tuple[nn.Module, dict[str, Tensor]]:
-        """The model that judges, with its parameters and, where it has BatchNorm, statistics of training images."""
-        workload = self.workload
-        if not isinstance(workload, ImageWorkload) or workload.architecture.family != "ResNet":
-            return skeleton(workload), dict(params)
-        model = tracked_skeleton(workload)
-        values = {
-            **params,
-            **{name: torch.full_like(value, name.endswith("var")) for name, value in model.named_buffers()},
-        }
-        chosen = evenly(self.train_size, CALIBRATION)
-        with torch.no_grad():
-            for start in range(0, len(chosen), _CHUNK):
-                chunk = chosen[start : start + _CHUNK]
-                images = np.stack([self.train.test_image(int(index)) for index in chunk])
-                functional_call(model.train(), values, (torch.from_numpy(images),))
-        return model.eval(), values
+    @torch.no_grad()
+    def judge(self, params: Mapping[str, Tensor]) -> nn.Module:
+        """The model that judges: these parameters and, where it has BatchNorm, statistics of training images."""
+        model = self.workload.build()
+        model.load_state_dict(dict(params), assign=True)
+        if norms := [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]:
+            for norm in norms:
+                norm.track_running_stats, norm.momentum = True, None
+                norm.running_mean, norm.running_var = (
+                    torch.zeros(norm.num_features),
+                    torch.ones(norm.num_features),
+                )
+                norm.num_batches_tracked = torch.tensor(0)
+            for chunk in _chunks(evenly(self.train_size, CALIBRATION)):
+                model(self.train.images(chunk))
+        return model.eval()
+
+
+def _chunks(indices: Indices) -> Iterator[Indices]:
+    return (indices[start : start + _CHUNK] for start in range(0, len(indices), _CHUNK))
 
 
 # ---- CIFAR -----------------------------------------------------------------------------------------------------------------
@@ -250,45 +200,39 @@ class _CIFAR(ImageWorkload):
     label_bytes: ClassVar[int]
     """Bytes of labels before the pixels; the last of them counts."""
     classes: ClassVar[int]
-    folder: ClassVar[str]
-    train_files: ClassVar[tuple[str, ...]]
-    test_file: ClassVar[str]
-    mean: ClassVar[tuple[float, float, float]]
-    sd: ClassVar[tuple[float, float, float]]
+    mean: ClassVar[Colours]
+    sd: ClassVar[Colours]
 
     model: str = dataclasses.field(default="resnet18", metadata={"help": "architecture"})
 
     @property
-    def class_count(self) -> int:
-        return self.classes
+    def shape(self) -> tuple[int, int, int]:
+        return self.classes, SIDE, 10_000
 
     def sources(self) -> tuple[Images, Images]:
-        pixels, labels = zip(*(self._read(name) for name in self.train_files), strict=True)
-        test = CifarImages(*self._read(self.test_file), self.mean, self.sd)
-        return CifarImages(np.concatenate(pixels), np.concatenate(labels), self.mean, self.sd), test
+        *train, test = (self._records(name) for name in self.files)
+        return self._images(np.concatenate(train)), self._images(test)
 
-    def _read(self, name: str) -> tuple[Pixels, npt.NDArray[np.int64]]:
-        """Pixels uint8 [count, 3, 32, 32] and labels int64 [count] of a file. Raises DataError naming what is wrong with it."""
-        path = self.path(f"{self.folder}/{name}")
-        if not path.is_file():
-            raise DataError(f"workload {self.name}: {path} is a folder: put the file {name} there")
-        size, record = path.stat().st_size, self.label_bytes + 3 * SIDE * SIDE
+    def _records(self, name: str) -> npt.NDArray[np.uint8]:
+        """The records of a file, uint8 [count, bytes of one]. Raises DataError naming what is wrong with it."""
+        path, record = self.path(name), self.label_bytes + 3 * SIDE * SIDE
+        size = path.stat().st_size if path.is_file() else 0
         if size == 0 or size % record:
             raise DataError(
                 f"workload {self.name}: {path} has {size} bytes, no multiple of a record's {record}: it is truncated, or "
-                f"not of the binary version; unpack {self.folder} anew"
+                "not of the binary version; unpack it anew"
             )
         records = np.fromfile(path, dtype=np.uint8).reshape(-1, record)
-        for place in range(self.label_bytes):
-            most = self.classes if place == self.label_bytes - 1 else 20
-            wrong = np.flatnonzero(records[:, place] >= most)
-            if len(wrong):
-                raise DataError(
-                    f"workload {self.name}: {path} has the label {records[wrong[0], place]} in record {wrong[0]}: labels are "
-                    f"0 to {most - 1}; it is another file, or damaged"
-                )
-        labels = records[:, self.label_bytes - 1].astype(np.int64)
-        return records[:, self.label_bytes :].reshape(-1, 3, SIDE, SIDE), labels
+        if (most := int(records[:, self.label_bytes - 1].max())) >= self.classes:
+            raise DataError(
+                f"workload {self.name}: {path} has the label {most}, and labels are 0 to {self.classes - 1}: it is another "
+                "file, or damaged"
+            )
+        return records
+
+    def _images(self, records: npt.NDArray[np.uint8]) -> Images:
+        pixels = records[:, self.label_bytes :].reshape(-1, 3, SIDE, SIDE)
+        return CifarImages(pixels, records[:, self.label_bytes - 1].astype(np.int64), self.mean, self.sd)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,11 +241,10 @@ class Cifar10(_CIFAR):
 
     name = "cifar10"
     summary = "CIFAR-10, files of yours: ResNets and vision transformers"
-    label_bytes, classes, folder = 1, 10, "cifar-10-batches-bin"
-    train_files, test_file = tuple(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"
+    label_bytes, classes = 1, 10
     files: ClassVar[Mapping[str, str]] = {
-        f"cifar-10-batches-bin/{name}": "10,000 records of a label and 3,072 pixels, of CIFAR-10's binary version"
-        for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
+        f"cifar-10-batches-bin/{name}.bin": "10,000 records of a label and 3,072 pixels, of CIFAR-10's binary version"
+        for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
     }
     mean, sd = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
@@ -312,11 +255,10 @@ class Cifar100(_CIFAR):
 
     name = "cifar100"
     summary = "CIFAR-100 by its fine labels, files of yours: ResNets and vision transformers"
-    label_bytes, classes, folder = 2, 100, "cifar-100-binary"
-    train_files, test_file = ("train.bin",), "test.bin"
+    label_bytes, classes = 2, 100
     files: ClassVar[Mapping[str, str]] = {
-        f"cifar-100-binary/{name}": f"{count} records of two labels and 3,072 pixels, of CIFAR-100's binary version"
-        for name, count in (("train.bin", "50,000"), ("test.bin", "10,000"))
+        f"cifar-100-binary/{name}.bin": f"{count} records of two labels and 3,072 pixels, of CIFAR-100's binary version"
+        for name, count in (("train", "50,000"), ("test", "10,000"))
     }
     mean, sd = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 
@@ -325,37 +267,26 @@ class CifarImages(Images):
     """Images of CIFAR. pixels: uint8 [count, 3, 32, 32]."""
 
     def __init__(
-        self,
-        pixels: Pixels,
-        labels: npt.NDArray[np.int64],
-        mean: Sequence[float],
-        sd: Sequence[float],
+        self, pixels: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], mean: Colours, sd: Colours
     ) -> None:
-        self.labels = labels
+        super().__init__(labels, mean, sd)
         self._pixels = pixels
-        self._mean = np.array(mean, np.float32).reshape(3, 1, 1)
-        self._sd = np.array(sd, np.float32).reshape(3, 1, 1)
 
-    def train_image(self, index: int, rng: np.random.Generator | None) -> npt.NDArray[np.float32]:
-        pixels = self._pixels[index].astype(np.float32) / np.float32(255.0)
-        image: npt.NDArray[np.float32] = (pixels - self._mean) / self._sd
+    def image(self, index: int, rng: np.random.Generator | None = None) -> Floats:
+        image = self.standardised(self._pixels[index])
         if rng is None:
             return image
         words = rng.bit_generator.random_raw(3)
         padded = np.pad(image, ((0, 0), (PADDING, PADDING), (PADDING, PADDING)))
         top, left = (int(word % np.uint64(2 * PADDING + 1)) for word in words[:2])
         cropped = padded[:, top : top + SIDE, left : left + SIDE]
-        return np.ascontiguousarray(cropped[:, :, ::-1] if words[2] & np.uint64(1) else cropped)
+        return cropped[:, :, ::-1] if words[2] & np.uint64(1) else cropped
 
 
 # ---- a folder of images ----------------------------------------------------------------------------------------------------
 
 STANDARD_MEAN, STANDARD_SD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Of ImageNet, by colour."""
-TAIL_BYTES: Final = 1024
-"""How far before its end a JPEG may have its end marker."""
-_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
-_ENDS: Final = {_JPEG: b"\xff\xd9", _PNG: b"IEND"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -381,143 +312,71 @@ class ImageFolder(ImageWorkload):
         self.demand("pixels", self.pixels >= SIDE and self.pixels % SIDE == 0, "a multiple of 32")
 
     @property
-    def image_side(self) -> int:
-        return self.pixels
-
-    @property
-    def class_count(self) -> int:
-        return self.classes
-
-    @property
-    def nominal_test_size(self) -> int:
-        return 50 * self.classes
+    def shape(self) -> tuple[int, int, int]:
+        return self.classes, self.pixels, 50 * self.classes
 
     def sources(self) -> tuple[Images, Images]:
         extra("PIL", f"workload {self.name}")
-        train, test = (listed(self.path(part), self.name) for part in self.files)
-        names = [sorted(found) for found in (train, test)]
-        if len(names[0]) != self.classes:
+        train, test = (self._listed(self.path(part)) for part in self.files)
+        if len(train) != self.classes:
             raise DataError(
-                f"workload {self.name}: {self.path('train')} has {len(names[0])} folders of classes, and the model tells "
+                f"workload {self.name}: {self.path('train')} has {len(train)} folders of classes, and the model tells "
                 f'{self.classes} apart: give the option "classes", or look for folders that are too many or missing'
             )
-        if other := sorted({*names[0]} ^ {*names[1]}):
-            where, lacks = ("train", "val") if other[0] in names[0] else ("val", "train")
+        if other := sorted(train.keys() ^ test.keys()):
             raise DataError(
-                f"workload {self.name}: the class {other[0]} is in {self.path(where)} and not in {self.path(lacks)}: both "
+                f"workload {self.name}: the class {other[0]} is in one of {self.path('train')} and {self.path('val')}: both "
                 "have to have the same folders"
             )
         return FolderImages(train, self.pixels), FolderImages(test, self.pixels)
 
-
-@lru_cache(maxsize=8)
-def _listed(root: str, workload: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    with os.scandir(root) as entries:
-        folders = sorted(
-            (entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name
-        )
-    for folder in folders:
-        if not folder.is_dir():
-            raise DataError(
-                f"workload {workload}: {folder.path} lies beside the folders of classes: move it into its class, or away"
-            )
-        images = sorted(name for name in os.listdir(folder.path) if not name.startswith("."))
-        if not images:
-            raise DataError(
-                f"workload {workload}: the folder {folder.path} of a class is empty: put its images there"
-            )
-        found[folder.name] = [os.path.join(folder.path, name) for name in images]
-        for path in found[folder.name]:
-            _check_image(path, workload)
-    if not found:
-        raise DataError(
-            f"workload {workload}: {root} has no folders of classes: put train/<class>/<image> there"
-        )
-    return found
+    def _listed(self, root: Path) -> dict[str, list[str]]:
+        """The images of each class, both sorted. Raises DataError for an empty class, and for what is no image by its name."""
+        classes = [name for name in _shown(root) if (root / name).is_dir()]
+        found = {name: [os.path.join(root, name, file) for file in _shown(root / name)] for name in classes}
+        for name, paths in found.items():
+            wrong = [path for path in paths if not path.lower().endswith((".jpeg", ".jpg", ".png"))]
+            if wrong or not paths:
+                raise DataError(
+                    f"workload {self.name}: {wrong[0] if paths else root / name} is no JPEG or PNG: images lie in "
+                    f"{root.name}/<class>/<image>; put them there, and other files away"
+                )
+        return found
 
 
-def listed(root: Path, workload: str) -> dict[str, list[str]]:
-    """The images of each class of a folder, sorted; each has been looked at.
-
-    Args:
-        root: Holds a folder for each class.
-        workload: Its name, for the error.
-
-    Returns:
-        Class -> paths.
-
-    Raises:
-        DataError: There is no class, one is empty, or a file is no whole JPEG or PNG; it is named.
-    """
-    return _listed(str(root), workload)
-
-
-def _check_image(path: str, workload: str) -> None:
-    """Refuse what does not begin and end as a JPEG or PNG does; one with an unusual end is decoded to see."""
-    if os.path.isdir(path):
-        raise DataError(
-            f"workload {workload}: {path} is a folder inside that of a class: images lie in train/<class>/<image>"
-        )
-    with open(path, "rb") as file:
-        begin = file.read(len(_PNG))
-        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
-        tail = file.read()
-    kind = next((magic for magic in _ENDS if begin.startswith(magic)), None)
-    if kind is None:
-        raise DataError(f"workload {workload}: {path} is neither JPEG nor PNG: convert it, or take it away")
-    if _ENDS[kind] not in tail:
-        try:
-            decoded(path)
-        except OSError as error:
-            raise DataError(
-                f"workload {workload}: {path} is truncated or damaged ({error}): copy it anew"
-            ) from error
-
-
-def decoded(path: str) -> Any:
-    """The image of a file in RGB. Raises OSError where it is damaged."""
-    library = extra("PIL.Image", "workload image-folder")
-    try:
-        with library.open(path) as image:
-            return image.convert("RGB")
-    except (SyntaxError, ValueError, EOFError) as error:
-        raise OSError(str(error)) from error
+def _shown(folder: Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if not name.startswith("."))
 
 
 class FolderImages(Images):
-    """Images of folders, read when they are asked for. classes: name -> paths."""
+    """Images of folders, read when they are asked for. classes: name -> paths, by name."""
 
     def __init__(self, classes: Mapping[str, Sequence[str]], side: int) -> None:
-        self._paths = [path for name in sorted(classes) for path in classes[name]]
-        self.labels = np.repeat(
-            np.arange(len(classes), dtype=np.int64), [len(classes[name]) for name in sorted(classes)]
-        )
+        counts = [len(paths) for paths in classes.values()]
+        super().__init__(np.repeat(np.arange(len(classes)), counts), STANDARD_MEAN, STANDARD_SD)
+        self._paths = [path for paths in classes.values() for path in paths]
         self._side = side
 
-    def train_image(self, index: int, rng: np.random.Generator | None) -> npt.NDArray[np.float32]:
-        if rng is None:
-            return self.test_image(index)
-        image = self._open(index)
-        left, top, width, height = random_crop(image.width, image.height, rng)
-        side = self._side
-        small = image.resize((side, side), 2, box=(left, top, left + width, top + height))
-        flipped = bool(rng.bit_generator.random_raw() & 1)
-        return _standardised(small, flipped)
-
-    def test_image(self, index: int) -> npt.NDArray[np.float32]:
-        image, side = self._open(index), self._side
-        whole = min(image.size) * side / round(side * 256 / 224)  # of the original, what the crop takes
-        left, top = ((extent - whole) / 2 for extent in image.size)
-        return _standardised(image.resize((side, side), 2, box=(left, top, left + whole, top + whole)), False)
-
-    def _open(self, index: int) -> Any:
+    def image(self, index: int, rng: np.random.Generator | None = None) -> Floats:
+        path, side, flipped = self._paths[index], self._side, False
+        library = extra("PIL.Image", "workload image-folder")
         try:
-            return decoded(self._paths[index])
-        except OSError as error:
-            raise DataError(
-                f"{self._paths[index]} is truncated or damaged ({error}): copy it anew"
-            ) from error
+            with library.open(path) as opened:
+                image = opened.convert("RGB")
+        except (OSError, SyntaxError, ValueError) as error:  # what Pillow says of files that are no images
+            raise DataError(f"{path} is no image, or damaged ({error}): copy it anew") from error
+        box: tuple[float, float, float, float]
+        if rng is None:
+            whole = min(image.size) * side / round(side * 256 / 224)  # of the original, what the crop takes
+            left, top = ((extent - whole) / 2 for extent in image.size)
+            box = left, top, left + whole, top + whole
+        else:
+            across, down, width, height = random_crop(image.width, image.height, rng)
+            box = across, down, across + width, down + height
+            flipped = bool(rng.bit_generator.random_raw() & 1)
+        pixels = np.asarray(image.resize((side, side), 2, box=box)).transpose(2, 0, 1)
+        standard = self.standardised(pixels)
+        return standard[:, :, ::-1] if flipped else standard
 
 
 def random_crop(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
@@ -531,7 +390,7 @@ def random_crop(width: int, height: int, rng: np.random.Generator) -> tuple[int,
     Returns:
         Left, top, width, height, in pixels.
     """
-    for area, ratio, across, down in _uniform(rng, 10, 4):
+    for area, ratio, across, down in uniforms(40, rng).reshape(10, 4).tolist():
         wanted = width * height * (0.08 + 0.92 * area)
         aspect = math.exp(math.log(3 / 4) + ratio * math.log(16 / 9))
         wide, high = round(math.sqrt(wanted * aspect)), round(math.sqrt(wanted / aspect))
@@ -539,16 +398,3 @@ def random_crop(width: int, height: int, rng: np.random.Generator) -> tuple[int,
             return int(across * (width - wide + 1)), int(down * (height - high + 1)), wide, high
     side = min(width, height)
     return (width - side) // 2, (height - side) // 2, side, side
-
-
-def _uniform(rng: np.random.Generator, rows: int, columns: int) -> Iterator[list[float]]:
-    """Rows of numbers in [0, 1), straight from raw words."""
-    words = rng.bit_generator.random_raw(rows * columns) >> np.uint64(11)
-    yield from (words.astype(np.float64) * 2.0**-53).reshape(rows, columns).tolist()
-
-
-def _standardised(image: Any, flipped: bool) -> npt.NDArray[np.float32]:
-    pixels = np.asarray(image, dtype=np.float32).transpose(2, 0, 1) / np.float32(255.0)
-    mean, sd = (np.array(three, np.float32).reshape(3, 1, 1) for three in (STANDARD_MEAN, STANDARD_SD))
-    standard = (pixels - mean) / sd
-    return np.ascontiguousarray(standard[:, :, ::-1] if flipped else standard)

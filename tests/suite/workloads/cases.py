@@ -40,76 +40,32 @@ class Case:
             return self.workload().task(seed, world_size, sharding, batch_size)
 
 
+_WORDS = {"vocabulary": VOCABULARY, "context": 16}
+_CLASS = ((), torch.int64)
 _IMAGES = ((3, 32, 32), torch.float32)
+
+
+def _tokens(*lengths: int) -> tuple[tuple[tuple[int, ...], torch.dtype], ...]:
+    return tuple(((length,), torch.int64) for length in lengths)
+
+
 CASES = (
-    Case(
-        "byte-mlm",
-        {},
-        137_280,
-        (((64,), torch.int64), ((10,), torch.int64), ((10,), torch.int64)),
-        "8be555b10db3ca6a",
-    ),
-    Case("code-packages", {}, 297_360, (((1024,), torch.uint8), ((), torch.int64)), "50a22f1e81feaa7d"),
+    Case("byte-mlm", {}, 137_280, _tokens(64, 10, 10), "8be555b10db3ca6a"),
+    Case("code-packages", {}, 297_360, (((1024,), torch.uint8), _CLASS), "50a22f1e81feaa7d"),
     Case("ctr-zipf", {}, 40_961, (((8,), torch.int64), ((), torch.float32)), "d5b4907abb38521d"),
-    Case("digits-cnn", {}, 7_234, (((64,), torch.float32), ((), torch.int64)), "40dbfa365b49c325"),
-    Case("digits-mlp", {}, 301_066, (((64,), torch.float32), ((), torch.int64)), "5c40b6548618e36d"),
-    Case("digits-noisy", {}, 301_066, (((64,), torch.float32), ((), torch.int64)), "7900330390cfecb0"),
-    Case(
-        "label-noise-diagonal",
-        {"shared": False},
-        200,
-        (((100,), torch.float32), ((), torch.float32)),
-        "e0420d0f3b318918",
-    ),
+    Case("digits-cnn", {}, 7_234, (((64,), torch.float32), _CLASS), "40dbfa365b49c325"),
+    Case("digits-mlp", {}, 301_066, (((64,), torch.float32), _CLASS), "5c40b6548618e36d"),
+    Case("digits-noisy", {}, 301_066, (((64,), torch.float32), _CLASS), "7900330390cfecb0"),
+    Case("label-noise-diagonal", {}, 200, (((100,), torch.float32), ((), torch.float32)), "e0420d0f3b318918"),
     Case("quadratic", {"dim": 20, "condition": 10.0}, 20, (((20,), torch.float32),), "674223c3fbad7962"),
-    Case(
-        "code-gpt",
-        {"size": "0.14m"},
-        141_312,
-        (((128,), torch.int64), ((128,), torch.int64)),
-        "755d7192acb07e19",
-    ),
-    Case(
-        "causal-lm",
-        {"model": "gpt2-mini", "vocabulary": VOCABULARY, "context": 16},
-        39_168,
-        (((16,), torch.int64), ((16,), torch.int64)),
-        "78a09ee47c27a54c",
-        "tokens",
-    ),
-    Case(
-        "masked-lm",
-        {"model": "bert-mini", "vocabulary": VOCABULARY, "context": 16},
-        52_940,
-        (((16,), torch.int64), ((2,), torch.int64), ((2,), torch.int64)),
-        "c23f80460292b798",
-        "tokens",
-    ),
-    Case(
-        "cifar10",
-        {"model": "resnet-mini"},
-        11_490,
-        (_IMAGES, ((), torch.int64)),
-        "c21540c2a482ca1a",
-        "cifar10",
-    ),
-    Case(
-        "cifar100",
-        {"model": "vit-mini"},
-        32_452,
-        (_IMAGES, ((), torch.int64)),
-        "288573a4b39b2ebd",
-        "cifar100",
-    ),
-    Case(
-        "image-folder",
-        {"model": "resnet-mini", "classes": 3, "pixels": 64},
-        12_331,
-        (((3, 64, 64), torch.float32), ((), torch.int64)),
-        "89cda0b1d5be1cd7",
-        "images",
-    ),
-)
+    Case("code-gpt", {}, 141_312, _tokens(128, 128), "755d7192acb07e19"),
+    Case("causal-lm", {"model": "gpt2-mini", **_WORDS}, 39_168, _tokens(16, 16), "78a09ee47c27a54c", "tokens"),
+    Case("masked-lm", {"model": "bert-mini", **_WORDS}, 52_940, _tokens(16, 2, 2), "c23f80460292b798", "tokens"),
+    Case("cifar10", {"model": "resnet-mini"}, 11_490, (_IMAGES, _CLASS), "c21540c2a482ca1a", "cifar10"),
+    Case("cifar100", {"model": "vit-mini"}, 32_452, (_IMAGES, _CLASS), "288573a4b39b2ebd", "cifar100"),
+    Case("image-folder", {"model": "resnet-mini", "classes": 3, "pixels": 64}, 12_331,
+         (((3, 64, 64), torch.float32), _CLASS), "89cda0b1d5be1cd7", "images"),
+)  # fmt: skip
 
 
 def draws(case: Case) -> str:

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from suite.workloads import get
-from suite.workloads.byte_mlm import CONTEXT, MASK, MASKED, MaskedTask, places
+from suite.workloads.byte_mlm import CONTEXT, MASK, MASKED, MaskedTask
 from suite.workloads.code_corpus import load_corpus
 from suite.workloads.code_gpt import HELD_OUT
-from suite.workloads.sampling import UNSCORED_SEED, Stream, generator
+from suite.workloads.sampling import UNSCORED_SEED, Stream, generator, places
 
 
 def task(seed: int = 0) -> MaskedTask:
@@ -21,7 +21,7 @@ def task(seed: int = 0) -> MaskedTask:
 
 
 def test_ten_places_of_each_window_uniformly() -> None:
-    drawn = places(6400, generator(0, Stream.TEST))
+    drawn = places(6400, CONTEXT, MASKED, generator(0, Stream.TEST))
     assert drawn.shape == (6400, MASKED)
     assert (np.diff(drawn, axis=1) > 0).all()
     counts = np.bincount(drawn.flatten(), minlength=CONTEXT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch.func import grad_and_value, vmap
 
-from suite.workloads import DataError, get
-from suite.workloads import digits as digits_module
+from suite.workloads import DataError, digits, get
 from suite.workloads.digits import DigitsTask, load_digits
+from suite.workloads.installed import find_distribution
 
 
-def task(sharding: str = "iid", seed: int = 0, world_size: int = 4) -> DigitsTask:
-    made = get("digits-mlp").task(seed, world_size, sharding)
+def task(sharding: str = "iid", seed: int = 0, world_size: int = 4, name: str = "digits-mlp") -> DigitsTask:
+    made = get(name).task(seed, world_size, sharding)
     assert isinstance(made, DigitsTask)
     return made
 
@@ -34,51 +33,26 @@ def test_the_images_are_scikit_learns() -> None:
     assert not images.flags.writeable
 
 
-class FakeDistribution:
-    def __init__(self, root: Path) -> None:
-        self.root = root
+def test_other_bytes_and_lost_ones_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Elsewhere:
+        def locate_file(self, path: str) -> Path:
+            return tmp_path / "digits.csv.gz"
 
-    def locate_file(self, path: str) -> Path:
-        return self.root / path
-
-
-@pytest.fixture
-def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[np.ndarray], None]:
-    """Puts a table of digits where scikit-learn's would be."""
-
-    def put(table: np.ndarray) -> None:
-        path = tmp_path / "sklearn/datasets/data/digits.csv.gz"
-        path.parent.mkdir(parents=True)
-        with gzip.open(path, "wt") as file:
-            np.savetxt(file, table, fmt="%d", delimiter=",")
-
-    monkeypatch.setattr(digits_module, "find_distribution", lambda name, why: FakeDistribution(tmp_path))
-    return put
-
-
-@pytest.mark.parametrize("where", [None, (0, 0), (1796, 64)])
-def test_the_bytes_are_held_against_their_hash(
-    where: tuple[int, int] | None, plant: Callable[[np.ndarray], None]
-) -> None:
-    images, labels = load_digits()
-    table = np.column_stack([images, labels])
-    if where is None:
-        plant(table)
-        assert (load_digits.__wrapped__()[0] == images).all()
-    else:
-        table[where] += 1
-        plant(table)
-        with pytest.raises(DataError, match=r"digits data has SHA-256 .*, expected 87ff0c.*reinstall"):
-            load_digits.__wrapped__()
-
-
-def test_missing_data_says_what_to_install(plant: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = np.column_stack(load_digits())
+    monkeypatch.setattr(digits, "find_distribution", lambda name, why: Elsewhere())
     with pytest.raises(DataError, match="reinstall it from its wheel"):
         load_digits.__wrapped__()
-    monkeypatch.undo()
-    from suite.workloads.installed import find_distribution
+    table[1796, 64] += 1
+    with gzip.open(tmp_path / "digits.csv.gz", "wt") as file:
+        np.savetxt(file, table, fmt="%d", delimiter=",")
+    with pytest.raises(DataError, match=r"digits data has SHA-256 .*, expected 87ff0c.*reinstall"):
+        load_digits.__wrapped__()
 
-    with pytest.raises(DataError, match="no-such-thing is not installed: pip install no-such-thing"):
+
+def test_a_package_that_is_not_there_is_named() -> None:
+    with pytest.raises(
+        DataError, match="because, but no-such-thing is not installed: pip install no-such-thing"
+    ):
         find_distribution("no-such-thing", "because")
 
 
@@ -154,3 +128,38 @@ def test_sgd_learns_digits(sharding: str) -> None:
     assert before["accuracy"] < 30
     assert after["accuracy"] > 93
     assert after["nll"] < 0.3
+
+
+# ---- a fifth of them mislabelled ---------------------------------------------------------------------------------------------
+
+
+def test_a_fifth_of_the_training_labels_are_wrong_and_no_other() -> None:
+    truth = torch.from_numpy(load_digits()[1].astype(np.int64))
+    for seed in range(5):
+        made = task(seed=seed, name="digits-noisy")
+        wrong = made.labels != truth
+        assert int(wrong[made.train].sum()) == int(wrong.sum()) == 60
+        assert (len(made.train), len(made.test)) == (made.train_size, made.test_size) == (300, 1197)
+        assert len({*made.train.tolist(), *made.test.tolist()}) == 1497
+        assert made.labels.min() == 0
+        assert made.labels.max() == 9
+
+
+def test_wrong_labels_are_uniform_over_the_other_digits() -> None:
+    truth = torch.from_numpy(load_digits()[1].astype(np.int64))
+    shifts = []
+    for seed in range(150):
+        labels = task(seed=seed, name="digits-noisy").labels
+        wrong = labels != truth
+        shifts.append((labels - truth)[wrong] % 10)
+    counts = torch.cat(shifts).bincount(minlength=10)
+    assert counts[0] == 0
+    # 1000 each; 26.1 is passed once in a thousand by chance, were the draws not fixed (8 degrees of freedom)
+    assert float(((counts[1:] - 1000.0) ** 2 / 1000).sum()) < 26.1
+
+
+def test_by_class_goes_by_the_labels_that_training_sees() -> None:
+    made = task("by-class", name="digits-noisy")
+    assert torch.equal(task(name="digits-noisy").labels, made.labels)
+    for step in range(20):
+        assert (made.batch(step)[1] % 4 == torch.arange(4)[:, None]).all()
