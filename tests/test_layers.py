@@ -32,8 +32,7 @@ PACKAGES = {
         "training": 3,
         "timing": 4,
         "analysis": 5,
-        "studies": 6,
-        "claims": 7,
+        "claims": 6,
     },
     "report": {"drawing": 0, "pages": 1, "study": 2, "site": 3},
 }
@@ -184,7 +183,7 @@ def loaded(code: str) -> set[str]:
 
 def test_a_page_is_made_of_tables_and_loads_nothing_that_makes_them() -> None:
     found = loaded("import report.study.build")
-    makers = {"torch", "asv", "suite.training", "suite.workloads", "suite.studies", "suite.micro"}
+    makers = {"torch", "asv", "suite.training", "suite.workloads", "suite.micro"}
     makers |= {
         f"suite.analysis.{name}"
         for name in ("collect", "check", "join", "session_tables", "speed", "summary")
