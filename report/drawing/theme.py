@@ -12,9 +12,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from reference_impls.registry import registry
-from suite.analysis.tables import Row
-
 FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "baseline": "uncompressed",
@@ -87,11 +84,3 @@ def colour(family: str) -> str:
 def mark(family: str) -> str:
     """Marker of a family."""
     return MARKS.get(family, "h")
-
-
-def family(row: Row) -> str:
-    """By the registry name in the column `algorithm`: none is torch's own, uncompressed; an unknown one has no family."""
-    name = row["algorithm"]
-    if name is None:
-        return "baseline"
-    return registry.entry(str(name)).family if name in registry.names() else ""
