@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -55,25 +54,18 @@ _FIELD_OF: Final = {
 }
 
 
+_AS_THEY_ARE: Final = (
+    *("partition", "account", "qos", "constraint", "wckey"),
+    *("cpus_per_task", "gpus_per_task", "mem", "array_parallelism"),
+)
+
+
 class ProfileError(ValueError):
     """A profile does not fit what is to be run; the message says which key to change."""
 
 
 class UnknownProfileError(ValueError):
     """There is no profile of that name or path; the message gives the nearest match."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """How the tasks of a member are spread."""
-
-    nodes: int
-    tasks_per_node: int
-
-    @property
-    def tasks(self) -> int:
-        """All tasks."""
-        return self.nodes * self.tasks_per_node
 
 
 def _one_line(text: str) -> str:
@@ -212,19 +204,14 @@ class Profile(ProfileFile):
         return self.model_dump(mode="json", exclude_none=True)
 
     @property
-    def warning_s(self) -> int:
-        """How long before the end of its time a member is warned, in seconds: a tenth, at most a minute."""
-        return min(WARNING_MAX_S, 6 * self.timeout_min)
-
-    @property
     def work_max_s(self) -> int:
         """Most seconds of work that are planned for a member: half of its time limit."""
         return 30 * self.timeout_min
 
-    def shape(self, tasks: int) -> Shape:
-        """How so many tasks are spread. Raises `ProfileError` where nodes and tasks_per_node do not allow it."""
+    def shape(self, tasks: int) -> tuple[int, int]:
+        """Nodes and tasks a node for so many tasks. Raises `ProfileError` where the profile does not allow it."""
         if tasks == 1:
-            return Shape(1, 1)
+            return 1, 1
         per_node = self.tasks_per_node or -(-tasks // (self.nodes or 1))
         nodes = self.nodes or -(-tasks // per_node)
         if nodes * per_node != tasks:
@@ -232,51 +219,39 @@ class Profile(ProfileFile):
                 f"profile {self.name!r} cannot place a run of {tasks} ranks: nodes x tasks_per_node is "
                 f"{nodes} x {per_node}; give tasks_per_node alone, as a divisor of {tasks}"
             )
-        return Shape(nodes, per_node)
+        return nodes, per_node
 
     def parameters(self, tasks: int = 1) -> dict[str, Any]:
         """The profile under the names of submitit's Slurm executor, for members of so many tasks.
 
-        wckey is always given: submitit's own default ("submitit") is refused by sites that check such keys.
+        wckey is always given: submitit's own default ("submitit") is refused by sites that check such keys. From Slurm 22.05 on
+        srun does not take the CPUs of a task over from sbatch.
         """
-        shape = self.shape(tasks)
+        nodes, per_node = self.shape(tasks)
+        container = self.container.model_dump(exclude_none=True) if self.container else {}
         return {
+            **{key: getattr(self, key) for key in _AS_THEY_ARE},
             "time": self.timeout_min,
-            "partition": self.partition,
-            "nodes": shape.nodes,
-            "ntasks_per_node": shape.tasks_per_node,
-            "cpus_per_task": self.cpus_per_task,
-            "gpus_per_task": self.gpus_per_task,
-            "mem": self.mem,
-            "account": self.account,
-            "qos": self.qos,
-            "constraint": self.constraint,
-            "wckey": self.wckey,
+            "nodes": nodes,
+            "ntasks_per_node": per_node,
             "setup": list(self.setup),
-            "array_parallelism": self.array_parallelism,
-            "additional_parameters": {**self._again(), **self.additional_parameters},
-            "srun_args": self._srun(tasks),
-            "signal_delay_s": self.warning_s,
+            "additional_parameters": {
+                "requeue" if self.max_requeues else "no-requeue": True,
+                **self.additional_parameters,
+            },
+            "srun_args": [
+                f"--cpus-per-task={self.cpus_per_task}",
+                "--kill-on-bad-exit=1",
+                *(["--cpu-bind=cores"] if tasks > 1 else []),
+                *(f"--container-{key}={value}" for key, value in container.items()),
+            ],
+            "signal_delay_s": min(WARNING_MAX_S, 6 * self.timeout_min),  # a tenth of the time
         }
 
     def variables(self) -> dict[str, str]:
         """The environment variables that the profile asks for."""
         chosen = dict.fromkeys(SOCKET_VARIABLES, self.interface) if self.interface else {}
         return {**chosen, **self.environment}
-
-    def _again(self) -> dict[str, bool]:
-        """Whether Slurm may start a member again after a preemption or a node's loss."""
-        return {"requeue" if self.max_requeues else "no-requeue": True}
-
-    def _srun(self, tasks: int) -> list[str]:
-        """From Slurm 22.05 on srun does not take the CPUs of a task over from sbatch."""
-        arguments = [f"--cpus-per-task={self.cpus_per_task}", "--kill-on-bad-exit=1"]
-        if tasks > 1:
-            arguments.append("--cpu-bind=cores")
-        return arguments + [f"--container-{key}={value}" for key, value in self._container().items()]
-
-    def _container(self) -> dict[str, str]:
-        return self.container.model_dump(exclude_none=True) if self.container else {}
 
 
 def profile_names() -> list[str]:

@@ -111,7 +111,7 @@ def accounted(job_ids: Iterable[str]) -> list[Job]:
     except SlurmError:
         return []  # accounting is off, or its daemon is away: as good as none
     rows = [line.split("|", 3) for line in listed.splitlines() if line.count("|") >= 3]
-    return [Job(id_, name, state.split()[0], reason) for id_, name, state, reason in rows]
+    return [Job(id_.partition("_[")[0], name, state.split()[0], reason) for id_, name, state, reason in rows]
 
 
 def poll(under_way: Callable[[], bool], every_s: float = POLL_S) -> None:

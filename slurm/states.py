@@ -93,9 +93,7 @@ def run_states(specs: Sequence[RunSpec], store: Store) -> RunStates:
     if not held:
         return RunStates(statuses)
     try:
-        known = {job.id: job for job in scheduler.jobs()}
-        if forgotten := {job_id for places in held.values() for _, job_id in places} - known.keys():
-            known = {job.id: job for job in scheduler.accounted(forgotten)} | known
+        known = _by_id({job_id for places in held.values() for _, job_id in places})
     except SlurmError as error:
         return RunStates(statuses, unanswered=str(error))
     gone, live = dict[RunSpec, Owner](), dict[str, Job]()
@@ -103,11 +101,7 @@ def run_states(specs: Sequence[RunSpec], store: Store) -> RunStates:
         places = held.get(spec.run_id)
         if not places:
             continue
-        jobs = [
-            (record, known[job_id])
-            for record, job_id in places
-            if job_id in known and not known[job_id].ended
-        ]
+        jobs = [(record, job) for record, job_id in places if (job := known.get(job_id)) and not job.ended]
         if jobs:
             record, job = jobs[-1]
             live[job.id] = job
@@ -119,6 +113,15 @@ def run_states(specs: Sequence[RunSpec], store: Store) -> RunStates:
         if end:
             gone[spec] = Owner(f"slurm {job_id}")
     return RunStates(statuses, gone, tuple(live.values()))
+
+
+def _by_id(job_ids: set[str]) -> dict[str, Job]:
+    """What Slurm knows of these jobs. Members that were cancelled before they began stand as their array. Raises `SlurmError`."""
+    told = {job.id: job for job in scheduler.jobs()}
+    if forgotten := {id_ for id_ in job_ids if id_ not in told and id_.partition("_")[0] not in told}:
+        told = {job.id: job for job in scheduler.accounted(forgotten)} | told
+    found = {id_: told.get(id_) or told.get(id_.partition("_")[0]) for id_ in job_ids}
+    return {id_: job for id_, job in found.items() if job is not None}
 
 
 def settle(states: RunStates, store: Store) -> None:

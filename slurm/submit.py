@@ -14,7 +14,7 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
@@ -232,10 +232,12 @@ def submit_runs(
         send = executor(profile, folder, f"bandwise-{sweep}".replace(" ", "-"), tasks(array[0][0][0]), code)
         scripts.append(send.script(len(array)))
         if not dry_run:
-            ids = send.send([_work(member, profile, root, called) for member in array], profile)
-            record = replace(
-                record, jobs={**record.jobs, **dict(zip(ids, map(_run_ids, array), strict=True))}
-            )
+            device = "cuda" if profile.gpus_per_task else "cpu"
+            limits = (profile.timeout_min, profile.max_requeues, profile.checkpoint_s, device)
+            plain = [[[spec.as_dict() for spec in group] for group in member] for member in array]
+            ids = send.send([TrainRuns(called, str(root), work, *limits) for work in plain], profile)
+            held = [[spec.run_id for group in member for spec in group] for member in array]
+            record = replace(record, jobs={**record.jobs, **dict(zip(ids, held, strict=True))})
             record.save()
             sent.append(ids[0].partition("_")[0])
     return Submission(sweep, called, folder, len(members), len(open_), tuple(sent), tuple(scripts))
@@ -248,20 +250,3 @@ def arrays(members: Sequence[Member], limit: int) -> list[list[Member]]:
         alike = list(same)
         found += [alike[i : i + limit] for i in range(0, len(alike), limit)]
     return found
-
-
-def _work(member: Member, profile: Profile, root: Path, called: str) -> TrainRuns:
-    groups_of: list[list[Mapping[str, Any]]] = [[spec.as_dict() for spec in group] for group in member]
-    return TrainRuns(
-        called,
-        str(root),
-        groups_of,
-        profile.timeout_min,
-        profile.max_requeues,
-        profile.checkpoint_s,
-        "cuda" if profile.gpus_per_task else "cpu",
-    )
-
-
-def _run_ids(member: Member) -> list[str]:
-    return [spec.run_id for group in member for spec in group]

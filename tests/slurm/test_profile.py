@@ -148,4 +148,4 @@ def test_an_unknown_profile_is_answered_with_the_nearest_one() -> None:
 
 @pytest.mark.parametrize(("timeout_min", "warning_s"), [(1, 6), (5, 30), (10, 60), (600, 60)])
 def test_the_warning_leaves_most_of_the_time_to_the_run(timeout_min: int, warning_s: int) -> None:
-    assert Profile(name="p", timeout_min=timeout_min).warning_s == warning_s
+    assert Profile(name="p", timeout_min=timeout_min).parameters()["signal_delay_s"] == warning_s

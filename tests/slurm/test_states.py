@@ -102,6 +102,14 @@ def test_a_run_whose_job_has_gone_ends_as_the_job_did(
     assert f"`bandwise retry tiny --status {ours}`" in reason
 
 
+def test_members_that_were_cancelled_before_they_began_stand_as_their_array(
+    store: Store, says: dict[str, list[Job]]
+) -> None:
+    submitted(store)
+    says["squeue"] = [job(0, "RUNNING"), Job("17", NAME, "CANCELLED", "Resources")]
+    assert states(run_states(SPECS, store)) == ["queued", "queued", "cancelled", "cancelled"]
+
+
 def test_a_job_that_completed_leaves_its_open_runs_open(store: Store, says: dict[str, list[Job]]) -> None:
     submitted(store)
     says["squeue"] = [job(0, "COMPLETED"), job(1, "COMPLETED")]
