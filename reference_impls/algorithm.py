@@ -74,22 +74,6 @@ def per_tensor(kind: Literal["replicated", "per_rank"], shape: TensorShape, init
     return Slot(kind, init, shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
-    """What can be said of a configured method without running it.
-
-    bits: bits that a worker sends a parameter and a step, as a formula in n (and d), by kind of step where they differ.
-    unbiased: whether the expectation of what `reduce` answers is the mean gradient; None where `reduce` does not
-    estimate a gradient (local steps, votes). sums: whether codes are added on the way, inside the collective. warm_up:
-    whether training begins with uncompressed steps.
-    """
-
-    bits: str
-    unbiased: bool | None
-    sums: bool
-    warm_up: bool = False
-
-
 Cost = float | tuple[float, float]
 """Bytes; or the least and the most, where data decide how much is sent."""
 
@@ -319,10 +303,6 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
         equal, and is timed once. Methods with a single kind of step need not override it.
         """
         return {"step": self}
-
-    def traits(self) -> Traits:
-        """Facts for `bandwise info`. Every method of the catalogue says them."""
-        raise NotImplementedError(f"{type(self).__name__} does not say its traits")
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         """Kind of step -> bytes that a rank sends in one step of that kind, on average over ranks (and, for kinds that

@@ -1,6 +1,6 @@
-"""What can be said of a configured method without running it: bytes it sends, state it keeps, what its answer estimates.
+"""What can be said of a configured method without running it: bytes it sends and state it keeps.
 
-From what the method declares (`Algorithm.traits`, `wire_bytes`, `slots`), which tests hold against what it does; the state
+From what the method declares (`Algorithm.wire_bytes`, `slots`), which tests hold against what it does; the state
 of the local optimizer is counted on a small one.
 """
 
@@ -12,7 +12,7 @@ from math import prod
 
 import torch
 
-from reference_impls.algorithm import Algorithm, Cost, Traits, View
+from reference_impls.algorithm import Algorithm, Cost, View
 from reference_impls.collectives import Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import Method
@@ -37,10 +37,9 @@ class Facts:
     """bits: world size -> kind of step -> bits that a rank sends a parameter (least and most, where data decide).
 
     refused: world size -> why the options do not admit it. needs: what the options lack to be run at all, or "". A
-    method that does not declare what it sends (a plugin, say) has no traits and no bits.
+    method that does not declare what it sends (a plugin, say) has no bits.
     """
 
-    traits: Traits | None
     needs_whole_gradient: bool
     bits: Mapping[int, Mapping[str, Cost]]
     refused: Mapping[int, str]
@@ -56,18 +55,16 @@ def facts(method: Method, sizes: Sequence[int] = SIZES, shape: Sequence[int] = S
     needs = refused[sizes[0]] if len(refused) == len(sizes) else ""
     if needs:  # not for a world size, then
         refused = {}
-    try:
-        traits = own.traits()
-    except NotImplementedError:
-        return Facts(None, own.scope == "model", {}, refused, needs, _state(method, shape))
     for n in sizes:
         if n in refused:
             continue
         try:
             bits[n] = {kind: _per(cost, d) for kind, cost in own.wire_bytes([shape], n).items()}
+        except NotImplementedError:
+            break
         except UnsupportedError as error:
             refused[n] = str(error)
-    return Facts(traits, own.scope == "model", bits, refused, needs, _state(method, shape))
+    return Facts(own.scope == "model", bits, refused, needs, _state(method, shape))
 
 
 def _refusal(own: Algorithm, n: int) -> str:

@@ -95,7 +95,6 @@ def _algorithm(name: str, settings: dict[str, Any]) -> dict[str, Any]:
 
     about = info(name)
     known = facts(create(name, **settings))
-    traits = known.traits
     options = {**about.options, **about.hyperparameters}
     return {
         "kind": "algorithm",
@@ -105,10 +104,6 @@ def _algorithm(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         "summary": about.summary,
         "differences": about.differences,
         "needs": known.needs,
-        "formula": traits.bits if traits else "",
-        "unbiased": traits.unbiased if traits else None,
-        "sums_on_the_wire": traits.sums if traits else None,
-        "warm_up": traits.warm_up if traits else None,
         "needs_whole_gradient": known.needs_whole_gradient,
         "bits": {
             str(n): {kind: list(c) if isinstance(c, tuple) else c for kind, c in costs.items()}

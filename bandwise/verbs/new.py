@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from reference_impls.algorithm import Algorithm, Traits, option
+from reference_impls.algorithm import Algorithm, option
 from reference_impls.registry import Entry, registry
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers
-from reference_impls.algorithm import Algorithm, Cost, Traits, option
+from reference_impls.algorithm import Algorithm, Cost, option
 from reference_impls.algorithms.compressed_gradient import CompressedGradient
 from reference_impls.algorithms.qsgd import QSGD
 from reference_impls.codecs.blocks import Norm
@@ -76,12 +76,6 @@ class AdaptiveBits(CompressedGradient):
         if self.warmup_steps:
             found["warm-up"] = super().steady()["warm-up"]
         return found
-
-    def traits(self) -> Traits:
-        said = self.fixed(self.max_bits).traits()
-        least = self.fixed(self.min_bits).traits().bits.split(";")[0]
-        bits = said.bits if self.min_bits == self.max_bits else f"{least} up to {said.bits}"
-        return Traits(bits, said.unbiased, said.sums, said.warm_up)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         found = {f"{b}-bit": self.fixed(b).wire_bytes(shapes, n)["compressed"] for b in self.widths}

@@ -20,7 +20,6 @@ from reference_impls.algorithm import (
     OptimizerFactory,
     ParamGroups,
     Shard,
-    Traits,
     option,
 )
 from reference_impls.collectives import Exchange
@@ -51,9 +50,6 @@ class AllReduce(WithLocalOptimizer):
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         return (yield from shard.world.mean(shard.grads, "gradient"))
-
-    def traits(self) -> Traits:
-        return Traits("2 (n-1)/n x 32", unbiased=True, sums=True)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         return {"step": wire.all_reduce(4 * wire.elements(shapes), n)}

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, replicated
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option, replicated
 from reference_impls.algorithms.compressed_momentum import (
     COMPRESSED,
     COMPRESSION,
@@ -46,7 +46,6 @@ from reference_impls.algorithms.compressed_momentum import (
     error_slots,
     masked,
     moved,
-    one_bit_bits,
     one_bit_bytes,
     one_bit_mean,
     squared_norm,
@@ -146,11 +145,3 @@ class APMSqueeze(WarmUp, OneBitMean, Algorithm):
         exact = wire.all_reduce(4 * wire.elements(shapes), n)
         clip = 0.0 if self.max_grad_norm is None else wire.all_reduce(4, n)
         return {"warm-up": exact, "compressed": one_bit_bytes(self, shapes, n) + clip}
-
-    def traits(self) -> Traits:
-        return Traits(
-            bits=f"compressed {one_bit_bits(self)}; warm-up 2 (n-1)/n x 32",
-            unbiased=None,
-            sums=self.compressor == "none",
-            warm_up="warm-up" in self.steady(),
-        )

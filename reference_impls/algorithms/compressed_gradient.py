@@ -32,7 +32,6 @@ from reference_impls.algorithm import (
     Cost,
     Shard,
     Slot,
-    Traits,
     option,
     owned,
     per_rank,
@@ -43,8 +42,6 @@ from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.coded_mean import gather_mean, two_phase_mean
 from reference_impls.reducers.parts import joined, spread
-
-_PER_ELEMENT = 1 << 20  # elements over which a message's bits are averaged for `traits`
 
 
 @dataclass(frozen=True)
@@ -133,17 +130,6 @@ class CompressedGradient(WithLocalOptimizer):
         if self.warmup_steps:
             found["warm-up"] = type(self)(optimizer=self.optimizer, warmup_steps=FOREVER)
         return found
-
-    def traits(self) -> Traits:
-        codec = self.codec(2)
-        bits = 8 * codec.wire_bytes(_PER_ELEMENT) / _PER_ELEMENT
-        times = "(n-1)" if self.form == "gather" else "2 (n-1)/n"
-        return Traits(
-            bits=f"{times} x {bits:.4g}" + ("; warm-up 2 (n-1)/n x 32" if self.warmup_steps else ""),
-            unbiased=codec.unbiased and not self.error_feedback,
-            sums=False,
-            warm_up=self.warmup_steps > 0,
-        )
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         found: dict[str, Cost] = {}

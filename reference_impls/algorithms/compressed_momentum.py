@@ -105,13 +105,6 @@ def one_bit_bytes(own: OneBitMean, shapes: Sequence[Sequence[int]], n: int) -> f
     return wire_bytes(shapes, n, own.scale)
 
 
-def one_bit_bits(own: OneBitMean) -> str:
-    """Bits that a worker sends a parameter in one `one_bit_mean`, for `traits`."""
-    if own.compressor == "none":
-        return "2 (n-1)/n x 32"
-    return "2 (n-1)/n + 64 (n-1)/d" + (" a tensor" if own.scale == "tensor" else "")
-
-
 def _a_chunk(view: View, world: Group) -> tuple[int, ...]:
     """An error a chunk for its padding, and one as server."""
     return (world.size + 1,)

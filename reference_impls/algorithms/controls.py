@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.lion_update import mixed_in, step
 from reference_impls.algorithms.local_updates import TimedAsLocalSGD
@@ -76,10 +76,6 @@ class RandomK(WithLocalOptimizer):
         values = yield from shard.world.mean(shard.grads[chosen], "values")
         return torch.zeros_like(shard.grads).masked_scatter_(chosen, values)
 
-    def traits(self) -> Traits:
-        unbiased = self.fraction == 1  # what is not sent counts as 0, and nothing makes up for it
-        return Traits(f"2 (n-1)/n x 32 x {self.fraction:g}", unbiased=unbiased, sums=True)
-
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         most = wire.all_reduce(4 * wire.elements(shapes), n)
         return {"step": most if self.fraction == 1 else (wire.all_reduce(4, n), most)}
@@ -115,9 +111,6 @@ class OneRankSign(Algorithm):
         for part, h in shard.groups():
             step(shard.params[part], reduced[part], h)
             shard.state["momentum"][part].lerp_(shard.grads[part], 1 - h["betas"][1])
-
-    def traits(self) -> Traits:
-        return Traits("2 (n-1)/n", unbiased=None, sums=True)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         return {"step": wire.all_reduce(signs.wire_bytes(wire.elements(shapes)) + 1, n)}

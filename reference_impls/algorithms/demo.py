@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Cost, Shard, Slot, Traits, View, option, per_rank
+from reference_impls.algorithm import Cost, Shard, Slot, View, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.lion_update import sign_of
 from reference_impls.codecs.dct import BlockDCT
@@ -74,8 +74,3 @@ class DeMo(WithLocalOptimizer):
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         message = sum(BlockDCT(tuple(shape), self.side, self.k).wire_bytes() for shape in shapes)
         return {"step": float(wire.all_gather(message, n))}
-
-    def traits(self) -> Traits:
-        area = self.side**2
-        bits = 8 * BlockDCT((self.side, self.side), self.side, self.k).wire_bytes() / area
-        return Traits(f"(n-1) x {bits:.3g} (whole blocks)", None, False)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option, per_rank
 from reference_impls.codecs.codec import Codec, PerTensor
 from reference_impls.codecs.sparse import TopK
 from reference_impls.collectives import Exchange
@@ -102,13 +102,6 @@ class DGC(Algorithm):
     def steady(self) -> Mapping[str, Algorithm]:
         shares = {self.share(step) for step in range(self.warmup_steps + 1)}
         return {_kind(r): self.at_defaults("warmup_steps", "warmup_stages", ratio=r) for r in shares}
-
-    def traits(self) -> Traits:
-        bits = 8 * TopK(self.ratio).wire_bytes(1 << 20) / (1 << 20)
-        warm = "; more in the warm-up" if self.warmup_steps else ""
-        return Traits(
-            bits=f"(n-1) x {bits:.4g}{warm}", unbiased=False, sums=False, warm_up=self.warmup_steps > 0
-        )
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         lengths = [prod(shape) for shape in shapes]

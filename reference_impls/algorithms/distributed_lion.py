@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option, per_rank
 from reference_impls.algorithms.lion_update import (
     HYPERPARAMETERS,
     LocalClip,
@@ -32,7 +32,6 @@ from reference_impls.algorithms.lion_update import (
     sign_of,
     steady_sync,
     step,
-    sync_bits,
     sync_bytes,
     ties,
     zeros,
@@ -96,27 +95,6 @@ def average_of_signs(own: Votes, shard: Shard, u: Tensor) -> Exchange[Tensor]:
     return lead.div_(shard.world.size)
 
 
-def majority_traits(own: Votes, ties_are_zero: bool = False) -> Traits:
-    """Of methods that apply the majority."""
-    return _traits(own, "3" if ties_are_zero else "2")
-
-
-def average_traits(own: Votes) -> Traits:
-    """Of methods that apply the average."""
-    return _traits(own, "(1 + ceil(log2(n+1)))")
-
-
-def _traits(own: Votes, counts: str) -> Traits:
-    """counts: bits of both ways in two phases."""
-    bits = {
-        "two-phase": f"{counts} (n-1)/n",
-        "all-gather": "n-1",
-        "int8-sum": "16 (n-1)/n",
-        "fp32-sum": "64 (n-1)/n",
-    }[own.transport]
-    return Traits(bits=bits, unbiased=None, sums=own.transport in SUMS)
-
-
 @dataclass(frozen=True)
 class DistributedLion(Votes, LocalClip, Algorithm):
     """Distributed Lion but for what the server makes of the votes."""
@@ -167,9 +145,6 @@ class DistributedLionMaVo(DistributedLion):
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         return {"step": majority_bytes(wire.elements(shapes), n, self.transport, self.tie_policy == "zero")}
 
-    def traits(self) -> Traits:
-        return majority_traits(self, self.tie_policy == "zero")
-
 
 @dataclass(frozen=True)
 class DistributedLionAvg(DistributedLion):
@@ -180,9 +155,6 @@ class DistributedLionAvg(DistributedLion):
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         return {"step": balance_bytes(wire.elements(shapes), n, self.transport)}
-
-    def traits(self) -> Traits:
-        return average_traits(self)
 
 
 @dataclass(frozen=True)
@@ -236,7 +208,3 @@ class LionUpdateMean(SynchronisedMomenta, LocalClip, Algorithm):
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         element = 2 if self.dtype == "bf16" else 4
         return sync_bytes(self.sync, wire.all_reduce(element * wire.elements(shapes), n), shapes, n)
-
-    def traits(self) -> Traits:
-        bits = f"{32 if self.dtype == 'bf16' else 64} (n-1)/n"
-        return Traits(bits=bits + sync_bits(self.sync), unbiased=None, sums=True)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Cost, Shard, Traits, option
+from reference_impls.algorithm import Cost, Shard, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import dithering, exponential
 from reference_impls.collectives import Exchange, Group
@@ -107,15 +107,6 @@ class GlobalQSGD(WithLocalOptimizer):
             return "sparse"
         wide = self.form == "two-phase" or (self.form == "auto" and self.bits not in BY_ALL_REDUCE)
         return "two-phase" if wide else "all-reduce"
-
-    def traits(self) -> Traits:
-        per = {"bucket": "", "tensor": " + a scale a tensor", "block": f" + a scale a {self.block_size}"}
-        # 16 bits are added by the owner of a piece
-        sums = self.dithering == "exponential" or (self._transport() == "all-reduce" and self.bits < 16)
-        bits = f"2 (n-1)/n x {self.bits}"
-        if self.sparse:
-            bits = f"(n-1) x (log2 d + {self.bits} - log2 n) x share of non-zero codes"
-        return Traits(bits + per[self.scale], unbiased=True, sums=sums)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         d = wire.elements(shapes)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from reference_impls.algorithm import Shard, Traits, option
-from reference_impls.algorithms.sketched_sgd import SketchedSGD, sketch_traits
+from reference_impls.algorithm import Shard, option
+from reference_impls.algorithms.sketched_sgd import SketchedSGD
 from reference_impls.collectives import Exchange
 from reference_impls.reducers import folds
 from reference_impls.reducers.folds import Fold
@@ -36,6 +36,3 @@ class GsSGD(SketchedSGD):
 
     def mean_bytes(self, payload: float, n: int) -> float:
         return folds.wire_bytes(payload, n, self.form)
-
-    def traits(self) -> Traits:
-        return sketch_traits(self, "log2 n" if self.form == "doubling" else "2 (n-1)/n")

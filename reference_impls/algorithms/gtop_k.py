@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithm import Cost, Shard, Slot, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import selection
 from reference_impls.codecs.selection import kept
@@ -75,11 +75,6 @@ class GTopK(WithLocalOptimizer):
             error[used] = 0
         mean = (total / shard.world.size).to(error.dtype)
         return shard.grads.zero_().index_copy_(0, final, mean)
-
-    def traits(self) -> Traits:
-        bits = 8 * self._codec().wire_bytes(1 << 20) / (1 << 20)
-        times = "2 (n-1)/n" if self.form == "tree" else "log2 n"
-        return Traits(bits=f"{times} x {bits:.4g}", unbiased=False, sums=True)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         return {"step": folds.wire_bytes(self._codec().wire_bytes(wire.elements(shapes)), n, self.form)}

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Cost, Shard, Traits, option
+from reference_impls.algorithm import Cost, Shard, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import halves
 from reference_impls.codecs.halves import FORMATS, Halves
@@ -62,9 +62,6 @@ class HalfPrecision(WithLocalOptimizer):
     def _power(self, shard: Shard, x: Tensor) -> Exchange[int]:
         largest = torch.stack(x.aminmax()).abs().amax().view(1)
         return halves.power_for(float((yield from shard.world.max(largest, "scale"))), shard.world.size)
-
-    def traits(self) -> Traits:
-        return Traits("2 (n-1)/n x 16", unbiased=False, sums=self.form == "all-reduce")
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         d = wire.elements(shapes)

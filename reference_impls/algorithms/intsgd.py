@@ -37,7 +37,6 @@ from reference_impls.algorithm import (
     Cost,
     Shard,
     Slot,
-    Traits,
     View,
     option,
     per_tensor,
@@ -155,15 +154,6 @@ class IntSGD(WithLocalOptimizer):
         if self.warmup_steps:
             found["warm-up"] = type(self)(optimizer=self.optimizer, warmup_steps=FOREVER)
         return found
-
-    def traits(self) -> Traits:
-        return Traits(
-            f"2 (n-1)/n x {self.bits}" + ("; warm-up 2 (n-1)/n x 32" if self.warmup_steps else ""),
-            # where nothing is cut, which the exponent's rule and 4 bits do as a matter of course
-            unbiased=self.rounding == "stochastic" and self.factor == "adaptive" and self.bits > 4,
-            sums=self.bits != 16,
-            warm_up=self.warmup_steps > 0,
-        )
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         d = wire.elements(shapes)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reference_impls.algorithm import FOREVER, Algorithm, Clock, Cost, Shard, Traits, View, option
+from reference_impls.algorithm import FOREVER, Algorithm, Clock, Cost, Shard, View, option
 from reference_impls.algorithms.powersgd import Matrix, PowerSGD
 from reference_impls.codecs.low_rank import compresses
 from reference_impls.codecs.sums import fixed_sum
@@ -113,17 +113,6 @@ class LGreCo(PowerSGD):
         if self.warmup_steps:
             found["warm-up"] = super().steady()["warm-up"]
         return found
-
-    def traits(self) -> Traits:
-        said = super().traits()
-        few, many = (str(r) for r in (self.min_rank, self.rank))
-        return Traits(
-            said.bits.replace(f"32 x {many} ", f"32 x ({few} to {many} on average) ")
-            + f"; measure with rank {self.max_rank}",
-            said.unbiased,
-            said.sums,
-            said.warm_up,
-        )
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         tops = [self.top_of(shape) for shape in shapes]

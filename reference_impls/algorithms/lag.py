@@ -25,7 +25,6 @@ from reference_impls.algorithm import (
     Cost,
     Shard,
     Slot,
-    Traits,
     option,
     per_rank,
     per_tensor,
@@ -82,9 +81,6 @@ class LAG(WithLocalOptimizer):
     def _before(shard: Shard) -> Tensor:
         """The parameters before this step's update."""
         return shard.scratch("before", shard.d, shard.params.dtype)
-
-    def traits(self) -> Traits:
-        return Traits("8 (n-1)/d, or that + 2 (n-1)/n x 32 as gradients change", unbiased=None, sums=True)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         least = wire.all_gather(1, n)

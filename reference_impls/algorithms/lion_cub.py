@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option
 from reference_impls.algorithms.lion_update import (
     HYPERPARAMETERS,
     LocalClip,
@@ -35,7 +35,6 @@ from reference_impls.algorithms.lion_update import (
     mixed_in,
     steady_sync,
     step,
-    sync_bits,
     sync_bytes,
     ties,
     zeros,
@@ -114,9 +113,6 @@ class LionCub1Bit(LionCub):
 
     def vote_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
         return majority_bytes(wire.elements(shapes), n)
-
-    def traits(self) -> Traits:
-        return Traits(bits="2 (n-1)/n" + sync_bits(self.sync), unbiased=None, sums=False)
 
 
 @dataclass(frozen=True)
@@ -204,16 +200,3 @@ class LionCubPBit(LionCub):
         if self.form == "two-phase-sign":
             return scales + integer_sum.sign_bytes_sent(codes, n, limit)
         return scales + integer_sum.bytes_sent(codes, n, self._sum_bits, limit, self._sum_form)
-
-    def traits(self) -> Traits:
-        p = self.bits
-        up = f"{p}" if self.levels == "code" else f"ceil(log2(2 floor({(1 << p - 1) - 1}/n) + 1))"
-        down = f"{p}" if self.levels == "sum" else f"ceil(log2({(1 << p) - 2} n + 1))"
-        bits = {
-            "all-reduce": f"{2 * p} (n-1)/n",
-            "two-phase": f"({up} + {down})(n-1)/n",
-            "two-phase-sign": f"({up} + 2)(n-1)/n",
-        }[self.form]
-        return Traits(
-            bits=bits + sync_bits(self.sync), unbiased=None, sums=self.form == "all-reduce" and p != 16
-        )

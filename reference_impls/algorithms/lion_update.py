@@ -84,14 +84,6 @@ def sync_bytes(
     }
 
 
-def sync_bits(sync: MomentumSync) -> str:
-    """What synchronising adds to `traits`."""
-    if sync.mode == "never":
-        return ""
-    bits = f"; sync: + {'up to ' if sync.mode == 'selective' else ''}2 (n-1)/n x 32"
-    return bits + ("; measure: + 2 (n-1)/n x 64" if sync.mode == "selective" else "")
-
-
 def zeros(shard: Shard) -> Key:
     """What a zero votes: coins that all ranks share."""
     return shard.key("zero", shared=True)

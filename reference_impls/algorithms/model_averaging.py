@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, View, option, replicated
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, View, option, replicated
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.codec import Codec
 from reference_impls.collectives import Exchange, Group
@@ -33,7 +33,6 @@ from reference_impls.schedules.rules import Rule
 ROUNDS: Final = (1, 4, 16, 64)
 """Lengths of the rounds that are timed, in steps."""
 _BUFFERS = {"sgd": (0, 1), "adamw": (2, 2), "lion": (1, 1)}  # tensors a parameter: least and most
-_PER_ELEMENT = 1 << 20  # elements over which a message's bits are averaged for `traits`
 
 
 @dataclass(frozen=True)
@@ -111,18 +110,8 @@ class ModelAveraging(WithLocalOptimizer):
         least, most = (sent + count * state for count in _BUFFERS[self.optimizer])
         return least if least == most else (least, most)
 
-    def average_bits(self) -> str:
-        """Bits a parameter of an average, as a formula in n."""
-        used = self.compression
-        bits = 8 * sum(used.sent([(_PER_ELEMENT,)], 2)) / _PER_ELEMENT
-        factor = "(n-1)" if getattr(used, "form", "") == "gather" else "2 (n-1)/n"
-        return f"{factor} x {bits:.3g}" + (" + inner states" if self.inner_policy == "average" else "")
-
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         return {"local": 0.0, "average": self.average_bytes(shapes, n)}
-
-    def traits(self) -> Traits:
-        return Traits(f"local: 0; average: {self.average_bits()}", None, self.compression.sums)
 
 
 # ---- what phases are made of ---------------------------------------------------------------------------------------

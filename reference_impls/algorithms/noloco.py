@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option, per_rank
 from reference_impls.algorithms.model_averaging import (
     ModelAveraging,
     round_kind,
@@ -93,6 +93,3 @@ class NoLoCo(ModelAveraging):
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         return {"local": 0.0, "average": 8 * wire.elements(shapes) * (n // 2 * 2) / n}
-
-    def traits(self) -> Traits:
-        return Traits("local: 0; average: 64 (one worker of an odd number: 0)", None, False)

@@ -35,7 +35,6 @@ from reference_impls.algorithm import (
     Cost,
     Shard,
     Slot,
-    Traits,
     option,
     per_tensor,
     replicated,
@@ -55,7 +54,6 @@ from reference_impls.algorithms.compressed_momentum import (
     error_slots,
     masked,
     moved,
-    one_bit_bits,
     one_bit_bytes,
     one_bit_mean,
     one_number,
@@ -185,14 +183,6 @@ class OneBitLAMB(WarmUp, OneBitMean, Algorithm):
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         exact = wire.all_reduce(4 * wire.elements(shapes), n)
         return {"warm-up": exact, "compressed": one_bit_bytes(self, shapes, n)}
-
-    def traits(self) -> Traits:
-        return Traits(
-            bits=f"compressed {one_bit_bits(self)}; warm-up 2 (n-1)/n x 32",
-            unbiased=None,
-            sums=self.compressor == "none",
-            warm_up="warm-up" in self.steady(),
-        )
 
 
 def _norm(x: Tensor) -> Tensor:

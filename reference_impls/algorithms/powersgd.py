@@ -31,7 +31,6 @@ from reference_impls.algorithm import (
     Cost,
     Shard,
     Slot,
-    Traits,
     View,
     option,
     per_tensor,
@@ -145,15 +144,6 @@ class PowerSGD(WithLocalOptimizer):
         if self.warmup_steps:
             found["warm-up"] = type(self)(optimizer=self.optimizer, warmup_steps=FOREVER)
         return found
-
-    def traits(self) -> Traits:
-        return Traits(
-            bits=f"2 (n-1)/n x 32 x {self.rank} (a+b)/(a b) for a matrix a x b"
-            + ("; warm-up 2 (n-1)/n x 32" if self.warmup_steps else ""),
-            unbiased=False,
-            sums=True,
-            warm_up=self.warmup_steps > 0,
-        )
 
     @staticmethod
     def _bytes(

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Cost, Shard, Traits, option
+from reference_impls.algorithm import Cost, Shard, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import dithering
 from reference_impls.collectives import Exchange, Group
@@ -85,14 +85,6 @@ class QSGDMaxNorm(WithLocalOptimizer):
         mean = shard.scratch("gradient-mean", shard.d, torch.float32)
         dithering.decode(total, step, self._levels, n, mean)
         return mean
-
-    def traits(self) -> Traits:
-        up, down = f"{self.bits + 1}", f"log2(2 n {self._levels} + 1)"
-        bits = f"(n-1)/n x ({up} + {down})"
-        if self.form == "all-reduce":
-            bits = f"2 (n-1)/n x the least of 4, 8, 16, 32 that is {down}"
-        more = " + 2 (n-1)/n" if self.fine_bits else ""
-        return Traits(bits + more, unbiased=True, sums=self.form == "all-reduce")
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         d = wire.elements(shapes)

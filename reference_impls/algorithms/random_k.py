@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithm import Cost, Shard, Slot, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.selection import kept, largest
 from reference_impls.collectives import Exchange
@@ -76,9 +76,6 @@ class RandomKGradient(WithLocalOptimizer):
             places.append(largest(order[part], k) + part.start)
             scales.append(torch.full((k,), length / k, dtype=shard.grads.dtype, device=order.device))
         return torch.cat(places), torch.cat(scales)
-
-    def traits(self) -> Traits:
-        return Traits(bits=f"2 (n-1)/n x {32 * self.ratio:.4g}", unbiased=not self.error_feedback, sums=True)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         if n == 1:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import FOREVER, Algorithm, Clock, Cost, Shard, Slot, Traits, option, replicated
+from reference_impls.algorithm import FOREVER, Algorithm, Clock, Cost, Shard, Slot, option, replicated
 from reference_impls.collectives import Exchange
 from reference_impls.errors import UnsupportedError, nearest
 
@@ -124,9 +124,6 @@ class RootSGD(Algorithm):
             "burn-in": self.at_defaults(*when, burn_in=FOREVER),
             "step": self.at_defaults(*when, burn_in=1),
         }
-
-    def traits(self) -> Traits:
-        return Traits(bits="2 (n-1)/n x 32", unbiased=None, sums=True)
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         exact = wire.all_reduce(4 * wire.elements(shapes), n)

@@ -19,14 +19,12 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, option, per_rank
 from reference_impls.algorithms.distributed_lion import (
     Votes,
     average_of_signs,
-    average_traits,
     check_votes,
     majority_of_signs,
-    majority_traits,
 )
 from reference_impls.algorithms.lion_update import LocalClip, clip, step
 from reference_impls.collectives import Exchange, Group
@@ -70,9 +68,6 @@ class SignSGD(Votes, LocalClip, Algorithm):
         if self.vote == "average":
             return {"step": balance_bytes(d, n, self.transport)}
         return {"step": majority_bytes(d, n, self.transport)}
-
-    def traits(self) -> Traits:
-        return average_traits(self) if self.vote == "average" else majority_traits(self)
 
 
 @dataclass(frozen=True)

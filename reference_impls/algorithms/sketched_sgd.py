@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, option, per_rank
 from reference_impls.codecs.count_sketch import CountSketch
 from reference_impls.codecs.selection import kept, largest, magnitude
 from reference_impls.collectives import Exchange, Group
@@ -56,13 +56,6 @@ def sketch_of(size: SketchSize, sketched: int, seed: int = 0) -> CountSketch:
 def sketch_bytes(size: SketchSize, sketched: int) -> int:
     """Bytes of the table of the sketch of `sketched` coordinates."""
     return 4 * size.rows * sketch_of(size, sketched).columns if sketched else 0
-
-
-def sketch_traits(own: Algorithm, times: str) -> Traits:
-    """Of two rounds whose buffers each travel `times`."""
-    (payload,) = own.wire_bytes([(1 << 10, 1 << 10)], 2).values()  # of two workers: bytes of the buffers
-    bits = 8 * (payload[0] if isinstance(payload, tuple) else payload) / (1 << 20)
-    return Traits(bits=f"{times} x {bits:.4g}", unbiased=False, sums=True)
 
 
 @dataclass(frozen=True)
@@ -137,9 +130,6 @@ class SketchedSGD(SketchSize, Algorithm):
         """Values that the second round fetches."""
         return min(sketched, self.candidates * kept(self.ratio, sketched))
 
-    def traits(self) -> Traits:
-        return sketch_traits(self, "2 (n-1)/n")
-
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         dense = sum(prod(shape) for shape in shapes if self._whole(shape))
         sketched = wire.elements(shapes) - dense
@@ -191,9 +181,6 @@ class SketchedSGDTheory(SketchSize, Algorithm):
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         shard.params.sub_(reduced)
-
-    def traits(self) -> Traits:
-        return sketch_traits(self, "2 (n-1)/n")
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         d = wire.elements(shapes)

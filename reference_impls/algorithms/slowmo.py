@@ -25,7 +25,7 @@ from typing import Literal
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option, per_rank
 from reference_impls.algorithms.local_updates import TimedAsLocalSGD
 from reference_impls.algorithms.model_averaging import (
     average,
@@ -119,11 +119,3 @@ class SlowMo(TimedAsLocalSGD):
         pushed = 4.0 * wire.elements(shapes) if self.base != "local" and n > 1 else 0.0
         averaged = self.average_bytes(shapes, n)
         return {"local": pushed, "average": averaged if self.average else pushed}
-
-    def traits(self) -> Traits:
-        found = super().traits()
-        if self.base == "local":
-            return found
-        return Traits(
-            f"local: 32; average: {self.average_bits() if self.average else '32'}", None, found.sums
-        )

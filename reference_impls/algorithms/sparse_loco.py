@@ -48,19 +48,10 @@ class ChunkedMean:
 
     codec: ChunkTopK
     decay: float = 1.0
-    form: str = "gather"
 
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {"compression_error": per_rank()}
-
-    @property
-    def sums(self) -> bool:
-        return False
-
-    @property
-    def unbiased(self) -> bool:
-        return False
 
     def check(self, n: int) -> None:
         return None

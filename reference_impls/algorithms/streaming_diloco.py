@@ -25,7 +25,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Traits, option
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, option
 from reference_impls.algorithms.model_averaging import (
     ROUNDS,
     ModelAveraging,
@@ -153,10 +153,3 @@ class StreamingDiLoCo(ModelAveraging):
             **{kind: total[kind] / count[kind] if count[kind] else 0.0 for kind in total},
             "final": sum(sent),
         }
-
-    def traits(self) -> Traits:
-        return Traits(
-            f"local: 0; average: {self.average_bits()} / {self.fragments}; final: {self.average_bits()}",
-            None,
-            self.compression.sums,
-        )

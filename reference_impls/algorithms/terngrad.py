@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Cost, Shard, Traits, option
+from reference_impls.algorithm import Cost, Shard, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.sums import fixed_mean
 from reference_impls.collectives import Exchange, Group
@@ -34,12 +34,6 @@ from reference_impls.reducers.shared_scale import Scaling
 
 FORMS = ("two-phase", "all-reduce", "gather", "gather-base3")
 SCALES = ("tensor", "bucket")
-_BITS = {
-    "two-phase": "(n-1)/n x (2 + log2(2 n + 1))",
-    "all-reduce": "2 (n-1)/n x 4 (n to 7) or 8",
-    "gather": "(n-1) x 2",
-    "gather-base3": "(n-1) x 1.6",
-}
 
 
 @dataclass(frozen=True)
@@ -76,9 +70,6 @@ class TernGrad(WithLocalOptimizer):
         """Of a sum of n codes: what is needed, and for an all-reduce what can be had."""
         needed = n.bit_length() + 1
         return needed if self.form != "all-reduce" else 4 if needed <= 4 else 8
-
-    def traits(self) -> Traits:
-        return Traits(_BITS[self.form], unbiased=self.clip == 0, sums=self.form == "all-reduce")
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         shared = Scaling("linf", self.scale).bytes_sent([wire.elements([s]) for s in shapes], n)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Cost, Shard, Slot, Traits, option, per_rank
+from reference_impls.algorithm import Cost, Shard, Slot, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import lookup
 from reference_impls.codecs.hadamard import Chunks
@@ -62,15 +62,6 @@ class THC(WithLocalOptimizer):
                 error=shard.state["error"] if self.error_feedback else None,
             )
         )  # fmt: skip
-
-    def traits(self) -> Traits:
-        top = self.values().top
-        bits = f"(n-1)/n x ({self.bits} + ceil(log2({top} n + 1)))"
-        return Traits(
-            bits=bits if self.form == "two-phase" else "2 (n-1)/n x 8",
-            unbiased=False,
-            sums=True,
-        )
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         return {

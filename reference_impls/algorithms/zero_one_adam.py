@@ -39,7 +39,6 @@ from reference_impls.algorithm import (
     Cost,
     Shard,
     Slot,
-    Traits,
     option,
     per_rank,
     per_tensor,
@@ -55,7 +54,6 @@ from reference_impls.algorithms.compressed_momentum import (
     forget_errors,
     masked,
     moved,
-    one_bit_bits,
     one_bit_bytes,
     one_bit_mean,
     one_number,
@@ -215,15 +213,6 @@ class ZeroOneAdam(OneBitMean, Algorithm):
             clock.step = step
             kinds.add(self.plan(clock))
         return {kind: one for kind, one in found.items() if kind in kinds}
-
-    def traits(self) -> Traits:
-        one = one_bit_bits(self)
-        return Traits(
-            bits=f"variance 2 (n-1)/n x 32; gradient {one}; local 0; average {one}",
-            unbiased=None,
-            sums=self.compressor == "none",
-            warm_up=True,
-        )
 
     def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
         one = one_bit_bytes(self, shapes, n)

@@ -37,16 +37,10 @@ __all__ = ["COMPRESSIONS", "Compression", "compression"]
 
 
 class Compression(Protocol):
-    """A way to average. `slots`: state it keeps, which must be among the method's. `sums`: codes are added on the way."""
+    """A way to average. `slots`: state it keeps, which must be among the method's."""
 
     @property
     def slots(self) -> Mapping[str, Slot]: ...
-
-    @property
-    def sums(self) -> bool: ...
-
-    @property
-    def unbiased(self) -> bool: ...
 
     def check(self, n: int) -> None:
         """Raise `UnsupportedError` where n ranks cannot be served."""
@@ -67,14 +61,6 @@ class Plain:
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {}
-
-    @property
-    def sums(self) -> bool:
-        return True
-
-    @property
-    def unbiased(self) -> bool:
-        return not self.half
 
     def check(self, n: int) -> None:
         return None
@@ -98,14 +84,6 @@ class Integers:
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {}
-
-    @property
-    def sums(self) -> bool:
-        return True
-
-    @property
-    def unbiased(self) -> bool:
-        return True
 
     def check(self, n: int) -> None:
         dithering.levels(self.bits, n)
@@ -132,20 +110,8 @@ class Coded:
     feedback: bool = False
 
     @property
-    def form(self) -> str:
-        return "two-phase" if self.feedback else "gather"
-
-    @property
     def slots(self) -> Mapping[str, Slot]:
         return {"compression_error": per_rank(), "server_error": owned()} if self.feedback else {}
-
-    @property
-    def sums(self) -> bool:
-        return False
-
-    @property
-    def unbiased(self) -> bool:
-        return self.codec.unbiased
 
     def check(self, n: int) -> None:
         return None

@@ -93,7 +93,7 @@ def of_code(name: str) -> dict[str, Any]:
 
     Returns:
         `box`, paragraphs of what it computes; `differences` from the paper; `phases`, name and source of each; `options`, name,
-        default, what it may be and means; `bits`, by number of workers and kind of step; `formula`; `state`, bytes a parameter.
+        default, what it may be and means; `bits`, by number of workers and kind of step; `state`, bytes a parameter.
     """
     found: dict[str, Any] = disk_cached(["page of a method", name, 1], lambda: _of_code(name))
     return found
@@ -118,7 +118,6 @@ def _of_code(name: str) -> dict[str, Any]:
             str(n): {kind: list(c) if isinstance(c, tuple) else [c, c] for kind, c in sorted(costs.items())}
             for n, costs in known.bits.items()
         },
-        "formula": known.traits.bits if known.traits else "",
         "state": [
             known.state.replicated, known.state.per_rank, known.state.owned, known.state.local_optimizer,
         ],
