@@ -6,6 +6,7 @@
     from bandwise import ddp_hook, fsdp_hook    # inside torch's DistributedDataParallel, across the nodes of FSDP2
     from bandwise import fsdp_optimizer         # any method as the optimizer across the nodes of FSDP2
     from bandwise import TrainingLog            # bytes and losses in wandb, tensorboard, mlflow or a CSV file
+    from bandwise import load                   # a study's runs, curves, timings and verdicts as pandas tables
 
 The methods live in `reference_impls`; this is their public face. Importing it imports no torch.
 """
@@ -16,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bandwise.loading import load
     from bandwise.simulation import simulate
     from bandwise.training_log import TrainingLog
     from reference_impls import (
@@ -41,6 +43,7 @@ __all__ = [
     "fsdp_optimizer",
     "info",
     "list_algorithms",
+    "load",
     "simulate",
 ]
 
@@ -48,6 +51,7 @@ _HOMES = {
     "TrainingLog": "bandwise.training_log",
     "attach": "reference_impls.attached",
     "fsdp_optimizer": "reference_impls.sharded",
+    "load": "bandwise.loading",
     "simulate": "bandwise.simulation",
 }
 """Names that `reference_impls` does not answer itself -> module."""
