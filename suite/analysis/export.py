@@ -23,12 +23,12 @@ from suite.analysis.columns import (
     Table,
 )
 from suite.analysis.published import SESSION, source
-from suite.analysis.speed_columns import ARMS, BOUNDS, CASES, DIRECT, PROBE
+from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE
 from suite.analysis.tables import Row, Value, csv_text, read_table, table_path
 from suite.runs.sweep import UnknownSweepError, load_sweep, tables_of
 
 OF_SWEEP: Final = (SUMMARY, *(table for table in OF_STUDY if table is not SUMMARY), *SWEEP_OPTIONAL)
-OF_SESSION: Final = (ARMS, CASES, PROBE, DIRECT, BOUNDS, NET_ROUNDS, NET)
+OF_SESSION: Final = (ARMS, CASES, PROBE, DIRECT, NET_ROUNDS, NET)
 DIGITS: Final = 4
 """Significant digits of floats in LaTeX; CSV and Parquet have all that the table has."""
 _ESCAPES: Final = str.maketrans(

@@ -40,7 +40,7 @@ from suite.analysis.columns import (
     SWEEP_OPTIONAL,
     Table,
 )
-from suite.analysis.speed_columns import BOUNDS, SPEED_TABLES, session_facts_path
+from suite.analysis.speed_columns import SPEED_TABLES, session_facts_path
 from suite.analysis.tables import TABLES, Row, TableError, read_frame, read_table, table_path, write_table
 from suite.runs.files import TEMPORARY, RefusedError, dump, read, write_atomic
 from suite.runs.provenance import PUBLISHED
@@ -56,7 +56,7 @@ STUDY_FACTS: Final = "-study.json"
 FACTS: Final = "-facts.json"
 FACTS_SCHEMA: Final = 1
 """Version of the facts of studies and of sessions."""
-OF_SESSION: Final = (*SPEED_TABLES, BOUNDS, NET_ROUNDS, NET)
+OF_SESSION: Final = (*SPEED_TABLES, NET_ROUNDS, NET)
 TOGETHER: Final = MappingProxyType({"claims": ("claims.csv", "claims-parts.csv")})
 """Sets of several tables that belong to no study and no session."""
 Side = Literal["whole", "local", "published"]

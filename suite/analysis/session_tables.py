@@ -1,4 +1,4 @@
-"""From a session's record to its tables: cases, arms, probe, direct runs, bounds, and a small JSON file of facts.
+"""From a session's record to its tables: cases, arms, probe, direct runs, and a small JSON file of facts.
 
 The one place where the analysis of speed meets files, the planner and the registry. Everything is derived from the
 record of one session and from what the sweep asks for now; the same record gives the same bytes. A session that could
@@ -47,15 +47,11 @@ from suite.analysis.speed import (
     case_table,
     direct_runs,
     interval,
-    over_all,
     probe_table,
-    spread_columns,
-    spread_out,
 )
 from suite.analysis.speed import alike as composed_alike
 from suite.analysis.speed_columns import (
     ARMS,
-    BOUNDS,
     CASES,
     DIRECT,
     PROBE,
@@ -63,7 +59,7 @@ from suite.analysis.speed_columns import (
     session_table_path,
 )
 from suite.analysis.study import study_of
-from suite.analysis.tables import Row, checked, frame_of, write_table
+from suite.analysis.tables import Row, frame_of, write_table
 from suite.links.link import ALL_REDUCE_FP32, REAL
 from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.plan import Plan, make_plan
@@ -151,7 +147,7 @@ def write(
     tables, facts = derive(record, store, sweep, repeated)
     written = [
         write_table(session_table_path(results_root, table, name), table, tables[table.suffix])
-        for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS, NET_ROUNDS, NET)
+        for table in (CASES, ARMS, PROBE, DIRECT, NET_ROUNDS, NET)
         if table.suffix in tables
     ]
     path = session_facts_path(results_root, name)
@@ -178,7 +174,6 @@ def derive(
         ARMS.suffix: arms,
         PROBE.suffix: probe_table(record),
         DIRECT.suffix: direct,
-        BOUNDS.suffix: bound_table(record),
     }
     others, links = of_other_links(store.root, record) if repeated else ({}, [])
     for suffix, rows in others.items():
@@ -305,7 +300,7 @@ def of_other_links(
     facts, same = alike
     held = {link["label"] for link in record["links"]}
     rows: dict[str, pd.DataFrame] = {}
-    for table in (CASES, ARMS, PROBE, DIRECT, BOUNDS):
+    for table in (CASES, ARMS, PROBE, DIRECT):
         there = find_frame(results_root, table, f"{SESSION}{record['name']}", "published")
         if there is not None:
             there = there[~there["link"].isin(held)]
@@ -471,61 +466,6 @@ def _link_facts(record: Mapping[str, Any], link: Mapping[str, Any], cases: pd.Da
 
 def _most(blocks: list[Mapping[str, Any]], name: str) -> float | None:
     return max((block[name] for block in blocks if block.get(name) is not None), default=None)
-
-
-CODEC: Final = ["encode", "decode", "update"]
-COMPUTE: Final = "forward_backward"
-
-
-def bound_table(record: Mapping[str, Any]) -> pd.DataFrame:
-    """The table `bounds`: a row for every link that gave numbers and case that was timed on it."""
-    links = [LinkSamples(link, record["cases"]) for link in record["links"]]
-    cases = pd.DataFrame(record["cases"], columns=_CASE).set_index("case_id", drop=False)
-    found = [_bounds(samples, cases) for samples in links if samples.usable]
-    return pd.concat(found, ignore_index=True) if found else frame_of(BOUNDS, ())
-
-
-_CASE: Final = ["case_id", "label", "role", "algorithm", "kind", "wire_bytes"]
-
-
-def _bounds(samples: LinkSamples, cases: pd.DataFrame) -> pd.DataFrame:
-    link, steps, phases = samples.link, samples.per_step(), samples.phases()
-    fp32 = (link.get("best") or {}).get("fp32") or link["default"]
-    ddp, alone, rate = samples.step(fp32), samples.step(fp32, "null"), ring_rate(link)
-    over, limit = steps.div(ddp, axis="index"), (ddp / alone).dropna()
-    sends = cases.index[(cases["role"] == "method") & cases["wire_bytes"].notna() & (rate is not None)]
-    compute = (
-        phases.reindex(columns=[COMPUTE])[COMPUTE].unstack("case_id").reindex(columns=[fp32])[fp32].dropna()
-    )
-    codec = phases.reindex(columns=CODEC, fill_value=0.0).fillna(0.0).sum(axis="columns").unstack("case_id")
-    codec = codec.reindex(columns=sends)
-    wire_s = (
-        8
-        * cases["wire_bytes"].reindex(sends).astype("float64")
-        / samples.steps.reindex(sends)
-        / (rate or 1.0)
-    )
-    bound = codec + pd.DataFrame({case: compute.clip(lower=wire_s[case]) for case in sends})
-    ratio = steps.reindex(columns=sends) / bound
-    table = cases.assign(
-        link=samples.label,
-        case=cases["label"],
-        n=over.count(),
-        n_limit=len(limit),
-        n_bound=ratio.count().reindex(cases.index, fill_value=0),
-        compute_s=pd.Series(compute.median(), sends),
-        wire_s=wire_s.where(bound.notna().any()),
-        codec_s=codec.median(),
-        bound_s=bound.median(),
-        **{**spread_out("limit", interval(limit)), "limit": limit.median()},
-    ).join(
-        [
-            spread_columns("over_fp32", over, few=True),
-            spread_columns("limit_share", over_all(alone, steps), few=True),
-            spread_columns("bound_ratio", ratio, few=True),
-        ]
-    )
-    return checked(BOUNDS, table.loc[steps.notna().any(), list(BOUNDS.names)])
 
 
 def ring_bits(parameters: int, world_size: int) -> float:

@@ -196,49 +196,6 @@ DIRECT = Table(
     keys=3,
 )
 
-BOUNDS = Table(
-    "bounds",
-    (
-        *described(
-            "text",
-            link="the link's label: rate, delay",
-            case="what was timed: label, unique in the session",
-            case_id="hash of all that decides what is timed",
-            algorithm="registry name; for ddp fp32, bf16 or powersgd",
-            kind="the kind of step that counts",
-        ),
-        *described("int", n="rounds in which this case and the fastest fp32 DDP were undisturbed"),
-        *described(
-            "float",
-            over_fp32="seconds a step over those of the fastest fp32 DDP, paired by round, median",
-            over_fp32_low="95 % order-statistic interval of it; empty below six rounds",
-            over_fp32_high="its upper end",
-        ),
-        *described("int", n_limit="rounds that hold a block of that DDP without communication too"),
-        *described(
-            "float",
-            limit="that DDP's step over the same without communication: the most that speedup can be",
-            limit_low="95 % order-statistic interval of it",
-            limit_high="its upper end",
-            limit_share="speedup over that DDP as a share of the limit: its step without communication over this case's",
-            limit_share_low="95 % order-statistic interval of it",
-            limit_share_high="its upper end",
-        ),
-        *described("int", n_bound="rounds with serial blocks of both, from which the bound comes"),
-        *described(
-            "float",
-            compute_s="seconds a step in forward and backward of that DDP without communication, median",
-            wire_s="seconds a step that its bytes take at the rate of the probe's fp32 all-reduce",
-            codec_s="seconds a step in encode, decode and update, nothing overlapping, median",
-            bound_s="the larger of compute_s and wire_s, plus codec_s, median",
-            bound_ratio="seconds a step over bound_s, paired by round, median",
-            bound_ratio_low="95 % order-statistic interval of it; empty below six rounds",
-            bound_ratio_high="its upper end",
-        ),
-    ),
-    keys=3,
-)
-
 SPEED_TABLES = (CASES, ARMS, PROBE, DIRECT)
 
 

@@ -17,7 +17,6 @@ from suite.analysis.session_tables import collect_session
 from suite.analysis.speed import LinkSamples, case_table, interval, speedup
 from suite.analysis.speed_columns import (
     ARMS,
-    BOUNDS,
     CASES,
     DIRECT,
     PROBE,
@@ -165,7 +164,7 @@ def test_the_files_read_back(sweep, tmp_path):
     written = collect_session(tmp_path, "made-up")
     assert sorted(path.name for path in written) == sorted(
         [
-            *(f"session-made-up-{table.suffix}.csv" for table in (*SPEED_TABLES, BOUNDS)),
+            *(f"session-made-up-{table.suffix}.csv" for table in SPEED_TABLES),
             "session-made-up-facts.json",
         ]
     )
