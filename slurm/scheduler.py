@@ -105,7 +105,7 @@ def accounted(job_ids: Iterable[str]) -> list[Job]:
     if shutil.which("sacct") is None:
         return []
     arrays = ",".join(sorted({job_id.partition("_")[0] for job_id in job_ids}))
-    command = ("sacct", "--allocations", "--array", "--noheader", "--parsable2", f"--jobs={arrays}")
+    command = ("sacct", "--allocations", "--noheader", "--parsable2", f"--jobs={arrays}")
     try:
         listed = _ask(*command, "--format=JobID,JobName,State,Reason")
     except SlurmError:

@@ -61,4 +61,4 @@ def test_a_run_out_of_memory_is_told_when_the_controller_has_forgotten_its_job(
     assert study.states() == {"done": 1, "oom": 1}
     ((_, reason),) = study.failures().values()
     assert "ended as FAILED" in reason, "as sacct has it"
-    assert "xceeded job memory limit" in reason
+    assert "exceeded memory limit" in reason
