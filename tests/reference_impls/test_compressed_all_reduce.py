@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from reference_impls.codecs import signs
+from reference_impls.codecs.scaled_signs import ScaledSigns
 from reference_impls.collectives import AllToAll, Collective
+from reference_impls.reducers.coded_mean import two_phase_mean
 from reference_impls.reducers.compressed_all_reduce import (
     WIRE_VERSION,
     Norm,
@@ -230,3 +232,19 @@ def test_padding_that_takes_part_is_a_longer_vector_of_zeros(size: int, scale: S
                 if (r + 1) * last > d:
                     expected = longer.worker[rank][(r + 1) * last - 1]
                     torch.testing.assert_close(found[r], expected, rtol=0, atol=1e-5)
+
+
+def test_the_mean_of_scaled_signs_in_two_phases_is_this_one_with_a_scale_a_chunk() -> None:
+    """What `ef-sign-adam` sends by, the control for the frozen variance, is made of other parts."""
+    size, d = 4, 100
+    ours, theirs = Ranks(size, [d], "l2", "chunk"), Ranks(size, [d], "l2", "chunk")
+    for step in range(4):
+        u = inputs(size, d, step)
+        found, _ = run(
+            [
+                two_phase_mean(s, row.clone(), ScaledSigns("l2"), "m", worker_error=w, server_error=e)
+                for s, row, w, e in zip(theirs.shards, u, theirs.worker, theirs.server, strict=True)
+            ]
+        )
+        torch.testing.assert_close(found[0], ours.call(u), rtol=1e-6, atol=0)
+    torch.testing.assert_close(theirs.error, ours.error, rtol=0, atol=1e-4)

@@ -124,6 +124,24 @@ def test_codes_sum_to_the_same_bits_however_they_travel(n, bits, scaling):
     assert torch.equal(packed, mean(x, bits=bits, sparse=True, **scaling))
 
 
+@each("n", [1, 2, 3, 8])
+def test_the_sparse_branch_sends_as_much_as_the_fullest_rank_has(n):
+    d, bits = 300, 6
+    s = dithering.levels(bits, n)
+    x = torch.zeros(n, d)
+    for rank in range(n):  # multiples of the step: nothing is random
+        x[rank, : 5 + 3 * rank] = torch.arange(1, 6 + 3 * rank) % s + 1.0
+    x[0, 0] = s
+    most = 5 + 3 * (n - 1)
+    entries = math.ceil(9 * most / 8) + math.ceil((2 * s).bit_length() * most / 8)
+    cluster = averages.stepped("global-qsgd", x, bits=bits, sparse=True)
+    for rank in range(n):
+        found = averages.sent(cluster, rank)
+        assert found["codes-count"] == (1, 4, 2 * (n - 1) * 4 / n)
+        assert found["codes"] == (1, entries, (n - 1) * entries)
+    assert torch.allclose(mean(x, bits=bits, sparse=True), x.mean(0), rtol=1e-6)
+
+
 @each("bits", range(2, 17))
 def test_levels_are_the_most_that_the_bits_hold(bits):
     """A sum of n codes of s levels needs 1 + ceil(log2(n s + 1)) bits: s is the last that needs no more than b."""

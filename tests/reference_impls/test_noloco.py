@@ -11,7 +11,10 @@ from reference_impls.algorithm import Clock
 from reference_impls.collectives import Group
 from tests.reference_impls.local_training import (
     RATE,
+    advance,
+    cluster,
     equal_on_all_ranks,
+    gradient,
     point,
     start,
     trained,
@@ -60,6 +63,30 @@ def test_two_workers_are_diloco_with_heavy_ball_to_the_last_bits() -> None:
     )
     assert equal_on_all_ranks(ours)
     torch.testing.assert_close(point(ours), point(other), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [4, 5])
+def test_rounds_written_out(n: int) -> None:
+    """m <- b m + a mean_pair(x - A) + a (mean_pair(A) - A); A <- A + m, by the method's own pairs; alone: a pair of one."""
+    a, b, period = 0.7, 0.5, 3
+    ours = cluster("noloco-sgd", n, period=period, outer_lr=a, outer_momentum=b, seed=4)
+    x, anchors = ([start() for _ in range(n)] for _ in range(2))
+    m = [torch.zeros_like(start()) for _ in range(n)]
+    for step in range(12):
+        x = [own - RATE * gradient(own, step, rank) for rank, own in enumerate(x)]
+        if step % period == period - 1:
+            worlds = [Group("world", rank, n) for rank in range(n)]
+            pairs = [ours.method.algorithm.partner(Clock(world, seed=4, step=step)) for world in worlds]
+            for rank, partner in enumerate(pairs):
+                other = rank if partner is None else partner
+                progress = (x[rank] - anchors[rank] + x[other] - anchors[other]) / 2
+                pull = (anchors[rank] + anchors[other]) / 2 - anchors[rank]
+                m[rank] = b * m[rank] + a * progress + a * pull
+            anchors = [anchor + own for anchor, own in zip(anchors, m, strict=True)]
+            x = [anchor.clone() for anchor in anchors]
+        advance(ours, step, step + 1)
+        for rank in range(n):
+            torch.testing.assert_close(point(ours, rank), x[rank], rtol=0, atol=1e-12)
 
 
 def test_buckets_meet_the_same_partner() -> None:
