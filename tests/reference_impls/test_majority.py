@@ -123,6 +123,17 @@ def test_those_who_abstain_count_for_neither(transport: str, size: int) -> None:
     assert torch.equal(lead(u, transport, abstaining=True)[0][0], total)
 
 
+@each("transport", VOTED)
+@each("bad", [math.nan, math.inf])
+def test_no_transport_loses_what_is_not_finite(transport: str, bad: float) -> None:
+    for size in (1, 2, 3, 7):
+        for d in (7, 8, 67):
+            u = updates(size, d)
+            u[size - 1, d // 2] = bad
+            for found in (*voted(u, transport, True), *lead(u, transport)[0]):
+                assert torch.isnan(found).all()
+
+
 @each(("transport", "largest"), [("int8-sum", 127)])
 def test_sums_hold_the_votes_of_as_many_ranks_as_said_and_refuse_more(transport: str, largest: int) -> None:
     for sign in (1.0, -1.0):
