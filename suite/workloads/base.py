@@ -67,6 +67,13 @@ class Workload(ABC):
         """Whether higher or lower is better: of the metric its own, of the losses and the sharpness beside it "lower"."""
         return self.direction if score == self.metric else "lower"
 
+    def demand(self, option: str, holds: bool, wanted: str) -> None:
+        """Raise WorkloadOptionError unless an option holds what is wanted."""
+        if not holds:
+            raise WorkloadOptionError(
+                f'option "{option}" of workload {self.name} must be {wanted}, got {getattr(self, option)!r}'
+            )
+
     @abstractmethod
     def build(self) -> nn.Module:
         """The model, with unfilled parameters on the "meta" device.

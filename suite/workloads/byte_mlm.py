@@ -21,9 +21,8 @@ from torch import Tensor, nn
 
 from suite.workloads.base import Task, Workload, predict, told
 from suite.workloads.code_corpus import load_corpus
-from suite.workloads.code_gpt import VOCABULARY, split_by_package
+from suite.workloads.code_gpt import VOCABULARY, Block, split_by_package
 from suite.workloads.sampling import Indices, ShardSampler, Stream, evenly, generator, iid_shards, places
-from suite.workloads.transformer import Block
 
 CONTEXT, MASKED = 64, 10
 MASK = VOCABULARY

@@ -5,11 +5,15 @@ biases, the output layer has its own weights (it does not share the table of byt
 
 The text is cut into windows of 128 bytes, and these into sixteen folds; a seed trains and is judged on its own fold, so that
 the first twelve scored seeds share no window, nor do the first four that are never scored.
+
+Attention is written out as two products and a softmax: torch's fused kernel has no batching rule on CPU, so that
+`torch.func.vmap` would loop over the rows, and one definition serves simulated and real workers alike.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -18,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.workloads.base import Task, Workload, WorkloadOptionError, predict, told
+from suite.workloads.base import Task, Workload, predict, told
 from suite.workloads.code_corpus import Corpus, load_corpus
 from suite.workloads.sampling import (
     Indices,
@@ -29,7 +33,6 @@ from suite.workloads.sampling import (
     iid_shards,
     in_fold,
 )
-from suite.workloads.transformer import Block
 
 CONTEXT = 128
 VOCABULARY = 256
@@ -47,6 +50,47 @@ SIZES = {"0.14m": (2, 64), "0.9m": (4, 128), "3.3m": (4, 256), "20m": (4, 640)}
 """Layers and width. Every head is 32 wide."""
 _HEAD = 32
 _CHUNK = 32
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention on [..., tokens, width]; `causal` hides later tokens."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.qkv = nn.Linear(width, 3 * width, device="meta")
+        self.out = nn.Linear(width, width, device="meta")
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            part.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for part in self.qkv(x).chunk(3, dim=-1)
+        )
+        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+        if self.causal:
+            tokens = x.shape[-2]
+            later = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).triu(1)
+            scores = scores.masked_fill(later, -math.inf)
+        mixed = scores.softmax(dim=-1) @ value
+        result: Tensor = self.out(mixed.transpose(-3, -2).flatten(-2))
+        return result
+
+
+class Block(nn.Module):
+    """A pre-norm layer: attention and a two-layer GELU network, each after a LayerNorm and added to its input."""
+
+    def __init__(self, width: int, heads: int, hidden: int, causal: bool = False) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, device="meta")
+        self.attention = Attention(width, heads, causal)
+        self.norm2 = nn.LayerNorm(width, device="meta")
+        self.expand = nn.Linear(width, hidden, device="meta")
+        self.contract = nn.Linear(hidden, width, device="meta")
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        hidden = F.gelu(self.expand(self.norm2(x)), approximate="tanh")
+        result: Tensor = x + self.contract(hidden)
+        return result
 
 
 class GPT(nn.Module):
@@ -93,10 +137,7 @@ class CodeGPT(Workload):
     )
 
     def __post_init__(self) -> None:
-        if self.size not in SIZES:
-            raise WorkloadOptionError(
-                f'option "size" of workload {self.name} must be one of {", ".join(SIZES)}, got "{self.size}"'
-            )
+        self.demand("size", self.size in SIZES, f"one of {', '.join(SIZES)}")
 
     def build(self) -> nn.Module:
         return GPT(*SIZES[self.size])

@@ -33,7 +33,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from suite.workloads.base import DataError, WorkloadOptionError, skeleton
+from suite.workloads.base import DataError, skeleton
 from suite.workloads.sampling import Stream, generator
 from suite.workloads.user_data import DataWorkload, RankedTask
 
@@ -388,13 +388,6 @@ class ModelWorkload(DataWorkload):
         self.demand("accumulate", self.accumulate >= 1, "at least 1")
         no = self.checkpointing and self.architecture.family == "ResNet"
         self.demand("checkpointing", not no, "false: transformers has none for a ResNet")
-
-    def demand(self, option: str, holds: bool, wanted: str) -> None:
-        """Raise WorkloadOptionError unless an option holds what is wanted."""
-        if not holds:
-            raise WorkloadOptionError(
-                f'option "{option}" of workload {self.name} must be {wanted}, got {getattr(self, option)!r}'
-            )
 
     @abstractmethod
     def example(self, batch_size: int) -> tuple[Tensor, ...]:

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from suite.workloads.base import Task, Workload, WorkloadOptionError
+from suite.workloads.base import Task, Workload
 from suite.workloads.sampling import Stream, generator
 
 Vector = npt.NDArray[np.float32]
@@ -84,10 +84,7 @@ class Quadratic(Workload):
             ("sigma", self.sigma, 0.0),
             ("heterogeneity", self.heterogeneity, 0.0),
         ):
-            if not (math.isfinite(value) and value >= least):
-                raise WorkloadOptionError(
-                    f'option "{key}" of workload {self.name} must be >= {least}, got {value}'
-                )
+            self.demand(key, math.isfinite(value) and value >= least, f">= {least}")
 
     def build(self) -> nn.Module:
         return QuadraticModel(self.dim, self.condition)
