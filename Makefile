@@ -6,6 +6,8 @@
 #   make test-floor frontends, codecs, compiled code and its kernels for GPUs on the oldest torch of pyproject.toml, in .venv-floor;
 #                   TORCH=2.12.0 or TORCH=newest: on that one
 #   make audit      every interval of the published tables once more, by code of its own (tests/audit)
+#   make gpu        on a machine with a GPU: how fast every codec is there, beside a copy, and whether its bits are the CPU's;
+#                   results/gpu/codecs.csv, resumed where it stopped
 #   make docs       pages of methods, verbs and keys and what `advise` knows, from declarations and published tables; then all
 #                   documents as a site, results/docs/index.html
 #   make lint       formatting, ruff, mypy
@@ -31,7 +33,7 @@ FLOOR := .venv-floor
 FLOOR_PACKAGES := numpy|pandas|scipy|pytest|pytest-benchmark|pytest-timeout|pytest-xdist
 FLOOR_TESTS := $(addprefix tests/reference_impls/,test_attach.py test_checkpoints.py test_ddp_hook.py test_entrances.py \
 	test_fsdp_hook.py test_gloo.py test_gpu_code.py test_hooks_nonfinite.py test_like_ddp.py test_names.py test_optimizer.py \
-	test_programs.py test_sharded.py test_skipped_steps.py codecs)
+	test_programs.py test_sharded.py test_skipped_steps.py codecs kernels)
 SYSTEM_PACKAGES := slurm-wlm munge slurmdbd mariadb-server-core iproute2 chromium g++ python3-dev
 
 # Where this is set, every process of the tests would compile the sources, and pytest its assertions, anew: a third of its start.
@@ -41,7 +43,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DELETE_ON_ERROR:
-.PHONY: bench test test-system test-touched test-ci test-full test-floor audit docs lint system setup system-for-ci
+.PHONY: bench gpu test test-system test-touched test-ci test-full test-floor audit docs lint system setup system-for-ci
 
 bench: setup
 	$(VENV)/bin/bandwise sweep $(BENCH)
@@ -90,6 +92,9 @@ docs: setup
 	$(VENV)/bin/python -m docs.make
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
 	@echo "results/docs/index.html"
+
+gpu: setup
+	$(VENV)/bin/python -m suite.gpu.codecs
 
 lint: setup
 	$(VENV)/bin/ruff format --check .
