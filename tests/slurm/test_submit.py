@@ -131,8 +131,8 @@ def written(folder: Path, profile: Profile = PROFILE, members: int = 40, tasks: 
 def test_jobs_know_the_plugins_of_their_submission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PLUGINS, raising=False)
     assert PLUGINS not in written(tmp_path)
-    monkeypatch.setenv(PLUGINS, "/my/one more.py")
-    assert f"export {PLUGINS}='/my/one more.py'" in written(tmp_path).splitlines()
+    monkeypatch.setenv(PLUGINS, "/data/one more.py")
+    assert f"export {PLUGINS}='/data/one more.py'" in written(tmp_path).splitlines()
 
 
 def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:
