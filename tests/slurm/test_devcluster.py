@@ -16,7 +16,6 @@ from suite.links.process import Process, children
 from tests.slurm.devcluster import DevClusterError, Node, cluster, down, status, up
 from tests.slurm.devcluster import config as devcluster_config
 from tests.slurm.devcluster.cluster import free_ports
-from tests.slurm.devcluster.config import ClusterConfig, Layout, SettingsError, daemons, slurm_conf
 from tests.support import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,87 +31,6 @@ def descendants(pid: int) -> Iterator[Process]:
 def nodes(state_dir: Path) -> dict[str, str]:
     """Slurm's word on each node."""
     return {worker["node"]: worker["slurm"] for worker in status(state_dir)["workers"]}
-
-
-def config(nodes: int = 2) -> ClusterConfig:
-    return ClusterConfig(
-        nodes=tuple(Node(f"node-{i}", 7000 + i) for i in range(nodes)),
-        controller=Node("controller", 6999),
-        hostname="host",
-        user="me",
-    )
-
-
-def test_the_configuration_has_every_node_and_limit() -> None:
-    layout = Layout(Path("/tmp/c"))
-    lines = slurm_conf(
-        replace(config(3), max_array_size=5, extra_lines=("Licenses=a:1",)), layout
-    ).splitlines()
-    nodes = [dict(item.split("=") for item in line.split()) for line in lines if line.startswith("NodeName")]
-    assert [(node["NodeName"], node["Port"]) for node in nodes] == [
-        ("node-0", "7000"),
-        ("node-1", "7001"),
-        ("node-2", "7002"),
-    ]
-    assert "MaxArraySize=5" in lines
-    assert "AccountingStorageType=accounting_storage/none" in lines
-    assert lines[-1] == "Licenses=a:1"
-    paths = [line for line in lines if "/" in line.partition("=")[2] and "/tmp/c" not in line]
-    assert not [line for line in paths if line.partition("=")[2].startswith(("/etc", "/var", "/run"))]
-
-
-def test_a_node_is_started_behind_its_prefix() -> None:
-    placed = Node("far", 7000, address="10.0.0.2", prefix=("nsenter", "--net=/run/netns/far"))
-    settings = replace(config(), nodes=(placed,))
-    programs = {name: f"/bin/{name}" for name in ("munged", "slurmctld", "slurmd")}
-    *_, slurmd = daemons(settings, Layout(Path("/tmp/c")), programs)
-    assert slurmd.argv[:4] == ("nsenter", "--net=/run/netns/far", "/bin/slurmd", "-N")
-    assert "NodeAddr=10.0.0.2" in slurm_conf(settings, Layout(Path("/tmp/c")))
-
-
-def test_a_folder_too_deep_for_sockets_is_refused() -> None:
-    with pytest.raises(SettingsError, match="choose a shorter folder"):
-        Layout(Path("/tmp") / ("deep" * 20)).check(["node-0"])
-
-
-def test_settings_that_do_not_go_together_are_refused() -> None:
-    with pytest.raises(SettingsError, match="needs accounting"):
-        replace(config(), preempt="qos")
-    with pytest.raises(SettingsError, match="choose 5 or more"):
-        replace(config(), cred_expire_s=4)
-
-
-def test_a_database_is_reached_by_its_socket_alone() -> None:
-    settings = replace(config(), accounting=Node("accounting", 6998), preempt="qos")
-    layout = Layout(Path("/tmp/c"))
-    text = slurm_conf(settings, layout)
-    assert "PreemptType=preempt/qos" in text
-    assert "AccountingStoragePort=6998" in text
-    every = (
-        "munged",
-        "slurmctld",
-        "slurmd",
-        "slurmdbd",
-        "mariadbd",
-        "sacctmgr",
-        *devcluster_config.SYSTEM_TABLES,
-    )
-    started = daemons(settings, layout, {name: f"/bin/{name}" for name in every})
-    names = [daemon.name for daemon in started]
-    assert names == [
-        "munged",
-        "system-tables",
-        "mariadbd",
-        "slurmdbd",
-        "accounts",
-        "slurmctld",
-        "node-0",
-        "node-1",
-    ]
-    assert [daemon.name for daemon in started if daemon.once] == ["system-tables", "accounts"]
-    database = started[names.index("mariadbd")]
-    assert "--skip-networking" in database.argv
-    assert f"--socket={database.ready}" in database.argv
 
 
 def test_a_process_is_not_taken_for_another_with_its_pid() -> None:

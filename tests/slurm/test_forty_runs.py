@@ -20,7 +20,7 @@ from tests.slurm.survival_support import Study, found_by_clients, lasting, ranks
 from tests.slurm.test_linked_cluster import NODE_LOST_LIMIT_S, require_links
 from tests.support import ROOT, eventually
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_forty_runs_survive_a_killed_submitter_a_killed_task_and_a_lost_node(
     slurm.kill_node(node)
     say(f"{node} lost; runs: {study.states()}")
 
-    study.drained(240 + NODE_LOST_LIMIT_S)
+    study.drained(420 + NODE_LOST_LIMIT_S)
     found = study.states()
     say(
         f"queue empty; runs: {found}; ends: {Counter(reason.partition(';')[0] for _, reason in study.failures().values())}"
