@@ -43,6 +43,13 @@ def test_release_frees_what_is_idle_alone() -> None:
     del held
 
 
+def test_sizes_that_never_come_back_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buffers, "_PATIENCE", 10)
+    for i in range(200):
+        buffers.empty((1 << 16) + (i << 14), torch.uint8)
+    assert buffers.held_bytes() < 12 * ((1 << 16) + (200 << 14)) * 9 // 8
+
+
 def test_threads_never_get_the_same_memory() -> None:
     wrong = []
 

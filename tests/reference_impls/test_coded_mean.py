@@ -8,8 +8,10 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster
 from reference_impls.codecs.codec import PerTensor
+from reference_impls.codecs.natural import Natural
 from reference_impls.codecs.scaled_signs import ScaledSigns
 from reference_impls.randomness import Key
+from reference_impls.reducers.coded_mean import _encoded
 from tests.support import each
 
 KEY = Key.of(seed=1, step=2, stage="test", rank=0)
@@ -126,3 +128,13 @@ def test_the_norm_is_kept_whatever_its_size_is(size: float) -> None:
     ScaledSigns("l2").decode(wire, out)
     found, expected = out.double().norm(dim=1), x.double().norm(dim=1)
     torch.testing.assert_close(found, expected, rtol=1e-6 if size > 1e-40 else 1e-2, atol=0)
+
+
+def test_pieces_draw_at_their_places_in_the_stream() -> None:
+    x, codec = torch.full((70,), 0.7), Natural()
+    rows = _encoded(x, codec, 3, 32, KEY)
+    for place, part in enumerate(x.split(32)):
+        alone = torch.zeros(codec.wire_bytes(part.numel()), dtype=torch.uint8)
+        codec.encode(part, KEY.at(32 * place), alone)
+        assert torch.equal(rows[place, : alone.numel()], alone)
+    assert not torch.equal(rows[0], rows[1])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from reference_impls import compilation, programs
-from reference_impls.compilation import Compiled, PathRecord
+from reference_impls.compilation import Compiled, CompiledTiles, PathRecord
 from reference_impls.randomness import Key
 from tests.support import require_compiler
 
@@ -65,6 +65,28 @@ def test_one_program_for_all_sizes_numbers_and_places():
     assert not compilation.failures().get(function.name)
 
 
+@pytest.mark.full
+def test_rows_of_a_matrix_far_apart_are_one_more():
+    function = of_package(shifted)
+    for rows, columns in ((4, 70_000), (3, 80_001)):
+        x = torch.randn(rows, columns)
+        for part in (x, x[:, 5:], x[:, :-9]):
+            out = torch.empty(part.shape)
+            function(part, True, out)
+            assert torch.equal(out, part + 1)
+    assert made(function) == 2  # rows that follow one another, and rows that do not
+
+
+@pytest.mark.full
+def test_flags_have_programs_of_their_own():
+    function = of_package(shifted)
+    x, out = torch.randn(100), torch.empty(100)
+    for up in (True, False, True):
+        function(x, up, out)
+        assert torch.equal(out, x + 1 if up else x - 1)
+    assert made(function) == 2
+
+
 def test_one_piece_of_memory_as_two_arguments():
     function = of_package(shifted)
     x = torch.arange(100.0)
@@ -72,6 +94,22 @@ def test_one_piece_of_memory_as_two_arguments():
     function(x, True, x)
     function(x[:], True, x[:])
     assert torch.equal(x, torch.arange(100.0) + 2)
+    assert made(function) == 2
+
+
+@pytest.mark.full
+def test_rows_of_a_fixed_shape():
+    def tiles(x, out):
+        out.copy_(x + 1)
+
+    function = CompiledTiles(tiles, threshold=8, record=PathRecord())
+    for rows in (3, 5, 70):
+        x = torch.randn(rows, 4, 8)
+        out = torch.empty_like(x)
+        function(x, out)
+        assert torch.equal(out, x + 1)
+    assert made(function) == 1
+    function(torch.randn(3, 4, 4), torch.empty(3, 4, 4))
     assert made(function) == 2
 
 
@@ -101,12 +139,34 @@ def test_a_broken_file_is_compiled_anew(tmp_path):
     assert torch.equal(out, x + 1)
 
 
+def test_its_name_stands_for_the_sources(monkeypatch, tmp_path):
+    x, out = torch.randn(100), torch.empty(100)
+    of_package(shifted)(x, True, out)
+    monkeypatch.setattr(programs, "_sources", lambda: "other sources")
+    of_package(shifted)(x, True, out)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_functions_from_elsewhere_are_not_kept(tmp_path):
     def tripled(x):
         return x * 3
 
     Compiled(tripled, threshold=8, record=PathRecord())(torch.ones(8))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_holds_the_lock_for_ever_is_told(monkeypatch):
+    def locked(*args, **kwargs):
+        raise TimeoutError("The file lock 'x.lock' could not be acquired.")
+
+    record = PathRecord()
+    function = Compiled(shifted, threshold=8, record=record)
+    monkeypatch.setattr("torch._dynamo.aot_compile.aot_compile_fullgraph", locked)
+    warning = r"another process has been compiling.*x\.lock.*if it is stopped, end it"
+    out = torch.empty(100)
+    with pytest.warns(RuntimeWarning, match=warning):
+        function(torch.zeros(100), True, out)
+    assert torch.equal(out, torch.ones(100))
 
 
 BROKEN = """

@@ -251,6 +251,22 @@ def test_training_goes_on_after_a_silent_block_that_broke_off(row: Row, ending: 
 
 
 @pytest.mark.usefixtures("one_rank")
+def test_learning_rates_and_what_was_observed_are_as_before() -> None:
+    model, optimizer = _started(SOME[0])
+    optimizer.observe(loss=1.0)
+    before = [dict(group, params=None) for group in optimizer.param_groups]
+    with optimizer.without_communication():
+        optimizer.observe(loss=9.0)
+        _train(model, optimizer, 0, 2, 4)
+        assert optimizer.param_groups[0]["lr"] != before[0]["lr"]
+    assert [dict(group, params=None) for group in optimizer.param_groups] == before
+    assert optimizer._worker.clock.observed["loss"] == 1.0
+    assert (
+        optimizer.param_groups is optimizer._worker.optimizer.param_groups
+    )  # schedulers still reach the method
+
+
+@pytest.mark.usefixtures("one_rank")
 @some_rows
 def test_a_traced_block_that_broke_off_measures_no_longer(row: Row) -> None:
     model, optimizer = _started(row)

@@ -305,3 +305,61 @@ def test_a_gpu_without_what_keeps_the_codes_runs_eagerly(monkeypatch):
     with pytest.warns(RuntimeWarning, match=reason):
         assert function(torch.ones(8, device="meta")).device.type == "meta"
     assert record.paths() == {"test_compiled.double": {"eager": 1}}
+
+
+@pytest.mark.usefixtures("compiler")
+@torch._dynamo.config.patch(recompile_limit=2)
+@pytest.mark.full
+def test_many_variants_are_all_compiled():
+    """Of dtypes and numbers of dimensions, more than the compiler takes of one function."""
+    record = PathRecord()
+    function = Compiled(double, threshold=8, record=record)
+    for dtype in (torch.float32, torch.float64, torch.int32):
+        for shape in ((8,), (4, 2), (2, 2, 2)):
+            assert torch.equal(function(torch.ones(shape, dtype=dtype)), torch.full(shape, 2, dtype=dtype))
+    assert record.paths() == {"test_compiled.double": {"compiled": 9}}
+    assert record.failures() == {}
+
+
+@pytest.mark.usefixtures("compiler")
+@torch._dynamo.config.patch(recompile_limit=2)
+def test_a_variant_too_many_runs_eagerly():
+    """Here by a text: each is compiled by itself."""
+
+    def multiplied(x, how):
+        return x * 2 if how == "double" else x * len(how)
+
+    record = PathRecord()
+    function = Compiled(multiplied, threshold=8, record=record)
+    hows = ("double", "a", "bb", "ccc", "dddd")
+    with pytest.warns(RuntimeWarning, match="could not be compiled and runs eagerly"):
+        found = [float(function(torch.ones(8), how)[7]) for how in hows]
+    assert found == [2, 1, 2, 3, 4]
+    assert record.paths() == {"test_compiled.multiplied": {"compiled": 2, "eager": 3}}
+
+
+@pytest.mark.usefixtures("compiler")
+def test_a_mistake_of_the_caller_stays_an_error():
+    def add(x, y):
+        return x + y
+
+    function = Compiled(add, threshold=8, record=PathRecord())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(RuntimeError, match="size"):
+            function(torch.ones(8), torch.ones(9))
+
+
+@pytest.mark.usefixtures("compiler")
+@pytest.mark.full
+def test_streams_are_the_same_bits_compiled(monkeypatch):
+    compilation.reset_paths()
+    keys = [
+        Key.of(seed=1, step=2, stage="stream", rank=0, start=start) for start in (0, 2**31 - 5, 2**32 - 5)
+    ]
+    fast = [(key.bits(D), key.uniform(D)) for key in keys]
+    assert {"compiled"} == {path for calls in compilation.paths().values() for path in calls}
+    monkeypatch.setenv("BANDWISE_COMPILE", "0")
+    for key, (bits, uniform) in zip(keys, fast, strict=True):
+        assert torch.equal(key.bits(D), bits)
+        assert torch.equal(key.uniform(D), uniform)

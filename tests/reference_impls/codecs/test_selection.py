@@ -13,6 +13,7 @@ from torch import Tensor
 from reference_impls import buffers
 from reference_impls.codecs import candidates, selection
 from reference_impls.codecs.selection import kept, largest, largest_magnitudes, magnitude
+from tests.support import each
 
 
 def by_definition(order: Tensor, k: int) -> Tensor:
@@ -109,6 +110,20 @@ def _random_shape_share_and_ties(seed: int) -> None:
     span = int(torch.randint(1, 30, (), generator=draw))
     order = torch.randint(-(1 << span), 1 << span, (rows, d), generator=draw, dtype=torch.int32)
     assert torch.equal(largest(order, k), by_definition(order, k))
+
+
+def test_the_extremes_of_integers_are_integers_like_any_other() -> None:
+    order = torch.zeros(2, 40_000, dtype=torch.int32)
+    order[0, ::7], order[1, ::5] = -(1 << 31), (1 << 31) - 1
+    for k in (1, 100, 400, 2000, 10_000, 39_999):
+        assert torch.equal(largest(order, k), by_definition(order, k))
+
+
+@each("step", [1, 2])
+def test_what_lies_apart_in_memory_is_selected_as_a_copy_is(step: int) -> None:
+    x = normal(4, 80_000)[:, 1:70_001:step]
+    assert torch.equal(largest_magnitudes(x, 300), by_definition(magnitude(x), 300))
+    assert torch.equal(largest_magnitudes(x.T, 2), by_definition(magnitude(x.T), 2))
 
 
 @pytest.mark.compiled
