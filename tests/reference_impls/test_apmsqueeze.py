@@ -432,3 +432,14 @@ def test_rates_are_those_of_each_group() -> None:
     torch.testing.assert_close(momenta[:D], momenta[D:], rtol=0, atol=1e-12)
     moves = torch.cat([s.params for s in shards[1]]) - start().repeat(2)
     torch.testing.assert_close(moves[:D], 5 * moves[D:], rtol=0, atol=1e-12)
+
+
+def test_a_round_with_a_rate_of_zero_moves_nothing_and_stays_finite() -> None:
+    own = zero_one(3, variance_steps=3, first_round=2, longest_round=2, local_growth_steps=1, **EXACT)
+    zero_one_advance(own, 0, 3)
+    x = own.parameters(0)[0].clone()
+    zero_one_advance(own, 3, 5, lambda step: 0.0)
+    assert torch.equal(own.parameters(1)[0], x)
+    assert all(bool(torch.isfinite(own.state(r, "momentum")[0]).all()) for r in range(3))
+    zero_one_advance(own, 5, 9)
+    assert torch.isfinite(own.parameters(0)[0]).all()

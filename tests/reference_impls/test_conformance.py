@@ -30,6 +30,10 @@ def _expected(row: Row) -> dict[str, Any]:
         expected["replicas are equal"] = None
     if create(row.algorithm, **row.options).algorithm.plans_from_data:
         expected["what is asked does not depend on data"] = None
+    if (
+        row.options.get("inner_state") == "average"
+    ):  # of a parameter that nobody uses there is none; `wire_bytes` counts it
+        expected["bytes are as declared"] = False
     return expected
 
 
