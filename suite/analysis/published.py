@@ -163,11 +163,6 @@ def _names(results_root: Path | str, pattern: str, end: str) -> list[str]:
     )
 
 
-def labels(results_root: Path | str) -> list[str]:
-    """Under which a study stands published by itself, as it was on one day."""
-    return sorted(path.parent.name for path in published_root(results_root).glob(f"*/{TABLES}"))
-
-
 def files_of(root: Path, name: str) -> list[str]:
     """The files of a set that a results folder has, below its `tables/`."""
     if name.startswith(SESSION):
