@@ -154,7 +154,7 @@ class BlockCodec(ABC):
         elif found is None:
             found = self.measure(x, message.block(numel))
         words = key.words.to(x.device)
-        numbers = found.flatten(-2) if message.numbers else x
+        numbers = found.flatten(-2).contiguous() if message.numbers else x  # of one block it is a view
         body = wire[..., : message.code_bytes(numel)]
         tiles.encode(x, formula, message.bits, message.size, numbers, words, body, measure=measures)
         message.write(found, wire)

@@ -12,6 +12,7 @@ import sys
 import traceback
 
 import torch
+from triton.runtime import interpreter
 
 from reference_impls import compilation
 from reference_impls.codecs import (
@@ -229,7 +230,19 @@ def sketches(device):
 CHECKS = (one_bit, levels, integers, shared_scales, tables, rotations, largest, sketches)
 
 
+def scalars_are_numbers() -> None:
+    """Triton 3.6's interpreter makes numbers of arrays of one element as NumPy before 2.4 did."""
+    patch = interpreter._patch_lang_tensor
+
+    def patched(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patched
+
+
 def main() -> int:
+    scalars_are_numbers()
     device = torch.device(sys.argv[1] if len(sys.argv) > 1 else "cpu")
     failed = 0
     for check in CHECKS:
