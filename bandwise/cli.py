@@ -20,8 +20,6 @@ from bandwise.options import OptionError, extra_needed, require_checkout
 from bandwise.verbs import GROUPS, VERBS, load
 
 USAGE, FAILURE, INTERRUPTED = 2, 3, 130
-BRIEF = frozenset({"plan", "status"})
-"""Verbs that answer and end: without the collector of cycles, importing torch and reading files takes a fifth less."""
 HELP_WIDTH = 80
 OUR_PACKAGES = frozenset({"bandwise", "report", "slurm", "suite", "reference_impls"})
 
@@ -32,8 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # what its encoding lacks is shown as ?, and ends nothing
     args = parser().parse_args(arguments)
     collects = gc.isenabled()
-    if args.verb.NAME in BRIEF:
-        gc.disable()
+    if getattr(args, "dry_run", False) or (args.verb.NAME == "status" and not args.follow):
+        gc.disable()  # what answers and ends: importing torch and reading files takes a fifth less
     try:
         _load_plugins(args.plugin)
         _set_data_folder(args.data_dir)

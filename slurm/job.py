@@ -129,7 +129,7 @@ class TrainRuns(Checkpointable):
         return Status(state, f"{often}; {self._retry(state)}")
 
     def _retry(self, state: str) -> str:
-        return f"again with `bandwise retry {self.called} --status {state}`"
+        return f"again with `bandwise sweep {self.called} --retry {state}`"
 
 
 @dataclass(frozen=True)

@@ -234,5 +234,5 @@ def _end(run_id: str, record: Record, job_id: str, job: Job | None, store: Store
     state = from_log if job is None else FATES.get(job.state, "oom" if from_log == "oom" else "error")
     how = "has gone and Slurm no longer says how" if job is None else f"ended as {job.state}"
     ending = f": {words}" if words else ""
-    again = f"`bandwise retry {record.called} --status {state}`"
+    again = f"`bandwise sweep {record.called} --retry {state}`"
     return Status(state, f"Slurm job {job_id} {how}{ending}; again with {again}")

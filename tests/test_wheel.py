@@ -22,10 +22,8 @@ ARGUMENTS = {
     "export": ["quick"],
     "info": [METHOD],
     "new": ["method", "my-method"],
-    "plan": ["quick"],
     "publish": ["quick"],
     "reproduce": ["0123456789abcdef"],
-    "retry": ["quick"],
     "run": ["--algorithm", METHOD],
     "schedule": ["qsr", "--set", "alpha=0.2", "--set", "h_base=2", "--steps", "100", "--peak-lr", "0.1"],
     "session": ["quick"],
@@ -33,7 +31,6 @@ ARGUMENTS = {
     "test-method": ["my_method.py"],
     "status": ["quick"],
     "try": ["mine.py:make"],
-    "watch": ["quick"],
 }
 """Of verbs that want some."""
 ALONE = {"advise", "info", "list", "new", "schedule", "test-method"}

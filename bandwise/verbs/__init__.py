@@ -16,7 +16,8 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "every day": {
             "list": "algorithms, workloads, sweeps",
             "run": "train one run",
-            "sweep": "train what is missing of a sweep, here or on a cluster",
+            "sweep": "train what is missing of a sweep, here or on a cluster; what it would do",
+            "status": "the state of a sweep's runs, once or until nothing is under way",
             "report": "build the pages of all results, of a sweep, or of the claims",
             "advise": "which method to run for a model, a link and a number of workers",
             "try": "five methods on your own model and data, simulated side by side",
@@ -27,13 +28,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         },
         "before training": {
             "info": "options and differences of an algorithm or a workload",
-            "plan": "what a sweep would do",
             "schedule": "count synchronisations of a rule without training",
-        },
-        "sweeps under way": {
-            "status": "the state of a sweep's runs",
-            "watch": "follow a sweep until nothing is under way",
-            "retry": "try failed runs of a sweep again",
         },
         "results": {
             "collect": "tables from run folders",

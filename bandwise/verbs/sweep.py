@@ -1,15 +1,19 @@
 """Train what is missing of a sweep, here or on a cluster. Safe to interrupt: the same command goes on where it stopped.
 
+    bandwise sweep digits --dry-run                              what it would do: runs, power, disk, time
+    bandwise sweep digits --retry oom,node_lost --on large.yaml  only runs that ended so
+
 `--tune` searches the learning rates of the sweep instead and rewrites its file of rates; on a cluster it stays until the
-trials of each round have ended.
+trials of each round have ended. `--retry` tries again what ended by circumstance: out of memory, out of time, with a lost
+node, by a fault. A run that has a checkpoint goes on from it; runs that wait in a job are left to it.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bandwise.options import (
@@ -20,10 +24,11 @@ from bandwise.options import (
     require_checkout,
     results_root,
 )
-from bandwise.output import ProgressLine, counted, print_json
+from bandwise.output import ProgressLine, counted, duration, print_json, table
 
 if TYPE_CHECKING:
     from slurm.profile import Profile
+    from suite.runs.plan import Plan
     from suite.runs.result import Status
     from suite.runs.spec import RunSpec
     from suite.runs.store import Store
@@ -38,9 +43,18 @@ SHOWN_FAILURES = 10
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument("sweep", help="name of a sweep, or path of a .yaml file")
-    add_place_option(parser, "local", "where (default: local)")
+    add_place_option(
+        parser, None, "where (default: local; with --retry as the sweep was submitted last, if it was)"
+    )
     parser.add_argument(
         "--tune", action="store_true", help="search learning rates and rewrite the file of rates"
+    )
+    parser.add_argument(
+        "--retry",
+        nargs="?",
+        const="",
+        metavar="WORD,WORD",
+        help="only runs that ended so (without a word: all that did not end by the method itself)",
     )
     parser.add_argument("--only", metavar="GLOB", help="only the arms whose label matches")
     parser.add_argument(
@@ -56,8 +70,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--cores", type=int, metavar="N", help="local: bind each worker to N cores of its own"
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="slurm: show the plan and the batch scripts, submit nothing"
+        "--dry-run", action="store_true", help="show the plan, on slurm the batch scripts too; train nothing"
     )
+    parser.add_argument("--runs", action="store_true", help="with --dry-run: list every run")
     parser.add_argument(
         "--wait", action="store_true", help="slurm: return when the jobs have left the queue, not at once"
     )
@@ -67,46 +82,170 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Sweep."""
     require_checkout(NAME)
+    from suite.runs.plan import make_plan, refuse_underpowered
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep
 
-    profile = profile_of(args.on)
-    if profile is not None and (args.jobs, args.gpus, args.cores) != (None, None, None):
-        raise OptionError(
-            "--jobs, --gpus, --cores are for this machine; on Slurm the profile says what a job has"
-        )
-    places = _slots(args)
-    if args.dry_run and profile is None:
-        raise OptionError("--dry-run belongs to --on slurm; `bandwise plan` shows what a sweep would do here")
-    if args.wait and (profile is None or args.dry_run):
-        raise OptionError("--wait belongs to --on slurm, without --dry-run")
-    sweep, root = load_sweep(args.sweep), results_root(args)
-    if args.tune and (args.only or args.dry_run):
-        raise OptionError(
-            "--tune is about all arms, and its later trials follow from earlier ones: leave --only and --dry-run out"
-        )
+    chosen = None if args.retry is None else _states(args.retry)
+    profile = profile_of(args.on) if args.on else None
+    _agree(args, profile)
+    sweep, store = load_sweep(args.sweep), Store(results_root(args))
     if args.tune and sweep.borrows_rates:
         raise OptionError(
             f"{sweep.name} takes its rates from {sweep.rates_path.name}, which `{sweep.tuned_by}` writes and this would write "
             f"over: give it a file of its own by the key `rates: {sweep.path.stem}-lr.yaml` in {sweep.path.name}"
         )
+    if args.dry_run:
+        return _dry_run(args, make_plan(sweep, args.only, without_data=profile is None), profile, store)
+    if chosen is not None and args.on is None:
+        profile = _last_profile(sweep.name, store)
     if args.tune:
-        return _tune(args, sweep, Store(root), places, profile)
-    if sweep.headline:
-        from suite.runs.plan import refuse_underpowered
-
+        return _tune(args, sweep, store, () if profile else _slots(args), profile)
+    if sweep.headline and chosen is None:
         refuse_underpowered(sweep)
+    plan = make_plan(sweep, args.only)
     if profile is not None:
-        return _submit(args, sweep, profile, root)
-    return _locally(args, sweep, Store(root), places)
+        return _submit(args, plan, profile, store, chosen)
+    return _locally(args, plan, store, _slots(args), chosen)
 
 
-def _locally(args: argparse.Namespace, sweep: Sweep, store: Store, places: Sequence[Slot]) -> int:
-    from suite.runs.plan import make_plan, open_specs, statuses, warnings_of
+def _agree(args: argparse.Namespace, profile: Profile | None) -> None:
+    """Raises `OptionError` for options that do not go together."""
+    if profile is not None and (args.jobs, args.gpus, args.cores) != (None, None, None):
+        raise OptionError(
+            "--jobs, --gpus, --cores are for this machine; on Slurm the profile says what a job has"
+        )
+    if args.wait and ((profile is None and args.retry is None) or args.dry_run):
+        raise OptionError("--wait belongs to --on slurm, without --dry-run")
+    if args.tune and (args.only or args.dry_run):
+        raise OptionError(
+            "--tune is about all arms, and its later trials follow from earlier ones: leave --only and --dry-run out"
+        )
+    if args.retry is not None and (args.tune or args.dry_run):
+        raise OptionError(
+            "--retry goes with neither --tune nor --dry-run: `bandwise status` shows what failed"
+        )
+
+
+def _states(text: str) -> frozenset[str]:
+    """The words after ``--retry``. Raises `OptionError` for one that names no failure."""
+    from suite.runs.result import CIRCUMSTANCE
+
+    chosen = frozenset(word for word in text.split(",") if word) or CIRCUMSTANCE
+    if wrong := sorted(chosen - CIRCUMSTANCE):
+        raise OptionError(
+            f"--retry {','.join(wrong)}: nothing to try again; known: {', '.join(sorted(CIRCUMSTANCE))}"
+        )
+    return chosen
+
+
+def _last_profile(sweep: str, store: Store) -> Profile | None:
+    """The profile of the sweep's last submission, None where there was none."""
+    from slurm.profile import Profile
+    from slurm.records import records
+
+    found = records(store.root, sweep)
+    return Profile.from_dict(found[-1].profile) if found else None
+
+
+# ---- what it would do
+
+
+def _dry_run(args: argparse.Namespace, plan: Plan, profile: Profile | None, store: Store) -> int:
+    """Show the plan, on Slurm with its batch scripts."""
+    from suite.runs.plan import power_of, run_rows, statuses, summary
+
+    states = statuses(plan, store)
+    found = summary(plan, store, states)
+    if plan.sweep.headline:
+        known = [power for power in power_of(plan.sweep) if power.df]
+        found["power"] = [{**dataclasses.asdict(power), "enough": power.enough} for power in known]
+    if args.runs or args.json:
+        found["list"] = run_rows(plan, states)
+    submission = None
+    if profile is not None:
+        from slurm.submit import submit_runs
+
+        submission = submit_runs(
+            plan.specs, profile, store.root, sweep=plan.sweep.name, called=plan.sweep.called, dry_run=True
+        )
+    if args.json:
+        print_json(found if submission is None else {**submission.as_dict(), "plan": found})
+        return 0
+    print("\n".join(described(found)))
+    if args.runs:
+        print(table(found["list"], ["run_id", "panel", "arm", "steps", "seed", "state", "reason"]))
+    if submission is not None:
+        print(submission)
+    return 0
+
+
+def described(found: Mapping[str, Any]) -> list[str]:
+    """The summary of a plan in lines."""
+    lines = [
+        f"{found['sweep']}: {found['title']}",
+        f"{found['runs']} runs of {_lengths(found['ladder'])} steps ({counted(found['states'])}), {found['to_do']} to do",
+    ]
+    for panel in found["panels"]:
+        p = f"smallest p after Holm {panel['smallest_p']:.2g}" if found["ranks"] else _without_ranks(found)
+        lines.append(
+            f"  {panel['panel']}: {panel['arms']} arms, {found['seeds']} seeds, {panel['comparisons']} comparisons, {p}"
+        )
+    for power in found.get("power", ()):
+        lines.append(
+            f"  {power['panel']}: intervals of a difference will be +-{power['half_width']:.3g} (sd {power['sd']:.3g} in tuning, "
+            f"{power['df']} degrees of freedom); the margin is {power['margin']:.3g}"
+        )
+    for left_out in found["skipped"]:
+        lines.append(
+            f"  left out: {left_out['arm']} in {left_out['panel']}, {left_out['runs']} runs: {left_out['reason']}"
+        )
+    lines.extend(f"  warning: {warning}" for warning in found["warnings"])
+    basis = "by finished runs" if found["core_seconds_measured"] else "a rough guess until runs have finished"
+    sent = found["wire_bytes_left"]
+    traffic = "" if sent is None else f", and sends {sent / 1e6:.1f} MB in all"
+    lines.append(
+        f"needs about {found['disk_bytes'] / 1e6:.1f} MB of disk and {duration(found['core_seconds_left'])} on one core "
+        f"({basis}){traffic}"
+    )
+    if found["stale_code"]:
+        lines.append(
+            f"{found['stale_code']} results are older than the code of their method (its version did not move)"
+        )
+    return lines
+
+
+def _without_ranks(found: Mapping[str, Any]) -> str:
+    """What so many seeds can show where nobody is ranked."""
+    if found["seeds"] >= found["seeds_for_intervals"]:
+        return "intervals, no ranks"
+    return f"means alone: an interval needs {found['seeds_for_intervals']} seeds, and nobody is called equal without one"
+
+
+def _lengths(steps_by_budget: Sequence[int]) -> str:
+    """The lengths of the runs: `100`, or with several budgets `50, 71, 100 and 141`."""
+    first = ", ".join(str(steps) for steps in steps_by_budget[:-1])
+    return f"{first} and {steps_by_budget[-1]}" if first else str(steps_by_budget[-1])
+
+
+# ---- training
+
+
+def _locally(
+    args: argparse.Namespace, plan: Plan, store: Store, places: Sequence[Slot], chosen: frozenset[str] | None
+) -> int:
+    from suite.runs.plan import open_specs, statuses, warnings_of
     from suite.runs.result import counts
 
-    plan = make_plan(sweep, args.only)
-    missing = open_specs(plan.specs, store)
+    sweep = plan.sweep
+    if chosen is None:
+        missing = open_specs(plan.specs, store)
+    else:
+        from slurm.states import run_states, settle
+
+        found = run_states(plan.specs, store)
+        settle(found, store)
+        missing = [spec for spec in plan.specs if found.statuses[spec.run_id].state in chosen]
     print(
         f"{sweep.name}: {len(plan.specs)} runs, {len(missing)} to do, results in {store.root}",
         file=sys.stderr,
@@ -225,25 +364,16 @@ def _on_slurm(sweep: Sweep, specs: Sequence[RunSpec], profile: Profile, store: S
     _wait(sweep.name, specs, store)
 
 
-def _submit(args: argparse.Namespace, sweep: Sweep, profile: Profile, root: Path) -> int:
-    from slurm.submit import submit_runs
-    from suite.runs.plan import make_plan, summary
+def _submit(
+    args: argparse.Namespace, plan: Plan, profile: Profile, store: Store, chosen: frozenset[str] | None
+) -> int:
+    from slurm.submit import OPEN, submit_runs
     from suite.runs.result import counts
-    from suite.runs.store import Store
 
-    plan = make_plan(sweep, args.only)
+    sweep = plan.sweep
     submission = submit_runs(
-        plan.specs, profile, root, sweep=sweep.name, called=sweep.called, dry_run=args.dry_run
+        plan.specs, profile, store.root, sweep=sweep.name, called=sweep.called, only=chosen or OPEN
     )
-    if args.dry_run:
-        from bandwise.verbs.plan import described
-
-        found = summary(plan, Store(root))
-        if args.json:
-            print_json({**submission.as_dict(), "plan": found})
-        else:
-            print("\n".join([*described(found), str(submission)]))
-        return 0
     if not args.wait:
         if args.json:
             print_json(submission.as_dict())
@@ -251,7 +381,7 @@ def _submit(args: argparse.Namespace, sweep: Sweep, profile: Profile, root: Path
             print(submission)
         return 0
     print(submission, file=sys.stderr)
-    states = counts(_wait(sweep.name, plan.specs, Store(root)).values())
+    states = counts(_wait(sweep.name, plan.specs, store).values())
     if args.json:
         print_json({**submission.as_dict(), "states": states})
     else:

@@ -171,7 +171,7 @@ def failures_view(study: StudyData) -> View:
         }
         if again:
             command = (
-                shlex.join(["bandwise", "retry", study.called, "--status", state])
+                shlex.join(["bandwise", "sweep", study.called, "--retry", state])
                 if state in CIRCUMSTANCE
                 else ""
             )

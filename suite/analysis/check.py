@@ -117,7 +117,7 @@ def _complete(ran: Ran) -> Iterator[Finding]:
         if state in LIVE | CIRCUMSTANCE - {"invalid"} and not refused:
             by_state[state].append(run_id)
     for state, run_ids in sorted(by_state.items()):
-        retry = f"`{ran.study.again('retry', '--status', state)}`" if state in CIRCUMSTANCE else again
+        retry = f"`{ran.study.again('sweep', '--retry', state)}`" if state in CIRCUMSTANCE else again
         yield Finding(
             "complete", ERROR, _some(run_ids), f"{len(run_ids)} of {len(ran.runs)} runs are {state}", retry
         )

@@ -205,7 +205,7 @@ def open_specs(specs: Iterable[RunSpec], store: Store) -> list[RunSpec]:
 
 
 def summary(plan: Plan, store: Store, found: Mapping[str, Status] | None = None) -> dict[str, Any]:
-    """What `bandwise plan` prints: counts, seeds and the smallest p by panel, what the missing runs need.
+    """What `bandwise sweep --dry-run` prints: counts, seeds and the smallest p by panel, what the missing runs need.
 
     found: status by run id where the caller knows better than the runs' own files.
     """

@@ -80,7 +80,7 @@ class Store:
         """Folder of a run, whether it exists or not. Raises `StoreError` for what is no run id."""
         if not re.fullmatch(RUN_ID, run_id):
             raise StoreError(
-                f"{run_id!r} is no run id: those have 16 hex digits, as `bandwise plan SWEEP --json` lists"
+                f"{run_id!r} is no run id: those have 16 hex digits, as `bandwise sweep SWEEP --dry-run --json` lists"
             )
         return self.root / "runs" / run_id[:2] / run_id
 
@@ -158,7 +158,7 @@ class Store:
         text = read(path)
         if text is None:
             raise StoreError(
-                f"no run {run_id!r} under {self.root}: list planned runs with `bandwise plan SWEEP --json`, or name "
+                f"no run {run_id!r} under {self.root}: list planned runs with `bandwise sweep SWEEP --dry-run --json`, or name "
                 "another results folder with --results"
             )
         return _spec(text, path, run_id)

@@ -317,7 +317,7 @@ class Sweep(Entry):
         return self.name if shipped else str(self.path.resolve())
 
     def command(self, verb: str, *more: str) -> str:
-        """A command on this sweep as people can give it, wherever they are: ``bandwise retry quick --status error``."""
+        """A command on this sweep as people can give it, wherever they are: ``bandwise sweep quick --retry error``."""
         return shlex.join(["bandwise", verb, self.called, *more])
 
     @property

@@ -64,8 +64,8 @@ def test_a_terminal_that_is_not_utf_8_gets_what_its_encoding_has(
         out.flush()
         return out.buffer.getvalue().decode("ascii")
 
-    assert "schl?ssig" in said("plan", sweep, "--runs")
-    assert "schlüssig" in str(json.loads(said("plan", sweep, "--runs", "--json")))
+    assert "schl?ssig" in said("sweep", sweep, "--dry-run", "--runs")
+    assert "schlüssig" in str(json.loads(said("sweep", sweep, "--dry-run", "--json")))
     assert "?" in said("claims", "--results", str(ROOT / "results"))
 
 
@@ -156,7 +156,7 @@ def test_help_is_fast_and_lists_every_verb_once_in_its_group() -> None:
     }
     assert sorted(listed) == sorted(files), "every verb once"
     assert listed == list(VERBS)
-    assert listed[:5] == ["list", "run", "sweep", "report", "advise"]
+    assert listed[:5] == ["list", "run", "sweep", "status", "report"]
     assert re.findall(r"^([a-z ]+):$", done.stdout, re.MULTILINE) == [
         *GROUPS,
         "options",
@@ -171,10 +171,6 @@ def test_help_is_fast_and_lists_every_verb_once_in_its_group() -> None:
 
 
 def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str]) -> None:
-    assert " ".join(VERBS) == (
-        "list run sweep report advise try new test-method info plan schedule status watch retry collect check export "
-        "publish claims reproduce session doctor"
-    )
     for verb in VERBS:
         with pytest.raises(SystemExit):
             parser().parse_args([verb, "--help"])
@@ -221,7 +217,7 @@ def test_a_sweep_from_plan_to_status(
     tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = write_sweep(tmp_path)
-    found = answer(capsys, "plan", sweep)
+    found = answer(capsys, "sweep", sweep, "--dry-run")
     assert (found["runs"], found["to_do"], found["states"]) == (6, 6, {"missing": 6})
     assert found["disk_bytes"] > 0
     assert len(found["list"]) == 6
@@ -237,13 +233,14 @@ def test_a_sweep_from_plan_to_status(
         "sweep": sweep,
         "runs": 6,
         "states": {"done": 6},
+        "jobs": 0,
         "not_done": [],
         "refused": [],
         "slurm": None,
     }
     assert answer(capsys, "status")["states"] == {"done": 6}
-    assert answer(capsys, "plan", sweep)["core_seconds_left"] == 0
-    for verb in (["plan", sweep, "--runs"], ["status"], ["sweep", sweep]):
+    assert answer(capsys, "sweep", sweep, "--dry-run")["core_seconds_left"] == 0
+    for verb in (["sweep", sweep, "--dry-run", "--runs"], ["status"], ["sweep", sweep]):
         assert main(verb) == 0
         assert "6 done" in capsys.readouterr().out
     left = {path.name for path in results.iterdir()}
@@ -288,7 +285,7 @@ def test_tuning_writes_the_rates_that_plans_read(
     text = SWEEP.replace(", lr: 0.1}", "}")
     text += "tuning: {points: 3, factor: 4, extensions: 1, centres: {plain: 0.01}}\n"
     sweep = write_sweep(tmp_path, text)
-    assert "no learning rate for" in refusal(capsys, "plan", sweep)
+    assert "no learning rate for" in refusal(capsys, "sweep", sweep, "--dry-run")
     found = answer(capsys, "sweep", sweep, "--tune", "--jobs", "1")
     assert {(row["arm"], row["lr"], row["edge"]) for row in found["tuned"]} == {
         ("plain", 0.16, "high"), ("local", 0.16, "high"),
@@ -296,7 +293,7 @@ def test_tuning_writes_the_rates_that_plans_read(
     written = (tmp_path / "small-lr.yaml").read_text()
     assert "bandwise sweep small --tune" in written
     assert written.count("runs:") == 8, "three rates and one extension, for both arms"
-    assert answer(capsys, "plan", sweep)["runs"] == 6
+    assert answer(capsys, "sweep", sweep, "--dry-run")["runs"] == 6
     again = answer(capsys, "sweep", sweep, "--tune", "--jobs", "1")
     assert again == found
     assert (tmp_path / "small-lr.yaml").read_text() == written
@@ -349,13 +346,15 @@ def test_a_run_that_ends_badly_has_exit_code_3(results: Path, capsys: pytest.Cap
         (["run"], "give either a run id"),
         (["run", "absent.json"], "no file absent.json"),
         (["sweep", "quik"], "no sweep 'quik'; did you mean 'quick'?"),
-        (["plan", "quick", "--only", "nothing"], "no arm of sweep 'quick' matches 'nothing'"),
+        (["sweep", "quick", "--dry-run", "--only", "nothing"], "no arm of sweep 'quick' matches 'nothing'"),
         (["sweep", "quick", "--on", "moon"], "no profile 'moon'"),
         (["sweep", "quick", "--on", "slurm:defualt"], "did you mean 'default'?"),
-        (["retry", "quick", "--status", "oom,done"], "--status done: nothing to try again; known: cancelled"),
-        (["watch", "quick", "--every", "0"], "give seconds above 0"),
+        (["sweep", "quick", "--retry", "oom,done"], "--retry done: nothing to try again; known: cancelled"),
+        (["status", "quick", "--follow", "--every", "0"], "give seconds above 0"),
         (["sweep", "quick", "--jobs", "0"], "--jobs 0: give at least 1"),
         (["sweep", "quick", "--tune", "--only", "x"], "--tune is about all arms"),
+        (["sweep", "quick", "--retry", "--dry-run"], "--retry goes with neither --tune nor --dry-run"),
+        (["sweep", "quick", "--wait"], "--wait belongs to --on slurm"),
         (
             ["sweep", "controls-noisy", "--tune"],
             "by the key `rates: controls-noisy-lr.yaml` in controls-noisy.yaml",
@@ -398,9 +397,9 @@ def test_verbs_of_the_checkout_say_so_without_one(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("bandwise.options.has_checkout", lambda: False)
-    with pytest.raises(CheckoutError, match=r"`bandwise plan` works in a checkout"):
-        require_checkout("plan")
-    for verb in ("plan", "sweep", "report"):
+    with pytest.raises(CheckoutError, match=r"`bandwise sweep` works in a checkout"):
+        require_checkout("sweep")
+    for verb in ("status", "sweep", "report"):
         assert f"`bandwise {verb}` works in a checkout" in refusal(capsys, verb, "quick")
 
 

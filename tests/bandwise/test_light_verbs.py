@@ -56,9 +56,9 @@ def look(results: Path, *commands: Sequence[str]) -> tuple[str, list[dict[str, A
 
 def test_a_second_look_needs_no_torch(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path, 2, 2)
-    _, (first,) = look(tmp_path / "r", ("plan", sweep))
+    _, (first,) = look(tmp_path / "r", ("sweep", sweep, "--dry-run"))
     assert first["code"] == 0
-    verbs = (("plan", sweep), ("status", sweep), ("watch", sweep, "--once"))
+    verbs = (("sweep", sweep, "--dry-run"), ("status", sweep), ("status", sweep, "--follow"))
     for verb, second in zip(verbs, look(tmp_path / "r", *verbs)[1], strict=True):
         assert second["heavy"] == [], verb
 
@@ -67,11 +67,11 @@ def test_a_second_look_needs_no_torch(tmp_path: Path) -> None:
 def test_three_thousand_runs_are_looked_at_in_two_seconds_of_processor_time(tmp_path: Path) -> None:
     """The whole command, Python's own start included. No plan of it was made before: the plan is the slow look."""
     sweep = write_sweep(tmp_path, 30, 100)
-    planned, (first,) = look(tmp_path / "r", ("plan", sweep))
+    planned, (first,) = look(tmp_path / "r", ("sweep", sweep, "--dry-run"))
     assert json.loads(planned)["runs"] == 3000
     assert first["code"] == 0
-    for verb in ("plan", "status"):
-        found, (spent,) = look(tmp_path / "r", (verb, sweep))
+    for verb in (("sweep", sweep, "--dry-run"), ("status", sweep)):
+        found, (spent,) = look(tmp_path / "r", verb)
         assert json.loads(found)["runs"] == 3000
         assert spent["heavy"] == []
         assert spent["seconds"] < 2.0, verb

@@ -85,8 +85,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) 
 
 
 def stale(capsys: pytest.CaptureFixture[str], *plugin: str) -> tuple[int, list[str]]:
-    """Runs that `plan` counts as older than the code, and what `check` says of them."""
-    planned = answer(capsys, *plugin, "plan", "mine.yaml", "--results", "r")
+    """Runs that `sweep --dry-run` counts as older than the code, and what `check` says of them."""
+    planned = answer(capsys, *plugin, "sweep", "mine.yaml", "--dry-run", "--results", "r")
     assert planned["to_do"] == 0
     main([*plugin, "check", "mine.yaml", "--results", "r", "--json"])
     found = json.loads(capsys.readouterr().out)
@@ -120,7 +120,7 @@ def test_what_new_writes_is_listed_and_trains_and_a_changed_file_makes_runs_stal
 
     forget(monkeypatch)
     begin(("version = 1", "version = 2"))
-    again = answer(capsys, *plugin, "plan", "mine.yaml", "--results", "r")
+    again = answer(capsys, *plugin, "sweep", "mine.yaml", "--dry-run", "--results", "r")
     assert (again["to_do"], again["stale_code"]) == (4, 0)
 
 

@@ -237,7 +237,7 @@ def sweeps() -> list[str]:
 def plan(sweep: str) -> Case:
     """A sweep that ships as it is planned where nothing has run: the ids of its runs, and what is said of them."""
     with tempfile.TemporaryDirectory() as empty:
-        found = answer("plan", sweep, "--results", empty)
+        found = answer("sweep", sweep, "--dry-run", "--results", empty)
     runs = found.pop("list")
     ids = sorted(entry["run_id"] for entry in runs)
     by_arm = {}

@@ -140,7 +140,7 @@ def test_failures_are_shown_with_their_reasons(built, page):
     assert "training loss is nan at step 57" in shown
     assert shown.count("training loss is inf at step 9") == 6
     assert "208 of 216 runs done" in " ".join(page.sections[""].split())
-    assert shown.count("bandwise retry made-up --status error") == 1, "the one that another try may change"
+    assert shown.count("bandwise sweep made-up --retry error") == 1, "the one that another try may change"
     assert "8 of 216 runs did not finish: 7 diverged, 1 error." in page.sections["headline"]
 
 

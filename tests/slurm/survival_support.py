@@ -124,7 +124,7 @@ class Study:
 
     def retry(self, state: str, *arguments: str) -> list[str]:
         """Submit again what ended so; ids of the jobs."""
-        return list(self.verb("retry", "--status", state, *arguments)["jobs"])
+        return list(self.verb("sweep", "--retry", state, *arguments)["jobs"])
 
     def states(self) -> dict[str, int]:
         """How many runs stand how, as `status` says."""

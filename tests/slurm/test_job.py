@@ -123,7 +123,7 @@ def test_without_another_turn_the_runs_are_out_of_time(
     assert states(tmp_path, tiny(0), tiny(1), tiny(2)) == ["done", "timeout", "timeout"]
     reason = Store(tmp_path).status(tiny(1).run_id).reason
     assert said in reason
-    assert "bandwise retry tiny --status timeout" in reason
+    assert "bandwise sweep tiny --retry timeout" in reason
 
 
 def test_told_to_stop_it_leaves_the_rest_to_slurm(tmp_path: Path, stopped: list[str]) -> None:

@@ -136,14 +136,14 @@ def test_the_verbs_follow_and_retry_a_sweep(
 
     answer("sweep", "--on", str(profile))
     assert eventually(lambda: answer("status")["states"].get("running") == 2, 60)
-    assert answer("watch", "--once", code=3)["jobs"] == 2
+    assert answer("status")["jobs"] == 2
     subprocess.run(["scancel", "--me", "--name=bandwise-long"], check=True)
     assert eventually(lambda: all(job.ended for job in scheduler.jobs()), 60)
-    watched = answer("watch", "--every", "0.2", code=3)
+    watched = answer("status", "--follow", "--every", "0.2", code=3)
     assert watched["states"] == {"cancelled": 2}
     assert all("ended as CANCELLED" in failure["what"] for failure in watched["failures"])
-    assert answer("retry", "--status", "oom,node_lost")["jobs"] == []
-    assert answer("retry", "--status", "cancelled")["runs"] == 2
+    assert answer("sweep", "--retry", "oom,node_lost")["jobs"] == []
+    assert answer("sweep", "--retry", "cancelled")["runs"] == 2
     assert records(root)[-1].profile["name"] == "site", "as it was submitted"
     assert set(answer("status")["states"]) <= {"queued", "running"}
     subprocess.run(["scancel", "--me", "--name=bandwise-long"], check=True)

@@ -99,7 +99,7 @@ def test_a_run_whose_job_has_gone_ends_as_the_job_did(
     reason = store.status(SPECS[0].run_id).reason
     assert f"Slurm job 17_0 ended as {slurms}" in reason
     assert "srun: error: task 0: Killed" in reason
-    assert f"`bandwise retry tiny --status {ours}`" in reason
+    assert f"`bandwise sweep tiny --retry {ours}`" in reason
 
 
 def test_members_that_were_cancelled_before_they_began_stand_as_their_array(

@@ -96,7 +96,7 @@ def test_one_rank_is_killed_the_other_is_stopped_and_a_retry_goes_on(slurm: Clus
     (state, reason) = study.failures()["a 0"]
     assert state == "error"
     assert re.search("task 1: Killed", reason), (reason, study.logs())
-    assert f"`bandwise retry {study.sweep} --status error`" in reason
+    assert f"`bandwise sweep {study.sweep} --retry error`" in reason
     study.retry("error")
     study.finishes(60)
     assert study.attempts() == [2]
@@ -121,7 +121,7 @@ def test_a_node_is_lost_and_its_runs_go_on_elsewhere(slurm: Cluster, tmp_path: P
     (state, reason) = lost.failures()["b 0"]
     assert state == "node_lost", (reason, lost.logs())
     assert "NODE_FAIL" in reason
-    assert f"`bandwise retry {lost.sweep} --status node_lost`" in reason
+    assert f"`bandwise sweep {lost.sweep} --retry node_lost`" in reason
     slurm_says = lost.retry("node_lost", "--on", lost.other_site("elsewhere", additional_parameters={}))
     assert len(slurm_says) == 1
     for study in (back, lost):
@@ -142,7 +142,7 @@ def test_a_run_out_of_memory_is_told_from_the_others(slurm: Cluster, tmp_path: P
     assert study.states() == {"done": 1, "oom": 1}
     (reason,) = (reason for state, reason in study.failures().values())
     assert "exceeded memory limit" in reason
-    assert f"`bandwise retry {study.sweep} --status oom`" in reason
+    assert f"`bandwise sweep {study.sweep} --retry oom`" in reason
     study.retry("oom", "--on", study.other_site("large", mem="3G"))
     study.finishes(40)
     assert sorted(study.attempts()) == [1, 2]

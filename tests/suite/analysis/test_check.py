@@ -68,7 +68,7 @@ def test_what_is_missing_or_failed_by_circumstance(root: Path) -> None:
         (ERROR, "1 of 12 runs are oom"),
     ], "a run that diverged is complete"
     assert "bandwise sweep made-up" in complete[0].fix
-    assert "bandwise retry made-up --status oom" in complete[1].fix
+    assert "bandwise sweep made-up --retry oom" in complete[1].fix
 
 
 def test_what_is_damaged_is_named_once(root: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bandwise.verbs.plan import described
+from bandwise.verbs.sweep import described
 from suite.runs.documents import YamlError
 from suite.runs.plan import make_plan, run_rows, statuses, summary
 from suite.runs.store import Store

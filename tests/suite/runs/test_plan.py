@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bandwise.verbs.plan import described
+from bandwise.verbs.sweep import described
 from suite.runs.documents import YamlError
 from suite.runs.plan import (
     MINIMUM_FOR_INTERVAL,
