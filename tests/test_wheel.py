@@ -18,7 +18,6 @@ from tests.support import ROOT, blocks
 METHOD = "lion-cub-1bit"
 ARGUMENTS = {
     "advise": ["--params", "1e6", "--workers", "4", "--rate", "1gbit", "--compute-ms", "9"],
-    "collect": ["quick"],
     "export": ["quick"],
     "info": [METHOD],
     "new": ["method", "my-method"],

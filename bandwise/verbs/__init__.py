@@ -31,10 +31,8 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "schedule": "count synchronisations of a rule without training",
         },
         "results": {
-            "collect": "tables from run folders",
-            "check": "whether results are complete, readable, unmixed and up to date",
             "export": "a table as CSV, LaTeX or Parquet",
-            "publish": "make results part of the project, or check what is",
+            "publish": "make results part of the project; whether they can be relied on",
             "claims": "claims of papers: verdicts, checks",
             "reproduce": "train a run again and compare it with its record",
         },

@@ -3,13 +3,14 @@
 bandwise export digits --format latex --columns arm mean diff_low diff_high equal
 bandwise export quick --table runs --format parquet --out runs.parquet
 
-The table is the one that reports show: made here where that is whole (`bandwise collect NAME`), otherwise published.
+The table is the one that reports show, brought up to date: made here where that is whole, otherwise published.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from bandwise.options import OptionError, add_results_option, require_checkout, results_root
@@ -40,7 +41,9 @@ def run(args: argparse.Namespace) -> int:
 
     if args.out is None and (args.json or args.format == "parquet"):
         raise OptionError(f"name a file with --out: {'the answer' if args.json else 'Parquet'} needs one")
-    table, rows = find(results_root(args), args.name, args.table)
+    root = results_root(args)
+    _collect(root, args.name)
+    table, rows = find(root, args.name, args.table)
     columns = choose(table, args.columns)
     if args.format == "parquet":
         content = to_parquet(columns, rows)
@@ -56,3 +59,23 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"{args.out}: {len(rows)} rows of {table.suffix}")
     return 0
+
+
+def _collect(root: Path, name: str) -> None:
+    """Bring the tables of the sweep and of the session of that name up to date, where there are runs or records of them."""
+    from slurm.states import note_ends
+    from suite.analysis import collect
+    from suite.analysis.session_tables import collect_session
+    from suite.runs.store import Store
+    from suite.runs.sweep import UnknownSweepError, load_sweep, tables_of
+
+    with suppress(UnknownSweepError):
+        sweep = load_sweep(name)
+        if unanswered := note_ends(Store(root), sweep.called):
+            print(f"Slurm was not asked: {unanswered}", file=sys.stderr)
+        collected = collect.collect_sweep(root, sweep)
+        if not set(collected.facts["statuses"]) <= {"missing"}:
+            collect.write(root, collected)
+    collect_session(
+        root, tables_of(name)
+    )  # after the sweep's tables, of which a budget sweep's seconds are made

@@ -1,25 +1,34 @@
 """Make results that were made here part of the project: whole, with hashes, in results/published, which git keeps.
 
+    bandwise publish quick --check     # complete, readable, unmixed, up to date? every finding says what to do
     bandwise publish quick             # the study and the session of that name: tables, facts, figures
     bandwise publish quick --replace   # in place of what is published and different; git keeps what it was
     bandwise publish claims            # the record of claims
     bandwise publish --verify          # every published file against its hash
+    bandwise publish --check           # that, every run folder, and every sweep that has tables
 
 Nothing else writes there. Refused is what is not whole (a run that has not finished, a link without numbers), what
 was made by changed code whose changes were not kept, and a session that would take the place of published ones of another
-machine, whose seconds are not put together with its own. Exit codes: 0 well, 3 something is not as it was published.
+machine, whose seconds are not put together with its own. Exit codes: 0 well, 3 something is wrong, or not as it was published.
+With --strict warnings are wrong too: stale sources, mixed commits or machines, uncommitted changes.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bandwise.options import OptionError, add_results_option, require_checkout, results_root
 from bandwise.output import print_json
 
+if TYPE_CHECKING:
+    from suite.runs.provenance import Finding
+
 NAME = "publish"
-CHANGED = 3
+WRONG = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,15 +42,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--replace", action="store_true", help="take the place of what is published and different"
     )
     parser.add_argument("--verify", action="store_true", help="check every published file against its hash")
+    parser.add_argument(
+        "--check", action="store_true", help="whether results can be relied on; without a name everything"
+    )
+    parser.add_argument("--strict", action="store_true", help="with --check: warnings are wrong too")
     add_results_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Publish, or verify."""
+    """Publish, check or verify."""
     require_checkout(NAME)
-    if (args.name is None) != args.verify or (args.verify and args.replace):
-        raise OptionError("give either a name (`bandwise publish NAME`) or --verify alone")
+    if args.replace + args.verify + args.check > 1 or (args.strict and not args.check):
+        raise OptionError("give one of --replace, --check and --verify; --strict belongs to --check")
+    if not args.check and (args.name is None) != args.verify:
+        raise OptionError("give either a name (`bandwise publish NAME`) or --verify or --check alone")
     root = results_root(args)
+    if args.check:
+        return _check(args, root)
     if args.verify:
         return _verify(args, root)
     from report.study.publication import publish
@@ -55,13 +72,67 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _verify(args: argparse.Namespace, root: object) -> int:
+def _verify(args: argparse.Namespace, root: Path) -> int:
     from suite.analysis.published import published_root, verify
 
-    wrong, folder = verify(str(root)), published_root(str(root))
+    wrong, folder = verify(root), published_root(root)
     if args.json:
         print_json({"folder": str(folder), "wrong": wrong})
     else:
         verdict = f"{len(wrong)} files are not as published" if wrong else "every file is as published"
         print("\n".join([*wrong, f"{folder}: {verdict}"]))
-    return CHANGED if wrong else 0
+    return WRONG if wrong else 0
+
+
+def _check(args: argparse.Namespace, root: Path) -> int:
+    from suite.analysis.check import check_published, check_store
+    from suite.runs.provenance import ERROR
+
+    sweeps = [args.name] if args.name else list(_with_tables(root))
+    findings: list[tuple[str, Finding]] = []
+    unchecked: list[str] = []
+    if not args.name:
+        findings += [("runs", finding) for finding in check_store(root)]
+        findings += [("published", finding) for finding in check_published(root)]
+    for sweep in sweeps:
+        _sweep(root, sweep, findings, unchecked)
+    wrong = [finding for _, finding in findings if args.strict or finding.level == ERROR]
+    if args.json:
+        listed = [{"of": of, **finding.as_dict()} for of, finding in findings]
+        print_json({"checked": sweeps, "wrong": len(wrong), "findings": listed, "not_checked": unchecked})
+    else:
+        for of, finding in findings:
+            print(f"{finding.level}: {of}: {finding.rule}: {finding.subject}: {finding.what}; {finding.fix}")
+        for line in unchecked:
+            print(f"not checked: {line}")
+        errors = sum(finding.level == ERROR for _, finding in findings)
+        names = ", ".join(sweeps) or "no sweep has tables"
+        print(f"{names}: {errors} errors, {len(findings) - errors} warnings, {len(unchecked)} not checked")
+    return WRONG if wrong else 0
+
+
+def _with_tables(root: Path) -> Iterator[str]:
+    """Names of the shipped sweeps that have tables, made here or published, in order."""
+    from suite.analysis.published import studies_of
+    from suite.runs.sweep import sweep_names
+
+    known = set(studies_of(root))
+    yield from (name for name in sweep_names() if name in known)
+
+
+def _sweep(root: Path, name: str, findings: list[tuple[str, Finding]], unchecked: list[str]) -> None:
+    """Findings of a sweep; without any run folder, as in a fresh clone, there is nothing to hold its tables against."""
+    from suite.analysis.check import check_study
+    from suite.analysis.collect import collect_sweep
+    from suite.analysis.study import study_of
+    from suite.runs.plan import make_plan
+    from suite.runs.store import Store
+    from suite.runs.sweep import load_sweep
+
+    study, store = study_of(make_plan(load_sweep(name))), Store(root)
+    if not any(store.folder(entry.spec.run_id).exists() for entry in study.entries):
+        unchecked.append(
+            f"{study.name}: no run of it has a folder under {root}; `{study.again('sweep')}` makes them"
+        )
+        return
+    findings += [(study.name, finding) for finding in check_study(root, study, collect_sweep(root, name))]

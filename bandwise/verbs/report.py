@@ -4,9 +4,12 @@ bandwise report                 a site: a first page with the answer, every stud
 bandwise report quick           the page of one sweep, whole by itself
 bandwise report claims          the claims on record
 
-Tables are brought up to date from the run folders first. What was made here is shown where it is whole (every run has ended,
-every link gave numbers), what is published otherwise, a study's tables always as one; pages say which. --local shows what
-was made here in any case. Exit code 3 where a study's tables could not be read.
+Tables are brought up to date from the run folders first; those of another results folder are copied beside those here
+(`rsync -a --ignore-existing OTHER/runs OTHER/sessions OTHER/patches results/`), since they are named by what they hold.
+
+What was made here is shown where it is whole (every run has ended, every link gave numbers), what is published otherwise, a
+study's tables always as one; pages say which. --local shows what was made here in any case. Exit code 3 where a study's
+tables could not be read.
 """
 
 from __future__ import annotations

@@ -255,7 +255,7 @@ def _said(name: str, value: object) -> str:
 
 
 def drift(*studies: StudyData) -> list[str]:
-    """What the runs of a panel differ in, by the rules of `bandwise check`, in sentences; and what ran older sources."""
+    """What the runs of a panel differ in, in sentences, by the rules of `bandwise publish --check`; what ran older sources."""
     found = []
     for study in studies:
         before = f"{study.sweep}: " if len(studies) > 1 else ""

@@ -170,7 +170,7 @@ def _provenances(ran: Ran, entries: Iterable[Entry]) -> list[Counted]:
 
 
 def _tables(ran: Ran) -> Iterator[Finding]:
-    fix = f"`{ran.study.again('collect')}` makes them again"
+    fix = f"`{ran.study.again('report')}` makes them again"
     for path, text in documents(ran.root, ran.collected).items():
         try:
             there = path.read_bytes()

@@ -49,7 +49,7 @@ def curves_of(store: Store, study: Study, results: Mapping[str, Mapping[str, Any
         results: What they ended with, by run id; None where there is none that can be used.
 
     Returns:
-        The table; a run whose curve is refused has no row (`bandwise check` names it).
+        The table; a run whose curve is refused has no row (`bandwise publish --check` names it).
     """
     rows = (row for entry in study.whole for row in _curve_rows(store, entry, results[entry.spec.run_id]))
     return frame_of(CURVES, rows)
@@ -61,7 +61,7 @@ def _curve_rows(store: Store, entry: Entry, result: Mapping[str, Any] | None) ->
     try:
         lines = read_curve(store, result)
     except RefusedError:
-        return  # `bandwise check` names it
+        return  # `bandwise publish --check` names it
     for line in lines:
         yield {
             "workload": entry.workload,

@@ -61,12 +61,9 @@ def find(results_root: Path, name: str, suffix: str | None = None) -> tuple[Tabl
 def _remedy(name: str) -> str:
     """What makes the tables of a sweep or session."""
     try:
-        sweep = load_sweep(name)
-    except UnknownSweepError:
-        made, collected = (shlex.join(["bandwise", verb, name]) for verb in ("session", "collect"))
-    else:
-        made, collected = sweep.command("sweep"), sweep.command("collect")
-    return f"`{made}` runs what is missing, then `{collected}` makes them"
+        return f"`{load_sweep(name).command('sweep')}` trains what is missing"
+    except UnknownSweepError as unknown:
+        return f"{unknown}; `{shlex.join(['bandwise', 'session', name])}` holds a session of that name"
 
 
 def choose(table: Table, names: Sequence[str] | None) -> tuple[Column, ...]:

@@ -80,7 +80,7 @@ def collect_session(results_root: Path | str, name: str, sweep: Sweep | None = N
 
     Of several records the newest that was held to the end counts, else the newest. sweep: what the session is joined
     to, where it is not a shipped one. A record that is damaged
-    or of another version is passed over; `bandwise check` names it.
+    or of another version is passed over; `bandwise publish --check` names it.
     """
     root = Path(results_root)
     record = newest(root, name)

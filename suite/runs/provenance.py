@@ -14,7 +14,7 @@ larger than `CHANGES_LIMIT_BYTES`; of a larger one the hash alone is on record. 
 carried out by the code of another commit in a git worktree that lasts as long as the run.
 
 *Not known* is code outside of git, and of a checkout that git refuses or cannot read: commit or `dirty` is null, which
-`bandwise check` finds and `bandwise publish` refuses. No failing call of git counts as "no changes".
+`bandwise publish` refuses, and `--check` finds before. No failing call of git counts as "no changes".
 
 *Runs that are compared* should share code and machine; what differs is a finding.
 """

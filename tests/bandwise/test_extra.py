@@ -31,11 +31,9 @@ COMMANDS = {
     "test-method": [["test-method", "no-such-method"]],
     "claims": [["claims"], ["claims", "--check"]],
     "report": [["report"], ["report", "quick"]],
-    "collect": [["collect", "quick"]],
-    "check": [["check", "quick"]],
     "export": [["export", "quick"]],
     "reproduce": [["reproduce", RUN_ID]],
-    "publish": [["publish", "quick"]],
+    "publish": [["publish", "quick"], ["publish", "--check"]],
 }  # fmt: skip
 WORK = {"list": 2, "info": 2, "schedule": 1}
 """How many commands of these verbs work without the extra, at the least."""

@@ -15,7 +15,7 @@ from tests.suite.runs.project import SWEEP, train_here, write_sweep
 
 COMMAND = re.compile(r"`bandwise ([^`]+)`")
 VERBS = (
-    "sweep --dry-run", "status", "sweep --jobs 1", "collect", "check", "report", "export", "publish", "sweep --retry error"
+    "sweep --dry-run", "status", "sweep --jobs 1", "export", "publish --check", "report", "publish", "sweep --retry error"
 )  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def test_a_verb_takes_a_path_from_anywhere_and_in_its_folder_the_name(
     verb: str, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = str(project / "small.yaml")
-    assert main(["collect", path]) == 0
+    assert main(["export", path]) == 0
     for name in (path, "small", "small.yaml"):
         if name != path:
             monkeypatch.chdir(project)
@@ -73,8 +73,8 @@ def test_a_verb_takes_a_path_from_anywhere_and_in_its_folder_the_name(
 def test_a_name_that_is_nowhere_says_how_to_give_one(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for verb in ("report", "check", "collect"):
-        assert main([verb, "smal"]) in (2, 3)
+    for verb in ("report", "publish --check", "export"):
+        assert main(call(verb, "smal")) in (2, 3)
         assert "named by the path of its file, or in its folder by its name" in capsys.readouterr().err
 
 
@@ -94,7 +94,7 @@ def test_a_session_is_no_sweep_and_a_sweep_no_session(capsys: pytest.CaptureFixt
 def order(words: str) -> int:
     """Rates before runs before tables before the rest, as the messages say."""
     verb = words.split()[0]
-    return 0 if "--tune" in words else {"sweep": 1, "collect": 2}.get(verb, 3)
+    return 0 if "--tune" in words else {"sweep": 1, "report": 2}.get(verb, 3)
 
 
 def lose(project: Path, what: str) -> None:
@@ -137,7 +137,7 @@ def test_every_remedy_that_is_printed_is_accepted(
     lose(project, state)
     path = str(project / "small.yaml")
     printed = ""
-    for verb in ("check", "export", "report", "publish", "collect", "sweep --dry-run", "status"):
+    for verb in ("publish --check", "export", "report", "publish", "sweep --dry-run", "status"):
         main(call(verb, path))
         said = capsys.readouterr()
         printed += said.out + said.err
@@ -152,14 +152,14 @@ def test_every_remedy_that_is_printed_is_accepted(
 
 @pytest.mark.full
 def test_remedies_help(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What `check` says to do, done in order, leaves it with nothing that is wrong."""
+    """What `publish --check` says to do, done in order, leaves it with nothing that is wrong."""
     lose(project, "two runs")
     path = str(project / "small.yaml")
     for _ in range(3):
-        if main(["check", path]) == 0:
+        if main(["publish", path, "--check"]) == 0:
             break
         found = [words for words in COMMAND.findall(capsys.readouterr().out) if not words.startswith("run")]
         assert found
         for words in dict.fromkeys(found):
             assert main(shlex.split(words)) == 0
-    assert main(["check", path]) == 0
+    assert main(["publish", path, "--check"]) == 0

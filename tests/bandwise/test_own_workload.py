@@ -85,10 +85,10 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) 
 
 
 def stale(capsys: pytest.CaptureFixture[str], *plugin: str) -> tuple[int, list[str]]:
-    """Runs that `sweep --dry-run` counts as older than the code, and what `check` says of them."""
+    """Runs that `sweep --dry-run` counts as older than the code, and what `publish --check` says of them."""
     planned = answer(capsys, *plugin, "sweep", "mine.yaml", "--dry-run", "--results", "r")
     assert planned["to_do"] == 0
-    main([*plugin, "check", "mine.yaml", "--results", "r", "--json"])
+    main([*plugin, "publish", "mine.yaml", "--check", "--results", "r", "--json"])
     found = json.loads(capsys.readouterr().out)
     return planned["stale_code"], [one["what"] for one in found["findings"] if one["rule"] == "stale"]
 

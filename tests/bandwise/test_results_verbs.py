@@ -1,4 +1,4 @@
-"""collect, check, export and migrate in a small project: answers, files, exit codes."""
+"""export and publish --check in a small project: answers, files, exit codes."""
 
 from __future__ import annotations
 
@@ -49,54 +49,53 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) 
     return capsys.readouterr().err
 
 
-def test_collect_makes_the_tables_and_check_holds_them(
+def test_export_makes_the_tables_and_check_holds_them(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep, root = str(project / "small.yaml"), project / "results"
-    before = answer(capsys, "check", sweep, code=3)
+    before = answer(capsys, "publish", sweep, "--check", code=3)
     errors = {finding["rule"] for finding in before["findings"] if finding["level"] == "error"}
     assert errors == {"tables"}, "warnings may tell of a checkout with changes"
-    found = answer(capsys, "collect", sweep)
-    assert found["states"] == {"done": 6}
-    assert all(Path(path).is_file() for path in found["tables"])
-    after = answer(capsys, "check", sweep)
+    assert main(["export", sweep, "--out", str(project / "out.csv")]) == 0
+    capsys.readouterr()
+    after = answer(capsys, "publish", sweep, "--check")
     assert [finding for finding in after["findings"] if finding["level"] == "error"] == []
-    assert answer(capsys, "check", sweep, "--strict", code=3 if after["findings"] else 0)["wrong"] == len(
-        after["findings"]
-    )
+    assert answer(capsys, "publish", sweep, "--check", "--strict", code=3 if after["findings"] else 0)[
+        "wrong"
+    ] == len(after["findings"])
     run_id = Store(root).run_ids()[0]
     (Store(root).folder(run_id) / "result.json").write_text("{")
-    assert main(["check", sweep]) == 3
+    assert main(["publish", sweep, "--check"]) == 3
     text = capsys.readouterr().out
     assert f"error: small: readable: {run_id}" in text
     assert "move it away; the next sweep trains the run again" in text
-    assert f"tables: small-runs.csv: is not what the run folders give; `bandwise collect {sweep}`" in text
-    whole = answer(capsys, "check", code=3)
+    assert f"tables: small-runs.csv: is not what the run folders give; `bandwise report {sweep}`" in text
+    whole = answer(capsys, "publish", "--check", code=3)
     assert [(finding["of"], finding["subject"]) for finding in whole["findings"]] == [("runs", run_id)]
 
 
-def test_collect_takes_what_was_copied_beside(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_takes_what_was_copied_beside(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep, other = str(project / "small.yaml"), project / "other"
     (project / "results").rename(other)
-    assert "no run of sweep small has a folder" in refusal(capsys, "collect", sweep)
+    assert "bandwise sweep" in refusal(capsys, "export", sweep)
     shutil.copytree(other / "runs", project / "results" / "runs", dirs_exist_ok=True)
-    assert answer(capsys, "collect", sweep)["states"] == {"done": 6}
+    assert answer(capsys, "export", sweep, "--table", "runs", "--out", str(project / "runs.csv"))["rows"] == 6
 
 
-def test_collect_says_what_there_is_not(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "`bandwise session nosuch`" in refusal(capsys, "collect", "nosuch")
+def test_export_says_what_there_is_not(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "`bandwise session nosuch`" in refusal(capsys, "export", "nosuch")
 
 
 def test_a_clone_without_runs_has_nothing_wrong(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(project / "results")
-    found = answer(capsys, "check", str(project / "small.yaml"))
+    found = answer(capsys, "publish", str(project / "small.yaml"), "--check")
     assert found["wrong"] == 0
     assert "no run of it has a folder" in found["not_checked"][0]
 
 
 def test_export_csv(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no tables of small" in refusal(capsys, "export", "small")
-    answer(capsys, "collect", str(project / "small.yaml"))
+    answer(capsys, "export", str(project / "small.yaml"), "--out", str(project / "out.csv"))
     path = table_path(project / "results", SUMMARY, "small")
     assert main(["export", "small"]) == 0
     assert capsys.readouterr().out == path.read_text()
@@ -151,7 +150,7 @@ def test_export_latex_is_escaped_and_compiles(project: Path, tmp_path: Path) -> 
 
 
 def test_export_parquet(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    answer(capsys, "collect", str(project / "small.yaml"))
+    answer(capsys, "export", str(project / "small.yaml"), "--out", str(project / "out.csv"))
     assert "name a file with --out" in refusal(capsys, "export", "small", "--format", "parquet")
     out = project / "runs.parquet"
     arguments = ("export", "small", "--table", "runs", "--format", "parquet", "--out", str(out))

@@ -332,11 +332,11 @@ arms:
 
 
 def trained_study() -> dict[str, Any]:
-    """A small study with a ladder, two shardings and an arm that diverges, trained and collected by the command line."""
+    """A small study with a ladder, two shardings and an arm that diverges, trained and exported by the command line."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "frozen.yaml").write_text(SWEEP)
         answer("sweep", Path(folder, "frozen.yaml"), "--results", folder)
-        answer("collect", Path(folder, "frozen.yaml"), "--results", folder)
+        answer("export", Path(folder, "frozen.yaml"), "--results", folder, "--out", Path(folder, "summary.csv"))
         made = tables_under(Path(folder))
         for table in made.values():
             _forget_where(table)
@@ -438,7 +438,7 @@ def remade(name: str, root: Path) -> None:
         answer("claims", "--write", "--results", root)
     else:
         _put_back(name, root)
-        answer("collect", name, "--results", root)
+        answer("export", name, "--results", root, "--out", root / "exported.csv")
 
 
 def _rows(file: str) -> list[dict[str, str]]:

@@ -177,7 +177,7 @@ def test_every_change_is_found_by_the_verb_and_by_check(
         "more.txt is in no set of the manifest",
         "tables/made-up-runs.csv has changed",
     ]
-    assert main(["check", "--results", str(root)]) == 3
+    assert main(["publish", "--check", "--results", str(root)]) == 3
     assert "error: published: published: tables/made-up-runs.csv: has changed" in capsys.readouterr().out
     assert main(["publish", "--results", str(root)]) == 2
 

@@ -156,7 +156,7 @@ def test_tables_that_are_not_those_of_the_runs(root: Path) -> None:
         ("tables", "made-up-summary.csv"),
         ("tables", "made-up-study.json"),
     ]
-    assert all("bandwise collect made-up" in one.fix for one in findings)
+    assert all("bandwise report made-up" in one.fix for one in findings)
 
 
 def test_every_rule_is_tested_here() -> None:
