@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
@@ -31,6 +31,7 @@ from reference_impls.units import UnitError
 
 if TYPE_CHECKING:
     from reference_impls.algorithm import Clock
+    from reference_impls.schedules import LearningRate
 
 EFFICIENCY: Final = 0.91
 """Share of a link's rate that payload reaches."""
@@ -170,14 +171,17 @@ def sent(method: Method, shapes: Sequence[Sequence[int]], workers: int, steps: i
     Raises:
         UnsupportedError: The method cannot be used so, plans by what happens in training, or does not say what it sends.
     """
-    algorithm = method.algorithm
-    if algorithm.plans_from_data:
-        raise UnsupportedError(
-            f"{method.name} plans by what happens in training: `bandwise try` counts what it sends"
-        )
-    kinds, first = _planned(method, workers, steps)
+    from reference_impls.schedules import LearningRate
+
+    kinds: Counter[str] = Counter()
+    first: dict[str, tuple[int, dict[str, Any], float]] = {}
+    for kind, before in planned(
+        method, workers, LearningRate("cosine", PEAK_RATE, PEAK_RATE / 100, 0, steps)
+    ):
+        kinds[kind] += 1
+        first.setdefault(kind, before)
     try:
-        declared = algorithm.wire_bytes(shapes, workers)
+        declared = method.algorithm.wire_bytes(shapes, workers)
     except NotImplementedError as error:
         raise UnsupportedError(f"{error}: `bandwise try` counts it") from None
     found = []
@@ -191,26 +195,35 @@ def sent(method: Method, shapes: Sequence[Sequence[int]], workers: int, steps: i
     return found
 
 
-def _planned(
-    method: Method, workers: int, steps: int
-) -> tuple[Counter[str], dict[str, tuple[int, dict[str, Any], float]]]:
-    """Kind -> how many steps of a training; and the first of them: completed steps, counters, learning rate."""
+def planned(
+    method: Method, workers: int, rate: LearningRate
+) -> Iterator[tuple[str, tuple[int, dict[str, Any], float]]]:
+    """The steps of a training, in order.
+
+    Args:
+        method: Configured.
+        workers: How many.
+        rate: The learning rate, and how long the training is.
+
+    Yields:
+        The kind of a step, and what it was planned by: completed steps, counters, learning rate.
+
+    Raises:
+        UnsupportedError: The method cannot be used so, or plans by what happens in training.
+    """
     from reference_impls.algorithm import Clock
     from reference_impls.collectives import Group
-    from reference_impls.schedules import LearningRate
 
-    rate = LearningRate("cosine", PEAK_RATE, PEAK_RATE / 100, 0, steps)
+    if method.algorithm.plans_from_data:
+        raise UnsupportedError(
+            f"{method.name} plans by what happens in training: `bandwise try` counts what it sends"
+        )
     clock = Clock(Group("world", 0, workers))
     method.algorithm.check(clock.world)
-    kinds: Counter[str] = Counter()
-    first: dict[str, tuple[int, dict[str, Any], float]] = {}
-    for clock.step in range(steps):
+    for clock.step in range(rate.total):
         clock.lr = rate(clock.step)
         before = clock.step, dict(clock.counters), clock.lr
-        kind = _kind(method, clock)
-        kinds[kind] += 1
-        first.setdefault(kind, before)
-    return kinds, first
+        yield _kind(method, clock), before
 
 
 def _kind(method: Method, clock: Clock) -> str:

@@ -19,12 +19,11 @@ METHOD = "lion-cub-1bit"
 ARGUMENTS = {
     "advise": ["--params", "1e6", "--workers", "4", "--rate", "1gbit", "--compute-ms", "9"],
     "export": ["quick"],
-    "info": [METHOD],
+    "info": [METHOD, "--steps", "100", "--lr", "0.1"],
     "new": ["method", "my-method"],
     "publish": ["quick"],
     "reproduce": ["0123456789abcdef"],
     "run": ["--algorithm", METHOD],
-    "schedule": ["qsr", "--set", "alpha=0.2", "--set", "h_base=2", "--steps", "100", "--peak-lr", "0.1"],
     "session": ["quick"],
     "sweep": ["quick"],
     "test-method": ["my_method.py"],
@@ -32,7 +31,7 @@ ARGUMENTS = {
     "try": ["mine.py:make"],
 }
 """Of verbs that want some."""
-ALONE = {"advise", "info", "list", "new", "schedule", "test-method"}
+ALONE = {"advise", "info", "list", "new", "test-method"}
 """Verbs that need no checkout."""
 CODE = """
 import io, json, sys, traceback

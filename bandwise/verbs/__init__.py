@@ -27,8 +27,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "test-method": "hold a method to what every method has to keep",
         },
         "before training": {
-            "info": "options and differences of an algorithm or a workload",
-            "schedule": "count synchronisations of a rule without training",
+            "info": "options, differences and bytes of an algorithm; a workload",
         },
         "results": {
             "export": "a table as CSV, LaTeX or Parquet",

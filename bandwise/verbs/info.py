@@ -1,10 +1,20 @@
-"""Everything that can be said of an algorithm or a workload: options with defaults, paper, differences from it."""
+"""Everything that can be said of an algorithm or a workload: options with defaults, paper, differences from it.
+
+With --steps also in which steps of a training an algorithm sends, counted without training:
+
+    bandwise info qsr-sgd --set h_base=4 --set alpha=0.0175 --steps 93600 --lr 0.008 --min-lr 1e-6 --warmup 10000
+
+Volume is the share of such steps in percent. The hash is the SHA-256 of the comma-joined numbers of completed steps after
+each of them.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import difflib
+import hashlib
+from collections import Counter
 from typing import Any
 
 from bandwise.options import OptionError, has_checkout, parse_settings
@@ -27,6 +37,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
         help="say it of an algorithm with this option",
     )  # fmt: skip
+    parser.add_argument("--steps", type=int, metavar="N", help="of a training: in which of them it sends")
+    parser.add_argument("--lr", type=float, help="with --steps: highest learning rate")
+    parser.add_argument("--lr-schedule", default="cosine", help="with --steps (default: cosine)")
+    parser.add_argument(
+        "--min-lr", type=float, default=0.0, help="with --steps: lowest learning rate (default: 0)"
+    )
+    parser.add_argument(
+        "--warmup",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --steps: of learning-rate warm-up (default: 0)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -35,10 +58,13 @@ def run(args: argparse.Namespace) -> int:
 
     workloads = _workload_names()
     if args.name in list_algorithms():
-        found = _algorithm(args.name, parse_settings(args.settings))
+        settings = parse_settings(args.settings)
+        found = _algorithm(args.name, settings)
+        if args.steps is not None:
+            found["schedule"] = _schedule(args, settings, found["bits"])
     elif args.name in workloads:
-        if args.settings:
-            raise OptionError("--set is for algorithms; options of workloads stand in a sweep")
+        if args.settings or args.steps is not None:
+            raise OptionError("--set and --steps are for algorithms; options of workloads stand in a sweep")
         found = _workload(args.name)
     else:
         close = difflib.get_close_matches(args.name, [*list_algorithms(), *workloads], n=1, cutoff=0.5)
@@ -48,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         print_json(found)
         return 0
     for key, value in found.items():
-        if key not in ("options", "bits", "refused", "state_bytes_per_parameter"):
+        if key not in ("options", "bits", "refused", "state_bytes_per_parameter", "schedule"):
             print(f"{key.replace('_', ' '):{_WIDTH}s} {_said(value)}")
     if found["kind"] == "algorithm":
         _print_costs(found)
@@ -74,6 +100,11 @@ def _print_costs(found: dict[str, Any]) -> None:
     print(table(rows, ["kind", *(f"n={n}" for n in sizes)]) if rows else "not declared")
     for n, why in found["refused"].items():
         print(f"n={n}: {why}")
+    if schedule := found.get("schedule"):
+        counted = ", ".join(f"{count} {kind}" for kind, count in schedule["kinds"].items())
+        print(f"\nof the steps of a training: {counted}")
+        print(f"it sends in {schedule['synchronizations']} of them ({schedule['volume']:.3f} %)")
+        print(f"sha256 of these steps: {schedule['sync_steps_sha256']}")
 
 
 def _cost(value: Any) -> str:
@@ -123,6 +154,30 @@ def _algorithm(name: str, settings: dict[str, Any]) -> dict[str, Any]:
             }
             for key, o in options.items()
         ],
+    }
+
+
+def _schedule(args: argparse.Namespace, settings: dict[str, Any], bits: dict[str, Any]) -> dict[str, Any]:
+    """In which steps of the training that was asked for something is sent."""
+    from bandwise.costs import planned
+    from reference_impls import create, info
+    from reference_impls.schedules import LearningRate
+
+    if args.lr is None:
+        raise OptionError("--steps wants --lr, the highest learning rate")
+    rate = LearningRate(args.lr_schedule, args.lr, args.min_lr, args.warmup, args.steps)
+    course = {"total_steps": args.steps, "lr_warmup_steps": args.warmup}
+    known = {key: value for key, value in course.items() if key in info(args.name).options}
+    method = create(args.name, **{**known, **settings})
+    workers = min(map(int, bits), default=2)
+    costs = bits.get(str(workers), {})
+    kinds = [kind for kind, _ in planned(method, workers, rate)]
+    sends = [step for step, kind in enumerate(kinds, 1) if costs.get(kind) != 0]
+    return {
+        "kinds": dict(Counter(kinds)),
+        "synchronizations": len(sends),
+        "volume": 100.0 * len(sends) / args.steps,
+        "sync_steps_sha256": hashlib.sha256(",".join(map(str, sends)).encode()).hexdigest(),
     }
 
 

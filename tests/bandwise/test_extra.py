@@ -19,7 +19,6 @@ RUN_ID = "0123456789abcdef"
 COMMANDS = {
     "list": [["list"], ["list", "workloads"], ["list", "sweeps"]],
     "info": [["info", "lion-cub-1bit"], ["info", "digits-mlp"]],
-    "schedule": [["schedule", "qsr", "--steps", "100", "--peak-lr", "0.1", "--set", "h_base=2", "--set", "alpha=0.1"]],
     "run": [["run", "--algorithm", "allreduce-sgd", "--workload", "quadratic", "--steps", "2"]],
     "sweep": [["sweep", "quick"], ["sweep", "quick", "--on", "slurm"], ["sweep", "quick", "--dry-run"]],
     "status": [["status"], ["status", "quick"]],
@@ -35,7 +34,7 @@ COMMANDS = {
     "reproduce": [["reproduce", RUN_ID]],
     "publish": [["publish", "quick"], ["publish", "--check"]],
 }  # fmt: skip
-WORK = {"list": 2, "info": 2, "schedule": 1}
+WORK = {"list": 2, "info": 2}
 """How many commands of these verbs work without the extra, at the least."""
 SCRIPT = '''
 import contextlib, io, json, sys, traceback

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,26 @@ def test_info_of_options_that_few_workers_admit(capsys: pytest.CaptureFixture[st
     assert "no option 'bit'; did you mean 'bits'?" in refusal(
         capsys, "info", "lion-cub-pbit", "--set", "bit=4"
     )
-    assert "--set is for algorithms" in refusal(capsys, "info", "digits-mlp", "--set", "bits=4")
+    assert "--set and --steps are for algorithms" in refusal(capsys, "info", "digits-mlp", "--set", "bits=4")
+
+
+def test_the_steps_in_which_a_method_sends_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    rate = ("--steps", "62400", "--warmup", "1560", "--lr", "0.8", "--min-lr", "1e-6")
+    found = answer(capsys, "info", "qsr-sgd", "--set", "h_base=2", "--set", "alpha=0.2", *rate)["schedule"]
+    assert (found["synchronizations"], round(found["volume"], 3)) == (24_792, 39.731), "the paper's recipe"
+    assert found["sync_steps_sha256"].startswith("5c06cde3431e7b20")
+    short = ("--steps", "10", "--lr", "1")
+    found = answer(capsys, "info", "local-sgd", "--set", "period=4", *short)["schedule"]
+    assert found["kinds"] == {"local": 7, "average": 3}
+    assert found["sync_steps_sha256"] == hashlib.sha256(b"4,8,10").hexdigest()
+    assert answer(capsys, "info", "slowmo-sgd", "--set", "base=sgp", *short)["schedule"]["volume"] == 100
+    for words, reason in (
+        (("local-sgd", "--steps", "10"), "--steps wants --lr"),
+        (("local-sgd", *short, "--lr-schedule", "cosin"), "did you mean 'cosine'?"),
+        (("adacomm", *short), "plans by what happens in training"),
+        (("digits-mlp", *short), "--set and --steps are for algorithms"),
+    ):
+        assert reason in refusal(capsys, "info", *words)
 
 
 def test_info_knows_every_method(capsys: pytest.CaptureFixture[str]) -> None:

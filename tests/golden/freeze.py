@@ -189,6 +189,8 @@ def command_cases() -> list[str]:
 def command(text: str) -> Case:
     """What a command answers: numbers in clear, texts as hashes, so that a changed word is told from a changed figure."""
     found = answer(*text.split())
+    if "schedule" in found:
+        return {"exact": {key: value for key, value in found["schedule"].items() if key != "kinds"}}
     if text.startswith("info"):
         found = {key: value for key, value in found.items() if key != "source_hash"}
         found["options"] = {
@@ -208,25 +210,20 @@ def command(text: str) -> Case:
 
 
 def schedules() -> Iterator[tuple[str, ...]]:
-    """Every rule under every learning-rate schedule."""
-    rates = {
-        "constant": (), "cosine": (), "linear": (), "step": ("--milestones", "300,600", "--gamma", "0.1"),
-        "cosine_step": ("--base", "2"),
-    }  # fmt: skip
-    rules = {
-        "qsr": ("--set", "h_base=2", "--set", "alpha=0.02"),
-        "qsr-power-3": ("--set", "h_base=4", "--set", "alpha=0.03", "--set", "power=3"),
-        "constant": ("--set", "period=7"),
-    }
-    for (rule, options), (rate, more) in itertools.product(rules.items(), rates.items()):
-        for warmup in ("0", "50"):
-            yield (
-                "schedule", rule.removesuffix("-power-3"), "--steps", "1000", "--warmup", warmup, "--lr", rate,
-                "--peak-lr", "0.3", "--min-lr", "0.001", *more, *options,
-            )  # fmt: skip
+    """Methods of every rule under every learning-rate schedule."""
+    rates = ("constant", "cosine", "linear", "cosine_step")
+    methods = (
+        ("qsr-sgd", "--set", "h_base=2", "--set", "alpha=0.02"),
+        ("qsr-sgd", "--set", "h_base=4", "--set", "alpha=0.03", "--set", "power=3"),
+        ("local-sgd", "--set", "period=7"),
+    )
+    for method, rate, warmup in itertools.product(methods, rates, ("0", "50")):
+        yield (
+            "info", *method, "--steps", "1000", "--warmup", warmup, "--lr-schedule", rate, "--lr", "0.3", "--min-lr", "0.001",
+        )  # fmt: skip
     yield (
-        "schedule", "qsr", "--steps", "93600", "--warmup", "10000", "--lr", "cosine", "--peak-lr", "0.008", "--min-lr",
-        "1e-6", "--set", "h_base=4", "--set", "alpha=0.0175",
+        "info", "qsr-sgd", "--set", "h_base=4", "--set", "alpha=0.0175", "--steps", "93600", "--warmup", "10000",
+        "--lr-schedule", "cosine", "--lr", "0.008", "--min-lr", "1e-6",
     )  # fmt: skip
 
 
