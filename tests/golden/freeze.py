@@ -333,7 +333,9 @@ def trained_study() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "frozen.yaml").write_text(SWEEP)
         answer("sweep", Path(folder, "frozen.yaml"), "--results", folder)
-        answer("export", Path(folder, "frozen.yaml"), "--results", folder, "--out", Path(folder, "summary.csv"))
+        answer(
+            "export", Path(folder, "frozen.yaml"), "--results", folder, "--out", Path(folder, "summary.csv")
+        )
         made = tables_under(Path(folder))
         for table in made.values():
             _forget_where(table)
