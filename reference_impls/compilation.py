@@ -122,7 +122,7 @@ def _compiles_for_cpu(chosen: str | None) -> bool:
     if missing:  # this function is called once
         warnings.warn(
             f"{' and '.join(missing)}: codecs run eagerly, several times slower, and so do timings of this process. "
-            "Install them (`bandwise doctor` says how), or set BANDWISE_COMPILE=0 if that is meant.",
+            "Install them (`bandwise session --doctor` says how), or set BANDWISE_COMPILE=0 if that is meant.",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -13,33 +13,28 @@ from typing import Final
 
 GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
-        "every day": {
+        "choose a method": {
             "list": "algorithms, workloads, sweeps",
-            "run": "train one run",
-            "sweep": "train what is missing of a sweep, here or on a cluster; what it would do",
-            "status": "the state of a sweep's runs, once or until nothing is under way",
-            "report": "build the pages of all results, of a sweep, or of the claims",
+            "info": "options, differences and bytes of an algorithm; a workload",
             "advise": "which method to run for a model, a link and a number of workers",
             "try": "five methods on your own model and data, simulated side by side",
         },
-        "your own method and workload": {
-            "new": "begin a method or a workload: a file that works, to be changed into yours",
-            "test-method": "hold a method to what every method has to keep",
-        },
-        "before training": {
-            "info": "options, differences and bytes of an algorithm; a workload",
+        "train and time": {
+            "run": "train one run",
+            "sweep": "train what is missing of a sweep, here or on a cluster",
+            "status": "the state of a sweep's runs, once or until nothing is under way",
+            "session": "time the methods of a study on an emulated cluster or between nodes",
         },
         "results": {
+            "report": "build the pages of all results, of a sweep, or of the claims",
             "export": "a table as CSV, LaTeX or Parquet",
             "publish": "make results part of the project; whether they can be relied on",
             "claims": "claims of papers: verdicts, checks",
             "reproduce": "train a run again and compare it with its record",
         },
-        "speed": {
-            "session": "time the methods of a study on an emulated cluster",
-        },
-        "emulated clusters": {
-            "doctor": "what this machine lacks for an emulated cluster, and the command that helps",
+        "your own method and workload": {
+            "new": "begin a method or a workload: a file that works, to be changed into yours",
+            "test-method": "hold a method to what every method has to keep",
         },
     }
 )

