@@ -87,9 +87,12 @@ def run(args: argparse.Namespace) -> int:
     from suite.runs.sweep import load_sweep
 
     chosen = None if args.retry is None else _states(args.retry)
-    profile = profile_of(args.on) if args.on else None
-    _agree(args, profile)
     sweep, store = load_sweep(args.sweep), Store(results_root(args))
+    if chosen is not None and args.on is None and _here(args) == (None, None, None):
+        profile = _last_profile(sweep.name, store)
+    else:
+        profile = profile_of(args.on or "local")
+    _agree(args, profile)
     if args.tune and sweep.borrows_rates:
         raise OptionError(
             f"{sweep.name} takes its rates from {sweep.rates_path.name}, which `{sweep.tuned_by}` writes and this would write "
@@ -97,8 +100,6 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.dry_run:
         return _dry_run(args, make_plan(sweep, args.only, without_data=profile is None), profile, store)
-    if chosen is not None and args.on is None:
-        profile = _last_profile(sweep.name, store)
     if args.tune:
         return _tune(args, sweep, store, () if profile else _slots(args), profile)
     if sweep.headline and chosen is None:
@@ -111,11 +112,11 @@ def run(args: argparse.Namespace) -> int:
 
 def _agree(args: argparse.Namespace, profile: Profile | None) -> None:
     """Raises `OptionError` for options that do not go together."""
-    if profile is not None and (args.jobs, args.gpus, args.cores) != (None, None, None):
+    if profile is not None and _here(args) != (None, None, None):
         raise OptionError(
             "--jobs, --gpus, --cores are for this machine; on Slurm the profile says what a job has"
         )
-    if args.wait and ((profile is None and args.retry is None) or args.dry_run):
+    if args.wait and (profile is None or args.dry_run):
         raise OptionError("--wait belongs to --on slurm, without --dry-run")
     if args.tune and (args.only or args.dry_run):
         raise OptionError(
@@ -125,6 +126,11 @@ def _agree(args: argparse.Namespace, profile: Profile | None) -> None:
         raise OptionError(
             "--retry goes with neither --tune nor --dry-run: `bandwise status` shows what failed"
         )
+
+
+def _here(args: argparse.Namespace) -> tuple[Any, ...]:
+    """What was said of this machine."""
+    return args.jobs, args.gpus, args.cores
 
 
 def _states(text: str) -> frozenset[str]:

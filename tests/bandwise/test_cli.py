@@ -294,6 +294,7 @@ def test_a_run_that_ends_badly_has_exit_code_3(results: Path, capsys: pytest.Cap
         (["sweep", "quick", "--tune", "--only", "x"], "--tune is about all arms"),
         (["sweep", "quick", "--retry", "--dry-run"], "--retry goes with neither --tune nor --dry-run"),
         (["sweep", "quick", "--wait"], "--wait belongs to --on slurm"),
+        (["sweep", "quick", "--retry", "--wait"], "--wait belongs to --on slurm"),
         (
             ["sweep", "controls-noisy", "--tune"],
             "by the key `rates: controls-noisy-lr.yaml` in controls-noisy.yaml",
