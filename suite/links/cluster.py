@@ -335,7 +335,11 @@ def _raise(error: dict[str, str], layout: Layout) -> None:
         from suite.links import doctor
 
         finding = doctor.obstacle()
-        why = "`bandwise session --doctor` says more" if finding is None else f"{finding.detail}. {finding.fix}".strip()
+        why = (
+            "`bandwise session --doctor` says more"
+            if finding is None
+            else f"{finding.detail}. {finding.fix}".strip()
+        )
         raise ClusterError(f"no cluster can be made here ({message}): {why}")
     raise ClusterError(f"{message}\n{_tail(layout)}".rstrip())
 
