@@ -13,7 +13,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bandwise.options import require_checkout
 
@@ -86,7 +86,8 @@ def load(study: str, results: str | os.PathLike[str] | None = None) -> Study:
         found = find_frame(root, table, name)
         return pd.DataFrame(columns=[column.name for column in table.columns]) if found is None else found
 
-    roles = {"scored": of(RUNS).assign(budget=1.0), "budget": of(BUDGET_RUNS), "tuning": _trials(of(TUNING))}
+    tried = of(TUNING).rename(columns={"lr": "lr_peak"}).drop(columns="edge")
+    roles = {"scored": of(RUNS).assign(budget=1.0), "budget": of(BUDGET_RUNS), "tuning": tried}
     runs = pd.concat(
         [frame.assign(role=role) for role, frame in roles.items() if len(frame)], ignore_index=True
     )
@@ -99,8 +100,3 @@ def load(study: str, results: str | os.PathLike[str] | None = None) -> Study:
         net, how="left", on=["sharding", "world_size", "arm"], suffixes=("", "_session"), validate="1:m"
     )
     return Study(study, runs, of(CURVES), of(NET_ROUNDS, f"{SESSION}{study}"), verdicts)
-
-
-def _trials(tuning: Any) -> Any:
-    """Learning rates tried, with the names that runs have."""
-    return tuning.rename(columns={"lr": "lr_peak"}).drop(columns="edge", errors="ignore")

@@ -320,7 +320,7 @@ def _bytes(method: Method) -> str:
         said = own.wire_bytes(SHAPES, WORKERS)
     except NotImplementedError:
         raise _NotDeclaredError(
-            "`wire_bytes(shapes, n)` is not declared: `info`, `sweep --dry-run` and the cost model then know no bytes"
+            "`wire_bytes(shapes, n)` is not declared: `info`, `sweep --dry-run` and `advise` then know no bytes"
         ) from None
     cluster, kinds = _cluster(method, bucket=1 << 20), []
     for _ in range(STEPS):

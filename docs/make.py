@@ -28,6 +28,7 @@ from scipy import stats
 from bandwise import output
 from bandwise.cli import main
 from bandwise.verbs import GROUPS, load
+from docs.document import fill, markdown
 from docs.measured import files as advice_known
 from docs.ngrams import ngram_bits
 from reference_impls.catalogue import BUILT_IN
@@ -39,7 +40,6 @@ from report.rendering import slug
 from report.study.data import SHARDINGS
 from slurm.profile import ProfileFile
 from suite.analysis.columns import NET, ONE_WORKER, SUMMARY, WORTH
-from suite.analysis.document import fill, markdown
 from suite.analysis.export import OF_SESSION, OF_SWEEP
 from suite.analysis.published import SESSION, STUDY_FACTS, documents_root
 from suite.analysis.speed_columns import CONFIRMED, session_facts_path

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from bandwise.costs import MEASURED
+from docs.document import fill, markdown
 from suite.analysis.columns import WORTH
-from suite.analysis.document import fill, markdown
 from suite.analysis.published import SESSION, documents_root
 from suite.analysis.speed_columns import ARMS, CASES
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval

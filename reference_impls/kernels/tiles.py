@@ -207,146 +207,16 @@ def _encode(x, found, words, wire, ints, x_step, found_step, words_step, wire_st
             else:
                 fine = tl.min(tl.min((ordinary(divisor) | (there == 0)).to(tl.int32), 1), 0) == 1
             if fine:
-                _fast_field(
-                    x,
-                    found,
-                    k0,
-                    k1,
-                    start,
-                    wire,
-                    ints,
-                    base,
-                    tiles,
-                    first,
-                    second,
-                    one,
-                    two,
-                    BITS,
-                    KIND,
-                    BITS,
-                    ALIGNED,
-                    TILES,
-                )
+                _fast_field(x, found, k0, k1, start, wire, ints, base, tiles, first, second, one, two, BITS, KIND, BITS,
+                            ALIGNED, TILES)  # fmt: skip
             else:
-                _field(
-                    x,
-                    found,
-                    k0,
-                    k1,
-                    start,
-                    wire,
-                    ints,
-                    base,
-                    tiles,
-                    first,
-                    second,
-                    BITS,
-                    KIND,
-                    BITS,
-                    SIZE,
-                    ALIGNED,
-                    TILES,
-                )
-        if (not FAST) and BITS & 16:
-            _field(
-                x,
-                found,
-                k0,
-                k1,
-                start,
-                wire,
-                ints,
-                base,
-                tiles,
-                first,
-                second,
-                16,
-                KIND,
-                BITS,
-                SIZE,
-                ALIGNED,
-                TILES,
-            )
-        if (not FAST) and BITS & 8:
-            _field(
-                x,
-                found,
-                k0,
-                k1,
-                start,
-                wire,
-                ints,
-                base,
-                tiles,
-                first,
-                second,
-                8,
-                KIND,
-                BITS,
-                SIZE,
-                ALIGNED,
-                TILES,
-            )
-        if (not FAST) and BITS & 4:
-            _field(
-                x,
-                found,
-                k0,
-                k1,
-                start,
-                wire,
-                ints,
-                base,
-                tiles,
-                first,
-                second,
-                4,
-                KIND,
-                BITS,
-                SIZE,
-                ALIGNED,
-                TILES,
-            )
-        if (not FAST) and BITS & 2:
-            _field(
-                x,
-                found,
-                k0,
-                k1,
-                start,
-                wire,
-                ints,
-                base,
-                tiles,
-                first,
-                second,
-                2,
-                KIND,
-                BITS,
-                SIZE,
-                ALIGNED,
-                TILES,
-            )
-        if (not FAST) and BITS & 1:
-            _field(
-                x,
-                found,
-                k0,
-                k1,
-                start,
-                wire,
-                ints,
-                base,
-                tiles,
-                first,
-                second,
-                1,
-                KIND,
-                BITS,
-                SIZE,
-                ALIGNED,
-                TILES,
-            )
+                _field(x, found, k0, k1, start, wire, ints, base, tiles, first, second, BITS, KIND, BITS, SIZE, ALIGNED,
+                       TILES)  # fmt: skip
+        if not FAST:
+            for halvings in tl.static_range(5):
+                if BITS & (16 >> halvings):
+                    _field(x, found, k0, k1, start, wire, ints, base, tiles, first, second, 16 >> halvings, KIND, BITS, SIZE,
+                           ALIGNED, TILES)  # fmt: skip
     if not WHOLE:
         if block == blocks - 1:
             rest = (d - tiles * 512) * BITS
@@ -412,16 +282,9 @@ def _decode(out, found, wire, ints, out_step, found_step, wire_step, d, blocks, 
     there = tile < tiles
     inside = there & (lane < 16)
     code = tl.zeros([TILES * 32, 16], tl.int32)
-    if BITS & 16:
-        code |= _part(wire, ints, tile, row, lane, inside, 16, BITS, ALIGNED)
-    if BITS & 8:
-        code |= _part(wire, ints, tile, row, lane, inside, 8, BITS, ALIGNED)
-    if BITS & 4:
-        code |= _part(wire, ints, tile, row, lane, inside, 4, BITS, ALIGNED)
-    if BITS & 2:
-        code |= _part(wire, ints, tile, row, lane, inside, 2, BITS, ALIGNED)
-    if BITS & 1:
-        code |= _part(wire, ints, tile, row, lane, inside, 1, BITS, ALIGNED)
+    for halvings in tl.static_range(5):
+        if BITS & (16 >> halvings):
+            code |= _part(wire, ints, tile, row, lane, inside, 16 >> halvings, BITS, ALIGNED)
     before = block * (TILES * 512) + row * 16
     elem = before + lane
     at = before if SIZE % 16 == 0 else elem

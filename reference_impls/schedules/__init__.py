@@ -1,6 +1,6 @@
 """When to synchronise, and learning-rate schedules. Plain Python: nothing in here needs torch."""
 
 from reference_impls.schedules.learning_rate import LearningRate
-from reference_impls.schedules.rules import QSR, Constant, Rule, sync_steps
+from reference_impls.schedules.rules import QSR, Constant, Rule
 
-__all__ = ["QSR", "Constant", "LearningRate", "Rule", "sync_steps"]
+__all__ = ["QSR", "Constant", "LearningRate", "Rule"]

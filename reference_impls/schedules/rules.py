@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,15 +74,6 @@ class QSR:
                 f"with a learning rate of {lr} the round would never end; give total_steps"
             )
         return max(1, self.total - step)
-
-
-def sync_steps(rule: Rule, learning_rate: Callable[[int], float], total: int) -> list[int]:
-    """Numbers of completed steps at which a training of `total` steps synchronises; the last one is `total`."""
-    found, step = [], 0
-    while step < total:
-        step = min(step + rule.period(step, learning_rate(step)), total)
-        found.append(step)
-    return found
 
 
 def _cut(h: int, step: int, total: int | None) -> int:

@@ -1,1 +1,1 @@
-"""Pages that no study owns, and what they share: claims, comparisons, scaling, rate and distortion, the cost model."""
+"""Pages that no study owns: claims, and methods tried on a model of one's own."""

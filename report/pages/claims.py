@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from report.drawing.table import Cell, Column, Line, Row, View
 from report.rendering import ALONE, Links, ReportError, write_page
-from suite.analysis.document import rows_of
-from suite.analysis.published import origin_words
+from suite.analysis.published import find_frame, origin_words
+from suite.analysis.tables import rows_of
 from suite.claims.claim import JUDGED, WORDS
 from suite.claims.columns import CLAIMS, MEASURED, PARTS, deciding, effect, group_of, statements
 
@@ -36,7 +36,8 @@ class Verdicts:
 
 def load_verdicts(results_root: Path) -> Verdicts:
     """What is on record."""
-    return Verdicts(rows_of(results_root, CLAIMS) or (), rows_of(results_root, PARTS) or ())
+    frames = (find_frame(results_root, table) for table in (CLAIMS, PARTS))
+    return Verdicts(*(() if frame is None else rows_of(frame) for frame in frames))
 
 
 CSS: Final = MappingProxyType({"reproduced": "yes", "contradicted": "no"})

@@ -11,11 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from suite.analysis import tables
-from suite.analysis.columns import Table
-from suite.analysis.published import find_frame
-from suite.analysis.tables import Row
-
 Blocks = Mapping[str, Callable[..., str]]
 """Name -> what makes the block, from the results folder and the block's arguments."""
 
@@ -36,12 +31,6 @@ def fill(text: str, results_root: Path, blocks: Blocks) -> str:
         return f"{match[1]}{blocks[name](results_root, *arguments)}\n{match[4]}"
 
     return _BLOCK.sub(block, text)
-
-
-def rows_of(root: Path, table: Table, name: str = "") -> list[Row] | None:
-    """Rows of a table, None where it has not been made; name: as in `find_frame`."""
-    frame = find_frame(root, table, name)
-    return None if frame is None else tables.rows_of(frame)
 
 
 def markdown(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
