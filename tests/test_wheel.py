@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -93,3 +94,14 @@ def test_every_verb_answers_or_says_what_it_needs(site: Path, tmp_path: Path) ->
         assert code == 2, (verb, code, said)
         assert "works in a checkout of the project" in said, (verb, said)
         assert said.count("\n") == 1, (verb, said)
+
+
+def test_documents_name_the_verbs_that_need_no_checkout() -> None:
+    for page, pattern in (
+        ("docs/cli.md", r"^- ([^\n]*) work wherever"),
+        ("README.md", r"the verbs (.*?)\. All"),
+    ):
+        (told,) = re.findall(pattern, (ROOT / page).read_text(encoding="utf-8"), flags=re.M | re.S)
+        assert {
+            name.split()[-1 if "bandwise" in name else 0] for name in re.findall(r"`([^`]+)`", told)
+        } == ALONE
