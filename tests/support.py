@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 
 import pytest
 
+from reference_impls.schedules import Rule
+
 ROOT = Path(__file__).resolve().parents[1]
 
 # Daemons live where an ordinary user's PATH does not look.
@@ -151,3 +153,12 @@ def spread(sizes: Sequence[int]) -> set[tuple[int, ...]]:
         for shift in (0, 1)
         for at in range(max(sizes) if all(sizes) else 0)
     }
+
+
+def sync_steps(rule: Rule, learning_rate: Callable[[int], float], total: int) -> list[int]:
+    """Numbers of completed steps at which a training of `total` steps synchronises; the last one is `total`."""
+    found, step = [], 0
+    while step < total:
+        step = min(step + rule.period(step, learning_rate(step)), total)
+        found.append(step)
+    return found

@@ -18,7 +18,7 @@ from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UsageError
 from reference_impls.optimizers import OUTER, Outer, local_optimizer
 from reference_impls.reducers.compression import COMPRESSIONS
-from reference_impls.schedules import QSR, LearningRate, sync_steps
+from reference_impls.schedules import QSR, LearningRate
 from tests.reference_impls.local_training import (
     RATE,
     D,
@@ -32,7 +32,7 @@ from tests.reference_impls.local_training import (
     start,
     trained,
 )
-from tests.support import each
+from tests.support import each, sync_steps
 
 
 def single(algorithm: str, size: int, **options: Any) -> SimulatedCluster:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from reference_impls.errors import UnsupportedError
-from reference_impls.schedules import QSR, Constant, LearningRate, Rule
+from reference_impls.schedules import QSR, Constant, LearningRate
+from tests.support import sync_steps
 
 RESNET = {"total": 62_400, "warmup": 1_560, "peak": 0.8, "min": 1e-6}
 VIT = {"total": 93_600, "warmup": 10_000, "peak": 0.008, "min": 1e-6}
@@ -28,15 +29,6 @@ ROWS: dict[str, tuple[dict[str, Any], float, int, int, float, str, list[tuple[in
     "V8": (VIT, 0.0175, 8, 6_461, 6.903, "0c0dc8fb0db6832a",
            [(39_136, 9), (41_332, 10), (43_162, 11)], [(82_347, 2_453), (84_800, 6_461), (91_261, 2_339)]),
 }  # fmt: skip
-
-
-def sync_steps(rule: Rule, learning_rate: Callable[[int], float], total: int) -> list[int]:
-    """Numbers of completed steps at which a training of `total` steps synchronises; the last one is `total`."""
-    found, step = [], 0
-    while step < total:
-        step = min(step + rule.period(step, learning_rate(step)), total)
-        found.append(step)
-    return found
 
 
 def syncs(alpha: float, h_base: int, schedule: str = "cosine", power: float = 2.0, **rate: Any) -> list[int]:

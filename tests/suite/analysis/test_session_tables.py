@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from reference_impls.schedules import QSR, LearningRate, sync_steps
+from reference_impls.schedules import QSR, LearningRate
 from suite.analysis.check import check_store
 from suite.analysis.published import load_facts
 from suite.analysis.session_tables import collect_session
@@ -28,6 +28,7 @@ from suite.runs.store import Store
 from suite.timing import store as sessions
 from tests.suite.analysis import made_up_session as made
 from tests.suite.analysis.made_up_session import arms
+from tests.support import sync_steps
 
 ARMS_BY_HAND = ("sgd", "lion", "lion-1bit", "lion-1bit-10", "local-16", "local-8", "squeeze", "silence")
 
