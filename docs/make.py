@@ -14,6 +14,7 @@ import io
 import itertools
 import json
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -563,21 +564,29 @@ def counts(root: Path) -> str:
     return markdown(("kind", "said by", *WORDS, "all"), lines)
 
 
-def claims_of(root: Path, file: str) -> str:
-    """The claims of one file, a line each."""
+def claims(root: Path) -> str:
+    """A table a paper, a line a claim that was measured; the others by name."""
     rows, parts = (read_table(table_path(root, table), table) for table in (CLAIMS, PARTS))
-    lines = []
-    for row in (one for one in rows if one["file"] == f"{file}.yaml"):
-        mine = [part for part in parts if part["claim"] == row["claim"]]
-        part, many = deciding(row, mine), sum(one["role"] == "part" for one in mine)
-        shown = row["why"]
-        if part is not None:
-            shown = effect(part) + (f", one of {many}" if many > 1 else "")
-            shown += f"; {row['why']}" if COUNTS_AS in (row["why"] or "") else ""
-        decided = [None, None] if part is None else [_cell(part["bar"]), part["n"]]
-        said = [f"`{row['claim']}`", _cell(row["statement"]), _cell(row["said_by"]), row["kind"]]
-        lines.append([*said, f"*{row['verdict']}*", _cell(shown), *decided])
-    return markdown(("claim", "what", "said by", "kind", "verdict", "effect", "bar", "n"), lines)
+    lines: list[str] = []
+    for paper, mine in itertools.groupby(rows, key=lambda row: row["paper"]):
+        measured, others = [], defaultdict(list)
+        for row in mine:
+            if group_of(row) != MEASURED[0]:
+                others[row["verdict"]].append(f"`{row['claim']}`")
+                continue
+            of_it = [part for part in parts if part["claim"] == row["claim"]]
+            part, many = deciding(row, of_it), sum(one["role"] == "part" for one in of_it)
+            decided = [None, None, None]
+            if part is not None:
+                shown = effect(part) + (f", one of {many}" if many > 1 else "")
+                shown += f"; {row['why']}" if COUNTS_AS in (row["why"] or "") else ""
+                decided = [_cell(shown), _cell(part["bar"]), part["n"]]
+            measured.append([f"`{row['claim']}`", _cell(row["statement"]), f"*{row['verdict']}*", *decided])
+        lines.append(f"### {paper}")
+        if measured:
+            lines.append(markdown(("claim", "what", "verdict", "effect", "bar", "n"), measured))
+        lines += [f"{word.capitalize()}: {', '.join(names)}." for word, names in others.items()]
+    return "\n\n".join(lines)
 
 
 def front() -> Iterator[tuple[Path, str]]:
@@ -585,7 +594,7 @@ def front() -> Iterator[tuple[Path, str]]:
     blocks: dict[str, Callable[..., str]] = {
         "picture": picture, "answer": answer, "regime": regime, "worth": worth, "ranks": ranks,
         "advice": advice, "verbs": verbs, "methods": methods, "keys": keys, "columns": columns, "gpu": gpu,
-        "counts": counts, "claims": claims_of,
+        "counts": counts, "claims": claims,
     }  # fmt: skip
     for page in FRONT:
         yield page, fill(page.read_text(encoding="utf-8"), documents_root(ROOT / "results"), blocks)
