@@ -19,9 +19,9 @@ from torch import Tensor
 from reference_impls import wire
 from reference_impls.collectives import Exchange, Group, Pending
 from reference_impls.errors import UnsupportedError
-from reference_impls.options import declared
-from reference_impls.options import option as option
 from reference_impls.randomness import Key
+from reference_impls.registry import declared
+from reference_impls.registry import option as option
 
 ParamGroups = Sequence[dict[str, Any]]
 FOREVER = 1_000_000_000

@@ -41,8 +41,7 @@ from reference_impls.drivers.trace import Serial, Trace
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UnsupportedError, UsageError
 from reference_impls.layout import bare_model, bare_name, named
-from reference_impls.options import scalars
-from reference_impls.registry import Method, create
+from reference_impls.registry import Method, create, scalars
 
 
 class DataParallelOptimizer(torch.optim.Optimizer, Joinable):

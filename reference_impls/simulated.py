@@ -19,8 +19,7 @@ from reference_impls.drivers.requests import RequestLedger
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UsageError
 from reference_impls.layout import bare_name
-from reference_impls.options import scalars
-from reference_impls.registry import Method, create
+from reference_impls.registry import Method, create, scalars
 from reference_impls.requests import Step
 
 

@@ -20,7 +20,7 @@ from reference_impls.drivers import slots
 from reference_impls.drivers.probes import Probes
 from reference_impls.errors import LayoutError, UsageError
 from reference_impls.layout import Place, canonical, cut, flat_view, with_own_storage
-from reference_impls.options import Bounds, Declared
+from reference_impls.registry import Bounds, Declared
 
 STATE_VERSION = 2
 EVERY_RANK: Final = (

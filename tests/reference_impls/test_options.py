@@ -13,8 +13,7 @@ import torch
 from reference_impls import SimulatedCluster, create, list_algorithms
 from reference_impls.algorithm import Algorithm, option
 from reference_impls.errors import UnsupportedError
-from reference_impls.options import HYPERPARAMETERS, Declared, declared
-from reference_impls.registry import Entry, registry
+from reference_impls.registry import HYPERPARAMETERS, Declared, Entry, declared, registry
 from tests.support import each
 
 INTEGER_OR_NUMBER = (int, float)
