@@ -239,11 +239,9 @@ def _taken(method: Method, workers: int, step: int, counters: dict[str, Any], lr
     """What one rank asks for in a step of a model of one small matrix, taken without a network."""
     import torch
 
-    from reference_impls.drivers.engine import Engine
+    from reference_impls.drivers.engine import Engine, NullTransport, RequestLedger
     from reference_impls.drivers.ledger import Ledger
     from reference_impls.drivers.local_workers import LocalWorkers
-    from reference_impls.drivers.null import NullTransport
-    from reference_impls.drivers.requests import RequestLedger
     from reference_impls.drivers.worker import Worker
 
     alone: Any = SimpleNamespace(ranks=[0], size=workers)

@@ -30,14 +30,18 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from reference_impls.algorithm import Shard
 from reference_impls.drivers.agreement import Agreement, Check, Settings, described
 from reference_impls.drivers.checkpoints import calling, packed, refuse_what_torch_would_lose, unpacked
-from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.engine import (
+    Engine,
+    NullTransport,
+    ProcessGroup,
+    Serial,
+    Trace,
+    store_of_its_own,
+)
 from reference_impls.drivers.faults import digests
 from reference_impls.drivers.gradients import Gradients, within_reentrant_checkpoint
 from reference_impls.drivers.ledger import KEPT_STEPS, Ledger, Ledgers
 from reference_impls.drivers.local_workers import LocalWorkers, Unused, as_bytes, from_first, put_bytes
-from reference_impls.drivers.null import NullTransport
-from reference_impls.drivers.process_group import ProcessGroup, store_of_its_own
-from reference_impls.drivers.trace import Serial, Trace
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UnsupportedError, UsageError
 from reference_impls.layout import bare_model, bare_name, named
@@ -259,7 +263,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
 
     @contextmanager
     def traced(self) -> Iterator[Trace]:
-        """Steps inside are measured phase by phase (see `PHASES` in `reference_impls.drivers.trace`).
+        """Steps inside are measured phase by phase (see `PHASES` in `reference_impls.drivers.engine`).
 
         Every collective is waited for at its launch, so that phases do not overlap: a step takes longer than outside,
         and gives the same bits. Enter and leave it on all ranks alike. Raises `UsageError` within a step.

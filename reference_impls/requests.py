@@ -1,6 +1,6 @@
 """What a step asks of the network, in numbers: which collectives, over which group, of how many bytes, bucket by bucket.
 
-Plain data, which needs no torch: `reference_impls.drivers.requests` writes it down, `bandwise.costs` reads it.
+Plain data, which needs no torch: `reference_impls.drivers.engine` writes it down, `bandwise.costs` reads it.
 """
 
 from __future__ import annotations

@@ -11,11 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.engine import Engine, Lockstep, RequestLedger
 from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.local_workers import LocalWorkers, Unused, from_first
-from reference_impls.drivers.lockstep import Lockstep
-from reference_impls.drivers.requests import RequestLedger
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UsageError
 from reference_impls.layout import bare_name

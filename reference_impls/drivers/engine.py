@@ -1,10 +1,12 @@
-"""The engine that moves exchanges forward, the same for real ranks and simulated ones.
+"""Carrying out what methods ask for: the engine, the transports beneath it, and what it tells of time and requests.
 
-An engine drives the exchanges of its *local* ranks in lock-step: one rank on a process group, all n of them in a
-simulation. It resolves `Start` and `Finish`, compares what local ranks ask for, records bytes, and hands collectives
-to a `Transport`. The order in which collectives are launched depends on counts alone, never on completion times: when
-submission k is launched, submission j in flight moves on by one collective iff (k - j) % pipeline_depth == 0; afterwards
-all move in rounds. Hence it is equal on all ranks, whatever arrives first.
+An engine drives the exchanges of its *local* ranks in lock-step: one rank on a process group, all n of them in a simulation. It
+resolves `Start` and `Finish`, compares what local ranks ask for, records bytes, and hands collectives to a `Transport`: that of a
+`ProcessGroup`, of simulated ranks (`Lockstep`), of nobody (`NullTransport`), or one at a time (`Serial`).
+
+The order in which collectives are launched depends on counts alone, never on completion times: when submission k is launched,
+submission j in flight moves on by one collective iff (k - j) % pipeline_depth == 0; afterwards all move in rounds. Hence it is
+equal on all ranks, whatever arrives first.
 
 A submission whose last collective is under way does not move before the end: there is nothing to launch, and waiting
 for it would hold up backward. How many collectives a submission has is what it had in the last step of the same kind,
@@ -13,15 +15,35 @@ which is a count too, and equal on all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # its stubs do not name it
 
-from reference_impls.collectives import Collective, Finish, Pending, Start, Transport
+from reference_impls import buffers
+from reference_impls.algorithm import Shard
+from reference_impls.collectives import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Collective,
+    Finish,
+    Pending,
+    SendRecv,
+    Start,
+    Transport,
+)
+from reference_impls.drivers.agreement import Agreement, of_a_peer
 from reference_impls.drivers.ledger import Ledger
-from reference_impls.drivers.trace import Trace, Untraced
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
+from reference_impls.requests import Bucket, Request, Step
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 
 class _InFlight:
@@ -215,3 +237,453 @@ def _describe(request: Any) -> str:
     if isinstance(request, Collective):
         return "(" + ", ".join(request.signature()) + ")"
     return type(request).__name__
+
+
+# ---- a process group --------------------------------------------------------------------------------------------------
+
+
+_GLOO_LACKS = (torch.int16, torch.uint16)
+_OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
+
+
+class _Launched(NamedTuple):
+    request: Collective  # holds the buffer until the wait
+    works: list[Any]
+    answer: Tensor | None
+
+
+class ProcessGroup:
+    """Transport on a torch.distributed process group (gloo, nccl by the same code), for this process's rank.
+
+    Collectives are launched asynchronously and waited for when the engine needs the answer; `agreement` tells what fails.
+    group: None is the default group.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None, agreement: Agreement | None = None) -> None:
+        if not dist.is_initialized():
+            raise UsageError("call torch.distributed.init_process_group before building the optimizer")
+        refuse_no_group(group)
+        self.group = group
+        self.ranks: Sequence[int] = [dist.get_rank(group)]
+        self.size = dist.get_world_size(group)
+        self.backend = dist.get_backend(group)
+        self.agreement = agreement
+
+    def launch(self, requests: Sequence[Collective]) -> _Launched:
+        """Begin the collective; `PeerError` or `MismatchError` if ranks disagree or a peer is lost."""
+        (request,) = requests
+        if self.backend == "gloo" and request.buffer.dtype in _GLOO_LACKS:
+            raise UnsupportedError(
+                f"stage {request.stage!r}: gloo cannot carry {request.buffer.dtype}; send its bytes as a uint8 view"
+            )
+        if self.agreement is not None:
+            self.agreement.before(request.signature())
+        try:
+            return self._launch(request)
+        except RuntimeError as error:
+            if self.agreement is None or not of_a_peer(error):
+                raise
+            raise self.agreement.failed(request.signature(), error) from error
+
+    def wait(self, handle: _Launched) -> list[Any]:
+        """Wait for the collective and answer it."""
+        for work in handle.works:
+            self.await_work(work, handle.request.signature())
+        return [handle.answer]
+
+    def await_work(self, work: Any, signature: tuple[str, ...]) -> None:
+        """Wait for what torch.distributed answered: on gloo no longer than the agreement allows.
+
+        On other backends the wait is a matter of the device's stream, and torch's own watchdog ends it.
+        """
+        if self.agreement is not None and self.backend == "gloo":
+            self.agreement.wait_for(work, signature)
+            return
+        try:
+            work.wait()
+        except RuntimeError as error:
+            if self.agreement is None or not of_a_peer(error):
+                raise
+            raise self.agreement.failed(signature, error) from error
+
+    def maximum(self, x: Tensor) -> Any:
+        """Begin the element-wise maximum of `x` over all ranks, in place; outside of any method, so not counted."""
+        return dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group, async_op=True)
+
+    def _launch(self, request: Collective) -> _Launched:
+        x, n, group = request.buffer, self.size, self.group
+        if isinstance(request, AllReduce):
+            return _Launched(request, [dist.all_reduce(x, _OPS[request.op], group=group, async_op=True)], x)
+        if isinstance(request, AllGather):
+            rows = buffers.empty(n * x.numel(), x.dtype, x.device)
+            return _Launched(request, [all_gather_rows(rows, x, group)], rows.view(n, -1))
+        if isinstance(request, AllToAll):
+            pieces = buffers.empty_like(x)
+            return _Launched(
+                request,
+                [dist.all_to_all_single(pieces, x, group=group, async_op=True)],
+                pieces.view(n, -1),
+            )
+        if isinstance(request, SendRecv):
+            return self._send_recv(request)
+        raise UnsupportedError(f"a process group cannot carry out {type(request).__name__}")
+
+    def _send_recv(self, request: SendRecv) -> _Launched:
+        operations, came = [], None
+        if request.to is not None:
+            operations.append(dist.P2POp(dist.isend, request.buffer, group=self.group, group_peer=request.to))
+        if request.source is not None:
+            came = buffers.empty_like(request.buffer)
+            operations.append(dist.P2POp(dist.irecv, came, group=self.group, group_peer=request.source))
+        return _Launched(request, dist.batch_isend_irecv(operations) if operations else [], came)
+
+
+def refuse_no_group(group: Any) -> None:
+    """Raise `UsageError` for what is no process group with this rank in it; None is the world."""
+    if group is None or (isinstance(group, dist.ProcessGroup) and dist.get_rank(group) >= 0):
+        return
+    if isinstance(group, dist.ProcessGroup) or group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise UsageError(
+            f"rank {dist.get_rank()} is no member of the process group that was given as group= (torch.distributed.new_group "
+            "answers this on other ranks): call this on the group's ranks alone, and give the others a group of their own"
+        )
+    remedy = (
+        'of one dimension of it a group, mesh.get_group("replicate")'
+        if hasattr(group, "get_group")
+        else "what torch.distributed.new_group(ranks) answers, on all ranks in the same order"
+    )
+    raise UsageError(f"group= takes a process group, and no {type(group).__name__}: give {remedy}")
+
+
+def refuse_group_within(name: str, mesh: Any, group: dist.ProcessGroup | None) -> None:
+    """Raise unless `group` goes across the ranks of `mesh`, on which `name` is sharded: this rank alone is in both."""
+    refuse_no_group(group)
+    ranks, here = mesh.mesh.flatten().tolist(), sorted(dist.get_process_group_ranks(group))
+    if len(set(here) & set(ranks)) != 1:
+        raise UnsupportedError(
+            f"{name} lies on a mesh of ranks {ranks}, which the group {here} crosses: torch reduces its gradient there already. "
+            'Call fully_shard(module, mesh=mesh["shard"]) with the 1-D mesh of a node, and give '
+            'group=mesh["replicate"].get_group(), the ranks that hold the same parts in other nodes'
+        )
+
+
+def store_of_its_own(group: dist.ProcessGroup | None = None) -> Store:
+    """A part of the default store that the ranks of `group` share for one training; call it on all in the same order."""
+    ranks = dist.get_process_group_ranks(group)
+    store = PrefixStore(f"bandwise/{'-'.join(map(str, ranks))}", dist.distributed_c10d._get_default_store())
+    number = store.add(f"trainings/{dist.get_rank(group)}", 1)  # the same on all ranks
+    return PrefixStore(f"{number}", store)
+
+
+def all_gather_rows(rows: Tensor, x: Tensor, group: dist.ProcessGroup | None = None) -> Any:
+    """Begin to gather `x` of every rank into `rows`, [n x.numel()]; answers what to wait for.
+
+    torch >= 2.13 calls it all_gather_single and deprecates the older name.
+    """
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    return gather(rows, x, group=group, async_op=True)
+
+
+# ---- simulated ranks --------------------------------------------------------------------------------------------------
+
+
+_CACHED: Final = 1 << 15
+"""Elements that are added at a time: their sum stays in the processor's cache."""
+
+
+class Lockstep:
+    """Transport of a simulation: `size` ranks in one process, in lock-step, no threads.
+
+    Answers are computed as a process group would give them: all-reduce in place, sums in the order of ranks. Integer sums,
+    maxima, gathers and exchanges have the same bits as on a real group; floating-point sums may differ from it in the last
+    ones. Every rank gets memory of its own, since receivers may write into what they are given.
+    """
+
+    def __init__(self, size: int) -> None:
+        if size < 1:
+            raise UnsupportedError(f"world_size must be at least 1, got {size}")
+        self.ranks: Sequence[int] = range(size)
+        self.size = size
+
+    def launch(self, requests: Sequence[Collective]) -> list[Any]:
+        """Carry the collective out at once; the handle is the list of answers."""
+        first = requests[0]
+        sent = [request.buffer for request in requests]
+        if isinstance(first, AllReduce):
+            return _all_reduce(sent, first.op)
+        if isinstance(first, AllGather):
+            return _all_gather(sent)
+        if isinstance(first, AllToAll):
+            return _all_to_all(sent)
+        if isinstance(first, SendRecv):
+            return _send_recv(cast("Sequence[SendRecv]", requests))
+        raise UnsupportedError(f"the simulation cannot carry out {type(first).__name__}")
+
+    def wait(self, handle: list[Any]) -> list[Any]:
+        """The answers."""
+        return handle
+
+
+def _all_reduce(sent: Sequence[Tensor], op: str) -> list[Tensor]:
+    for total, *others in zip(*(torch.split(buffer, _CACHED) for buffer in sent), strict=True):
+        for other in others:
+            if op == "sum":
+                total.add_(other)
+            else:
+                torch.maximum(total, other, out=total)
+        for other in others:
+            other.copy_(total)
+    return list(sent)
+
+
+def _all_gather(sent: Sequence[Tensor]) -> list[Tensor]:
+    shape = (len(sent), sent[0].numel())
+    answers = [buffers.empty(shape, sent[0].dtype, sent[0].device) for _ in sent]
+    torch.stack(list(sent), out=answers[0])
+    for answer in answers[1:]:
+        answer.copy_(answers[0])
+    return answers
+
+
+def _all_to_all(sent: Sequence[Tensor]) -> list[Tensor]:
+    pieces = [buffer.view(len(sent), -1) for buffer in sent]
+    answers = [buffers.empty_like(own) for own in pieces]
+    for rank, answer in enumerate(answers):
+        torch.stack([own[rank] for own in pieces], out=answer)
+    return answers
+
+
+def _send_recv(requests: Sequence[SendRecv]) -> list[Tensor | None]:
+    for rank, request in enumerate(requests):
+        if request.to is not None and requests[request.to].source != rank:
+            raise MismatchError(
+                f"stage {request.stage!r}: rank {rank} sends to rank {request.to}, but rank {request.to} expects "
+                f"rank {requests[request.to].source}; make `to` and `source` of both ranks agree"
+            )
+        if request.source is not None and requests[request.source].to != rank:
+            raise MismatchError(
+                f"stage {request.stage!r}: rank {rank} expects rank {request.source}, but rank {request.source} sends "
+                f"to rank {requests[request.source].to}; make `to` and `source` of both ranks agree"
+            )
+    came: list[Tensor | None] = []
+    for request in requests:
+        source = None if request.source is None else requests[request.source].buffer
+        came.append(None if source is None else buffers.empty_like(source).copy_(source))
+    return came
+
+
+# ---- nobody -----------------------------------------------------------------------------------------------------------
+
+
+class NullTransport:
+    """Stands in for `transport`: the same ranks, and no messages. A collective is answered from this rank's own buffer.
+
+    For timing: a step over it encodes, decodes and updates as always, so a real step's time minus its time is the
+    communication that the step exposes. Answers have the shape and dtype of real ones and are otherwise nonsense (a mean
+    comes out as 1/n of the rank's own value), so nothing computed with them may be kept.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self.ranks = transport.ranks
+        self.size = transport.size
+
+    def launch(self, requests: Sequence[Collective]) -> list[Any]:
+        """Answer at once; the handle is the list of answers."""
+        return [answer(request, self.size) for request in requests]
+
+    def wait(self, handle: list[Any]) -> list[Any]:
+        """The answers."""
+        return handle
+
+
+def answer(request: Collective, n: int) -> Tensor | None:
+    """What `n` ranks that all hold this rank's buffer would be answered, sums left undone; for n = 1, the real answer."""
+    x = request.buffer
+    if isinstance(request, AllReduce):
+        return x  # answers in its buffer, which stays as it is
+    if isinstance(request, AllGather):
+        rows = buffers.empty((n, x.numel()), x.dtype, x.device)
+        return rows.copy_(x.expand_as(rows))
+    if isinstance(request, AllToAll):
+        return buffers.empty_like(x).copy_(x).view(n, -1)
+    if isinstance(request, SendRecv):
+        return None if request.source is None else buffers.empty_like(x).copy_(x)
+    raise UnsupportedError(f"no local stand-in for {type(request).__name__}; give NullTransport one")
+
+
+# ---- seconds ----------------------------------------------------------------------------------------------------------
+
+
+PHASES: Mapping[str, str] = {
+    "plan": "deciding what kind of step this is",
+    "encode": "gathering the gradient, and what is computed before a collective of `reduce`, also between two of them "
+    "(a server that decodes, adds and encodes anew, say)",
+    "communication": "collectives, of whatever phase, from launch to answer",
+    "decode": "what is computed after the last collective of `reduce`",
+    "update": "clipping, update, the local optimizer, and what `synchronize` and background exchanges compute",
+}
+"""Name -> what is counted there. What is left of a step is forward and backward, and the few microseconds a parameter
+in which the optimizer notices that a gradient is complete."""
+
+
+class Trace:
+    """Where the seconds of a step go: of the host's clock, a phase, of one rank. Exactly one phase runs at a time, or none.
+
+    With overlap a phase has no time of its own, since one bucket is encoded while another travels: measure over `Serial`.
+    seconds: phase -> seconds so far. steps: steps completed so far. clock: answers seconds; for tests.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+        self.steps = 0
+        self._clock = clock
+        self._phase: str | None = None
+        self._since = 0.0
+
+    @property
+    def total(self) -> float:
+        """Seconds in all phases together."""
+        return sum(self.seconds.values())
+
+    def per_step(self) -> dict[str, float]:
+        """Phase -> mean seconds a step; zeros before the first step is complete."""
+        return {name: seconds / max(self.steps, 1) for name, seconds in self.seconds.items()}
+
+    def clear(self) -> None:
+        """Forget what was measured so far; between steps."""
+        self.seconds.update(dict.fromkeys(PHASES, 0.0))
+        self.steps = 0
+
+    def enter(self, phase: str | None) -> str | None:
+        """End the present phase and begin `phase` (None: what is not the optimizer's). Answers the one that ended."""
+        now = self._clock()
+        ended = self._phase
+        if ended is not None:
+            self.seconds[ended] += now - self._since
+        self._phase, self._since = phase, now
+        return ended
+
+    def rename(self, phase: str) -> None:
+        """What began with the last `enter` turned out to be `phase`."""
+        self._phase = phase
+
+    def end_step(self) -> None:
+        """Count a step."""
+        self.steps += 1
+
+    def at(self, submission: int | None) -> None:
+        """What comes is done for this bucket, counted in the order of submission; None: for none of them."""
+
+
+class Untraced(Trace):
+    """Measures nothing, at the cost of an empty call; what drivers hold while nobody asks."""
+
+    def enter(self, phase: str | None) -> str | None:
+        """Nothing."""
+        return None
+
+    def rename(self, phase: str) -> None:
+        """Nothing."""
+
+    def end_step(self) -> None:
+        """Nothing."""
+
+
+class Serial:
+    """Transport without overlap: carries collectives out over `transport` one at a time, as phase ``communication`` of `trace`.
+
+    Every collective is complete when its launch returns. They are launched in the order of the transport below, so all results
+    have the same bits as there.
+    """
+
+    def __init__(self, transport: Transport, trace: Trace) -> None:
+        self.transport = transport
+        self.trace = trace
+        self.ranks = transport.ranks
+        self.size = transport.size
+
+    def launch(self, requests: Sequence[Collective]) -> list[Any]:
+        """Carry the collective out; the handle is the list of answers."""
+        before = self.trace.enter("communication")
+        answers = self.transport.wait(self.transport.launch(requests))
+        self.trace.enter(before)
+        return answers
+
+    def wait(self, handle: list[Any]) -> list[Any]:
+        """The answers."""
+        return handle
+
+
+# ---- requests ---------------------------------------------------------------------------------------------------------
+
+
+class RequestLedger(Ledger):
+    """A ledger that also writes down what each step of a rank asks for, and where in it; takes the place of the engine's own.
+
+    In a simulation it does so as the training goes on; or of one rank alone, which is how `bandwise.costs` asks a method.
+
+    Args:
+        engine: Of the rank, or of all ranks of a simulation, whose first one is written down.
+        shards: Of that rank.
+
+    Equal steps are one object in `steps`, so that a long training costs little.
+    """
+
+    def __init__(self, engine: Engine, shards: Sequence[Shard]) -> None:
+        super().__init__(engine.ledgers[0].rank)
+        self.steps: list[Step] = []
+        self._shards = shards
+        self._seen: dict[Step, Step] = {}
+        self._place: str | int = "plan"
+        self._asked: dict[str | int, list[Request]] = {}
+        engine.ledgers = [self, *engine.ledgers[1:]]
+        engine.trace = _Places(self)
+
+    def record(self, collective: Collective, size: int) -> None:
+        """Count one collective over a group of `size` ranks, and write it down."""
+        super().record(collective, size)
+        if size > 1:
+            nbytes = collective.buffer.numel() * collective.buffer.element_size()
+            dtype = str(collective.buffer.dtype).removeprefix("torch.")
+            self._asked.setdefault(self._place, []).append(
+                Request(collective.name, collective.stage, size, nbytes, dtype, collective.group)
+            )
+
+    def _end_step(self) -> None:
+        total = sum(shard.d for shard in self._shards)
+        buckets = tuple(
+            Bucket(shard.d / total, tuple(self._asked.get(number, ())))
+            for number, shard in enumerate(reversed(self._shards))
+        )
+        step = Step(
+            self._shards[0].kind,
+            tuple(self._asked.get("plan", ())),
+            buckets,
+            tuple(self._asked.get("after", ())),
+        )
+        self.steps.append(self._seen.setdefault(step, step))
+
+
+class _Places(Untraced):
+    """Tells the ledger where in a step, and which bucket, is at work."""
+
+    def __init__(self, ledger: RequestLedger) -> None:
+        super().__init__()
+        self._ledger = ledger
+
+    def enter(self, phase: str | None) -> str | None:
+        """`plan` begins a step; what comes after it belongs to no bucket until one is at work."""
+        if phase == "plan":
+            self._ledger._asked = {}
+            self._ledger._place = "plan"
+        elif self._ledger._place == "plan":
+            self._ledger._place = "after"
+        return None
+
+    def at(self, submission: int | None) -> None:
+        """What is asked next is asked for this bucket."""
+        self._ledger._place = "after" if submission is None else submission
+
+    def end_step(self) -> None:
+        """The step is whole."""
+        self._ledger._end_step()

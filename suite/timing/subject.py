@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from reference_impls import DataParallelOptimizer
-from reference_impls.drivers.trace import Trace
+from reference_impls.drivers.engine import Trace
 from reference_impls.registry import Method
 from suite.timing.case import AVERAGE, PLACES, ROUND, SENT, Case, Mode
 from suite.timing.references import Reference

@@ -11,10 +11,9 @@ from torch import Tensor
 from reference_impls import create
 from reference_impls.algorithm import Clock, Shard, View
 from reference_impls.collectives import Collective, Exchange, Group
-from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.engine import Engine, Lockstep
 from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.local_workers import LocalWorkers
-from reference_impls.drivers.lockstep import Lockstep
 from reference_impls.drivers.worker import Worker
 
 

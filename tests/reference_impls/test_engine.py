@@ -23,10 +23,8 @@ from reference_impls.collectives import (
     finish,
     start,
 )
-from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.engine import Engine, Lockstep, NullTransport
 from reference_impls.drivers.ledger import Ledger
-from reference_impls.drivers.lockstep import Lockstep
-from reference_impls.drivers.null import NullTransport
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
 from reference_impls.layout import canonical, cut
 from reference_impls.registry import Method

@@ -22,7 +22,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from reference_impls import DataParallelOptimizer, ddp_hook
 from reference_impls.attached import attach
-from reference_impls.drivers.process_group import ProcessGroup
+from reference_impls.drivers.engine import ProcessGroup
 from reference_impls.errors import ExchangeError, UnsupportedError
 from tests.reference_impls.gloo import run_ranks
 from tests.reference_impls.ranks import Ranks

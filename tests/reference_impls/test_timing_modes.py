@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from reference_impls import DataParallelOptimizer, create
-from reference_impls.drivers.trace import PHASES, Untraced
+from reference_impls.drivers.engine import PHASES, Untraced
 from reference_impls.errors import UsageError
 from reference_impls.registry import Method
 from tests.reference_impls.gloo import run_ranks

@@ -12,11 +12,9 @@ from torch import Tensor
 
 from reference_impls.algorithm import Algorithm, Clock, Shard
 from reference_impls.collectives import Collective, Exchange, finish, start
-from reference_impls.drivers.engine import Engine
+from reference_impls.drivers.engine import PHASES, Engine, Lockstep, Serial, Trace
 from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.local_workers import LocalWorkers
-from reference_impls.drivers.lockstep import Lockstep
-from reference_impls.drivers.trace import PHASES, Serial, Trace
 from reference_impls.drivers.worker import Worker
 
 SHARDS = 3
