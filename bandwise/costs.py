@@ -239,8 +239,8 @@ def _taken(method: Method, workers: int, step: int, counters: dict[str, Any], lr
     """What one rank asks for in a step of a model of one small matrix, taken without a network."""
     import torch
 
+    from reference_impls.collectives import Ledger
     from reference_impls.drivers.engine import Engine, NullTransport, RequestLedger
-    from reference_impls.drivers.ledger import Ledger
     from reference_impls.drivers.local_workers import LocalWorkers
     from reference_impls.drivers.worker import Worker
 

@@ -37,7 +37,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from bandwise.costs import Link, at_least_zero
-from reference_impls.drivers.ledger import Ledgers
+from reference_impls.collectives import Ledgers
 from reference_impls.drivers.local_workers import Unused
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.layout import bare_model, bare_name, named

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from reference_impls import wire
 from reference_impls.collectives import Exchange, Group, Pending
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
@@ -190,7 +189,7 @@ class Shard:
 
     def chunk_size(self, multiple: int = 8) -> int:
         """Elements of every rank's piece, padding included."""
-        return wire.piece(self.d, self.world.size, multiple)
+        return -(-self.d // (multiple * self.world.size)) * multiple
 
     def key(self, stage: str, *, shared: bool = False, view: View | None = None) -> Key:
         """Random stream of this step and stage: counted by model-wide element index, private to the rank unless shared.

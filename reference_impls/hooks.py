@@ -41,10 +41,10 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # its st
 from reference_impls import buffers
 from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
+from reference_impls.collectives import KEPT_STEPS, Ledger, Ledgers
 from reference_impls.drivers.agreement import Agreement, Check, Settings, described
 from reference_impls.drivers.checkpoints import packed, unpacked
 from reference_impls.drivers.engine import Engine, ProcessGroup, refuse_group_within, store_of_its_own
-from reference_impls.drivers.ledger import KEPT_STEPS, Ledger, Ledgers
 from reference_impls.drivers.local_workers import LocalWorkers
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError

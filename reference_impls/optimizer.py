@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from reference_impls.algorithm import Shard
+from reference_impls.collectives import KEPT_STEPS, Ledger, Ledgers
 from reference_impls.drivers.agreement import Agreement, Check, Settings, described
 from reference_impls.drivers.checkpoints import calling, packed, refuse_what_torch_would_lose, unpacked
 from reference_impls.drivers.engine import (
@@ -40,7 +41,6 @@ from reference_impls.drivers.engine import (
 )
 from reference_impls.drivers.faults import digests
 from reference_impls.drivers.gradients import Gradients, within_reentrant_checkpoint
-from reference_impls.drivers.ledger import KEPT_STEPS, Ledger, Ledgers
 from reference_impls.drivers.local_workers import LocalWorkers, Unused, as_bytes, from_first, put_bytes
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UnsupportedError, UsageError

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reference_impls.collectives import Ledger, Ledgers
 from reference_impls.drivers.engine import Engine, Lockstep, RequestLedger
-from reference_impls.drivers.ledger import Ledger, Ledgers
 from reference_impls.drivers.local_workers import LocalWorkers, Unused, from_first
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import LayoutError, UsageError

@@ -32,13 +32,13 @@ from reference_impls.collectives import (
     AllToAll,
     Collective,
     Finish,
+    Ledger,
     Pending,
     SendRecv,
     Start,
     Transport,
 )
 from reference_impls.drivers.agreement import Agreement, of_a_peer
-from reference_impls.drivers.ledger import Ledger
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
 from reference_impls.requests import Bucket, Request, Step
 

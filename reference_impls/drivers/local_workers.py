@@ -15,11 +15,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from reference_impls.collectives import Exchange, Group
+from reference_impls.collectives import Exchange, Group, Ledger
 from reference_impls.drivers.agreement import Agreement, Settings
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.faults import digests
-from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
 

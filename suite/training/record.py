@@ -56,7 +56,7 @@ class LedgerSums:
 
 
 if TYPE_CHECKING:
-    from reference_impls.drivers.ledger import Ledgers
+    from reference_impls.collectives import Ledgers
     from suite.workloads import Workload
 
 EXPLOSION: Final = 100.0

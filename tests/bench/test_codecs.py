@@ -25,9 +25,8 @@ from reference_impls.algorithm import Clock, Shard, View
 from reference_impls.algorithms.powersgd import PowerSGD
 from reference_impls.codecs import count_sketch, signs
 from reference_impls.codecs.selection import kept
-from reference_impls.collectives import Group
+from reference_impls.collectives import Group, Ledger
 from reference_impls.drivers.engine import Engine, Lockstep
-from reference_impls.drivers.ledger import Ledger
 from suite.micro.cases import CODECS, RANK, VERBS, build
 from suite.micro.memory import large_bytes
 from tests.support import require_compiler

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from reference_impls import create
 from reference_impls.algorithm import Clock, Shard, View
-from reference_impls.collectives import Collective, Exchange, Group
+from reference_impls.collectives import Collective, Exchange, Group, Ledger
 from reference_impls.drivers.engine import Engine, Lockstep
-from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.local_workers import LocalWorkers
 from reference_impls.drivers.worker import Worker
 

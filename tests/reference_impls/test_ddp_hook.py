@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import DataParallelOptimizer, create, ddp_hook, list_algorithms
 from reference_impls.algorithm import Algorithm
+from reference_impls.collectives import Ledger
 from reference_impls.drivers.engine import Engine, Lockstep
-from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.hooks import DDPHook, only_reduces

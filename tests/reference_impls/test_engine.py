@@ -19,12 +19,12 @@ from reference_impls.collectives import (
     Collective,
     Exchange,
     Group,
+    Ledger,
     SendRecv,
     finish,
     start,
 )
 from reference_impls.drivers.engine import Engine, Lockstep, NullTransport
-from reference_impls.drivers.ledger import Ledger
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
 from reference_impls.layout import canonical, cut
 from reference_impls.registry import Method

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from reference_impls.algorithm import Algorithm, Clock, Shard
-from reference_impls.collectives import Collective, Exchange, finish, start
+from reference_impls.collectives import Collective, Exchange, Ledger, finish, start
 from reference_impls.drivers.engine import PHASES, Engine, Lockstep, Serial, Trace
-from reference_impls.drivers.ledger import Ledger
 from reference_impls.drivers.local_workers import LocalWorkers
 from reference_impls.drivers.worker import Worker
 
