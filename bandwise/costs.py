@@ -241,7 +241,7 @@ def _taken(method: Method, workers: int, step: int, counters: dict[str, Any], lr
 
     from reference_impls.collectives import Ledger
     from reference_impls.drivers.engine import Engine, NullTransport, RequestLedger
-    from reference_impls.drivers.local_workers import LocalWorkers
+    from reference_impls.drivers.step import LocalWorkers
     from reference_impls.drivers.worker import Worker
 
     alone: Any = SimpleNamespace(ranks=[0], size=workers)

@@ -38,9 +38,9 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from bandwise.costs import Link, at_least_zero
 from reference_impls.collectives import Ledgers
-from reference_impls.drivers.local_workers import Unused
+from reference_impls.drivers.step import Unused
+from reference_impls.drivers.worker import bare_model, bare_name, named
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
-from reference_impls.layout import bare_model, bare_name, named
 from reference_impls.registry import Method, registry
 from reference_impls.requests import Step
 from reference_impls.simulated import SimulatedCluster

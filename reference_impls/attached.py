@@ -40,10 +40,9 @@ from reference_impls.algorithm import Algorithm
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.model_averaging import ModelAveraging
 from reference_impls.drivers.agreement import Check
-from reference_impls.drivers.gradients import Gradients
-from reference_impls.drivers.local_workers import Unused
+from reference_impls.drivers.step import Gradients, Unused
+from reference_impls.drivers.worker import SUPPORTED_DTYPES, bare_model, named
 from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
-from reference_impls.layout import SUPPORTED_DTYPES, bare_model, named
 from reference_impls.optimizer import DataParallelOptimizer, _layout, _refuse_buffers
 from reference_impls.registry import Method, create
 from reference_impls.sharded import STREAMS, OnParts, Parts, is_sharded, refuse_whole

@@ -45,10 +45,9 @@ from reference_impls.collectives import KEPT_STEPS, Ledger, Ledgers
 from reference_impls.drivers.agreement import Agreement, Check, Settings, described
 from reference_impls.drivers.checkpoints import packed, unpacked
 from reference_impls.drivers.engine import Engine, ProcessGroup, refuse_group_within, store_of_its_own
-from reference_impls.drivers.local_workers import LocalWorkers
-from reference_impls.drivers.worker import Worker
+from reference_impls.drivers.step import LocalWorkers
+from reference_impls.drivers.worker import Worker, bare_name, named, unwrapped
 from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
-from reference_impls.layout import bare_name, named, unwrapped
 from reference_impls.registry import Method, create
 
 if TYPE_CHECKING:

@@ -40,11 +40,17 @@ from reference_impls.drivers.engine import (
     store_of_its_own,
 )
 from reference_impls.drivers.faults import digests
-from reference_impls.drivers.gradients import Gradients, within_reentrant_checkpoint
-from reference_impls.drivers.local_workers import LocalWorkers, Unused, as_bytes, from_first, put_bytes
-from reference_impls.drivers.worker import Worker
+from reference_impls.drivers.step import (
+    Gradients,
+    LocalWorkers,
+    Unused,
+    as_bytes,
+    from_first,
+    put_bytes,
+    within_reentrant_checkpoint,
+)
+from reference_impls.drivers.worker import Worker, bare_model, bare_name, named
 from reference_impls.errors import UnsupportedError, UsageError
-from reference_impls.layout import bare_model, bare_name, named
 from reference_impls.registry import Method, create, scalars
 
 

@@ -29,9 +29,9 @@ from torch import Tensor, nn
 
 from reference_impls.drivers.agreement import Check, Settings
 from reference_impls.drivers.engine import refuse_group_within
-from reference_impls.drivers.local_workers import Unused
+from reference_impls.drivers.step import Unused
+from reference_impls.drivers.worker import named
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
-from reference_impls.layout import named
 from reference_impls.optimizer import DataParallelOptimizer
 from reference_impls.registry import Method, create
 

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from reference_impls.collectives import Ledger, Ledgers
 from reference_impls.drivers.engine import Engine, Lockstep, RequestLedger
-from reference_impls.drivers.local_workers import LocalWorkers, Unused, from_first
-from reference_impls.drivers.worker import Worker
+from reference_impls.drivers.step import LocalWorkers, Unused, from_first
+from reference_impls.drivers.worker import Worker, bare_name
 from reference_impls.errors import LayoutError, UsageError
-from reference_impls.layout import bare_name
 from reference_impls.registry import Method, create, scalars
 from reference_impls.requests import Step
 

@@ -1,26 +1,394 @@
-"""One rank's whole model: flat buffers, shards, clock, inner optimizer and declared state.
+"""One rank's whole model: where its parameters live, flat buffers, shards, clock, inner optimizer and declared state.
 
 The worker owns the flat buffers. Parameters are re-pointed into one of them at construction (and checked at every
 step, since ``model.to()`` and ``load_state_dict(assign=True)`` undo that in silence); gradients are gathered into the
-other. Phases are answered as exchanges: drivers carry them out (`reference_impls.drivers.local_workers`).
+other. Phases are answered as exchanges: drivers carry them out (`reference_impls.drivers.step`).
+
+Canonical order of a model's elements = (device, dtype, parameter group, place in the group). Every shard is a contiguous range of
+it. Random streams and checkpoints refer to elements by this order and to parameters by name, never by shard, so that neither
+depends on bucket size. State of whole shards is saved as (parameter name, first element, values), state per tensor as
+parameter name -> values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import buffers
-from reference_impls.algorithm import Algorithm, Clock, ParamGroups, Shard, View
+from reference_impls.algorithm import Algorithm, Clock, ParamGroups, Shard, Slot, View
 from reference_impls.collectives import Group, Pending
-from reference_impls.drivers import slots
-from reference_impls.drivers.probes import Probes
-from reference_impls.errors import LayoutError, UsageError
-from reference_impls.layout import Place, canonical, cut, flat_view, with_own_storage
+from reference_impls.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.registry import Bounds, Declared
+
+# ---- where parameters live --------------------------------------------------------------------------------------------
+
+
+SUPPORTED_DTYPES = (torch.float32, torch.float64)
+SMALL_SHARE = 16
+"""A shard smaller than this part of a bucket takes the next parameter along, however large that is."""
+
+_WRAPPERS: Final = ("_orig_mod", "_checkpoint_wrapped_module")
+"""Where `torch.compile` and torch's ``checkpoint_wrapper`` keep the module that they wrap."""
+
+
+def bare_name(name: str) -> str:
+    """The name that a parameter, buffer or module has without `torch.compile` and ``checkpoint_wrapper`` around any part."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def unwrapped(model: nn.Module) -> tuple[nn.Module, DistributedDataParallel | None]:
+    """The model within what wraps all of it, in any order; and the `DistributedDataParallel`, if that is among it."""
+    ddp: DistributedDataParallel | None = None
+    inner: nn.Module | None = model
+    while inner is not None:
+        model = inner
+        if isinstance(model, DistributedDataParallel):
+            ddp = model
+        keys = ("module",) if model is ddp else _WRAPPERS
+        inner = next((own for key in keys if (own := model._modules.get(key)) is not None), None)
+    return model, ddp
+
+
+def bare_model(model: nn.Module) -> nn.Module:
+    """`unwrapped`, for whoever communicates by itself.
+
+    Raises:
+        UsageError: The model is in a `DistributedDataParallel`.
+    """
+    bare, ddp = unwrapped(model)
+    if ddp is not None:
+        raise UsageError(
+            "the model is wrapped in DistributedDataParallel, which averages the gradients a second time: give and train the "
+            "bare model (model.module), or use ddp_hook"
+        )
+    return bare
+
+
+def named(params: nn.Module | Iterable[Any]) -> list[tuple[str, Tensor]]:
+    """Parameters under their bare names, by which state is kept and random streams are drawn: the same at every entrance.
+
+    Args:
+        params: A model, or the (name, parameter) pairs of one.
+
+    Returns:
+        Pairs in the order given.
+
+    Raises:
+        LayoutError: These are no pairs.
+    """
+    pairs = list(params.named_parameters() if isinstance(params, nn.Module) else params)
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        raise LayoutError(
+            "give the model itself, or (name, parameter) pairs, as model.named_parameters() does"
+        )
+    return [(bare_name(name), param) for name, param in pairs]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One parameter in canonical order. `start`: model-wide index of its first element."""
+
+    name: str
+    param: Tensor
+    group: int
+    start: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.param.numel()
+
+
+def canonical(groups: Sequence[Mapping[str, Any]]) -> list[Place]:
+    """All parameters in canonical order.
+
+    groups: parameter groups as in torch.optim, with `params` and `param_names`. Raises `LayoutError` for missing or
+    repeated names and repeated parameters (empty tensors are passed over), `UnsupportedError` for dtypes other than
+    float32 and float64.
+    """
+    found: list[tuple[str, str, int, str, Tensor]] = []
+    for number, group in enumerate(groups):
+        if "param_names" not in group:
+            raise LayoutError(
+                "parameters need names, since state is kept and random streams are drawn by name: pass "
+                "model.named_parameters(), or groups with `params` given as (name, parameter) pairs"
+            )
+        for name, param in zip(group["param_names"], group["params"], strict=True):
+            if param.dtype not in SUPPORTED_DTYPES:
+                raise UnsupportedError(
+                    f"parameter {name!r} is {param.dtype}; keep parameters in float32 (bfloat16 autocast is fine)"
+                )
+            if param.numel() == 0:
+                continue  # nothing to train, nothing to send
+            found.append((str(param.device), str(param.dtype), number, name, param))
+    _refuse_repeats([name for *_, name, _ in found], [param for *_, param in found])
+    found.sort(key=lambda item: item[:3])
+    places, start = [], 0
+    for _, _, number, name, param in found:
+        places.append(Place(name, param, number, start))
+        start += param.numel()
+    if not places:
+        raise LayoutError("there is no parameter to train; pass model.named_parameters()")
+    return places
+
+
+def cut(places: Sequence[Place], bucket_bytes: int | None) -> list[list[Place]]:
+    """Consecutive runs of parameters, one a shard.
+
+    A run never mixes devices or dtypes. With `bucket_bytes` it also ends at a change of parameter group and before it
+    would exceed that size, unless it is still smaller than a sixteenth of it: between large weights a bias would else
+    be a shard of its own, and collectives have a price each. None puts everything into one shard.
+    """
+    runs: list[list[Place]] = []
+    size = 0
+    for place in places:
+        nbytes = place.param.numel() * place.param.element_size()
+        if runs:
+            last = runs[-1][-1]
+            same_memory = (last.param.device, last.param.dtype) == (place.param.device, place.param.dtype)
+            fits = bucket_bytes is None or (
+                last.group == place.group
+                and (size + nbytes <= bucket_bytes or size < bucket_bytes // SMALL_SHARE)
+            )
+            if same_memory and fits:
+                runs[-1].append(place)
+                size += nbytes
+                continue
+            if bucket_bytes is None:
+                raise UnsupportedError(
+                    f"this method sees the whole model as one vector, but {last.name!r} and {place.name!r} differ in "
+                    "device or dtype; keep all parameters in one dtype on one device"
+                )
+        runs.append([place])
+        size = nbytes
+    return runs
+
+
+def flat_view(flat: Tensor, offset: int, like: Tensor) -> Tensor:
+    """The part of `flat` at `offset` with the shape of `like`, and its strides if it is dense (channels-last, say)."""
+    piece = flat[offset : offset + like.numel()]
+    dense = like.is_contiguous() or _is_dense(like)
+    return (
+        piece.as_strided(like.shape, like.stride(), piece.storage_offset())
+        if dense
+        else piece.view(like.shape)
+    )
+
+
+def with_own_storage(view: Tensor) -> Tensor:
+    """The same memory as a tensor whose storage ends where it ends, so that saving it does not write what lies around it.
+
+    Args:
+        view: Part of a larger storage, dense; as `flat_view` answers it.
+
+    Returns:
+        Tensor of the same shape, strides and memory, which it keeps alive; on the meta device, where there is none, `view`.
+    """
+    if view.is_meta:
+        return view
+    width = view.element_size()
+    start = view.storage_offset() * width
+    storage = view.untyped_storage()[start : start + view.numel() * width]
+    return torch.empty(0, dtype=view.dtype, device=view.device).set_(storage, 0, view.shape, view.stride())
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Whether the strides of `x` walk over each of its elements exactly once (a permutation of a contiguous tensor)."""
+    expected = 1
+    for stride, length in sorted(zip(x.stride(), x.shape, strict=True)):
+        if length > 1:
+            if stride != expected:
+                return False
+            expected *= length
+    return True
+
+
+def _refuse_repeats(names: Sequence[str], params: Sequence[Tensor]) -> None:
+    seen_names: set[str] = set()
+    seen_params: dict[int, str] = {}
+    for name, param in zip(names, params, strict=True):
+        if name in seen_names:
+            raise LayoutError(f"two parameters are called {name!r}; names must be unique")
+        if id(param) in seen_params:
+            raise LayoutError(
+                f"{name!r} is the same tensor as {seen_params[id(param)]!r}; list a tied weight once"
+            )
+        seen_names.add(name)
+        seen_params[id(param)] = name
+
+
+# ---- declared state ---------------------------------------------------------------------------------------------------
+
+
+Copies = list[tuple[Tensor, Tensor]]
+"""(part of the state, what it becomes)."""
+
+
+def _allocate(shard: Shard, slots: Mapping[str, Slot]) -> None:
+    """Give `shard` the state that a method declares, at its starting values."""
+    for name, slot in slots.items():
+        if slot.shape is not None:
+            shapes = {view.name: slot.shape(view, shard.world) for view in shard.views}
+            shard.state[name] = {
+                own: _full(shape, slot, shard) for own, shape in shapes.items() if shape is not None
+            }
+        else:
+            part = shard.chunk() if slot.kind == "owned" else slice(0, shard.d)
+            shard.state[name] = _full((part.stop - part.start,), slot, shard)
+
+
+def _full(shape: tuple[int, ...], slot: Slot, shard: Shard) -> Tensor:
+    return torch.full(shape, slot.init, dtype=shard.params.dtype, device=shard.params.device)
+
+
+def _saved_slots(shards: Sequence[Shard], slots: Mapping[str, Slot]) -> dict[str, dict[str, Any]]:
+    """The state of all shards, as copies."""
+    saved: dict[str, dict[str, Any]] = {}
+    for name, slot in slots.items():
+        if slot.shape is not None:
+            values = {own: x.clone() for shard in shards for own, x in shard.state[name].items()}
+            saved[name] = {"kind": slot.kind, "tensors": values}
+            continue
+        entries: list[tuple[str, int, Tensor]] = []
+        for shard in shards:
+            base = shard.chunk().start if slot.kind == "owned" else 0
+            entries += _by_parameter(shard, shard.state[name], base)
+        saved[name] = {"kind": slot.kind, "entries": entries}
+    return saved
+
+
+def _slot_copies(
+    shards: Sequence[Shard], slots: Mapping[str, Slot], saved: Mapping[str, Mapping[str, Any]]
+) -> Copies:
+    """What must be copied where to take over what `_saved_slots` gave; nothing is written here.
+
+    Raises `LayoutError` where it does not fit.
+    """
+    if set(saved) != set(slots):
+        raise LayoutError(f"checkpoint has slots {sorted(saved)}, the method has {sorted(slots)}")
+    copies: Copies = []
+    for name, slot in slots.items():
+        if (slot.shape is not None) != ("tensors" in saved[name]):
+            raise LayoutError(
+                f"slot {name!r} is kept per tensor by one of checkpoint and method and per shard by the other: "
+                "the checkpoint was written by another version of the method"
+            )
+        if slot.shape is not None:
+            copies += _per_tensor(name, shards, saved[name]["tensors"])
+            continue
+        for shard in shards:
+            base = shard.chunk().start if slot.kind == "owned" else 0
+            copies += _of_shard(shard, shard.state[name], base, saved[name]["entries"])
+    return copies
+
+
+def _per_tensor(name: str, shards: Sequence[Shard], saved: Mapping[str, Tensor]) -> Copies:
+    own: dict[str, Tensor] = {key: x for shard in shards for key, x in shard.state[name].items()}
+    for key in sorted(own.keys() | saved.keys()):
+        there, here = (tuple(x[key].shape) if key in x else "none" for x in (saved, own))
+        if there != here:
+            raise LayoutError(
+                f"slot {name!r} of parameter {key!r}: checkpoint holds {there}, the method wants {here}; resume with "
+                "the options and the number of workers that it was written with"
+            )
+    return [(x, saved[key]) for key, x in own.items()]
+
+
+def _by_parameter(shard: Shard, values: Tensor, base: int) -> list[tuple[str, int, Tensor]]:
+    """(parameter name, first element, values) for the elements base.. of the shard that `values` holds."""
+    found = []
+    for view in shard.views:
+        first, last = max(view.part.start, base), min(view.part.stop, base + values.numel())
+        if first < last:
+            found.append((view.name, first - view.part.start, values[first - base : last - base].clone()))
+    return found
+
+
+def _of_shard(shard: Shard, values: Tensor, base: int, entries: Sequence[tuple[str, int, Tensor]]) -> Copies:
+    """The inverse of `_by_parameter`, for any cut of the same elements into shards."""
+    places = {view.name: view.part.start for view in shard.views}
+    copies: Copies = []
+    for name, first, piece in entries:
+        if name not in places:
+            continue
+        begin = places[name] + first - base
+        low, high = max(begin, 0), min(begin + piece.numel(), values.numel())
+        if low < high:
+            copies.append((values[low:high], piece[low - begin : high - begin]))
+    filled = sum(target.numel() for target, _ in copies)
+    if filled != values.numel():
+        raise LayoutError(
+            f"checkpoint holds {filled} of the {values.numel()} elements of state that this rank keeps for shard "
+            f"{shard.index}: it was written with another bucket size; load it with that one"
+        )
+    return copies
+
+
+# ---- probes -----------------------------------------------------------------------------------------------------------
+
+
+class Probes:
+    """Points at which a method wants one more gradient, of the same samples; each is held in the slot of its name.
+
+    The gradient at a probe lies in ``shard.gradients[name]`` when `reduce` is called. Simulated workers are handed it; on a
+    process group the closure of a step is called once more, with the parameters standing at the probe.
+    """
+
+    def __init__(self, shards: Sequence[Shard], names: Sequence[str]) -> None:
+        self._shards = shards
+        self._points: dict[str, dict[str, Tensor]] = {name: {} for name in names}
+        self._gradients: dict[str, dict[str, Tensor]] = {name: {} for name in names}
+        for name in names:
+            for shard in shards:
+                shard.gradients[name] = torch.zeros_like(shard.grads)
+                for view in shard.views:
+                    place = view.part.start, view.param
+                    self._points[name][view.name] = flat_view(shard.state[name], *place)
+                    self._gradients[name][view.name] = flat_view(shard.gradients[name], *place)
+
+    def point(self, name: str) -> Mapping[str, Tensor]:
+        """Parameter name -> its value at the probe; views of the slot."""
+        return self._points[name]
+
+    def gather(self, name: str, gradients: Mapping[str, Tensor | None]) -> None:
+        """Copy the gradients at a probe, by parameter name, into the flat buffers; a missing one counts as zeros."""
+        for parameter, target in self._gradients[name].items():
+            gradient = gradients[parameter]
+            if gradient is None:
+                target.zero_()
+            elif gradient.is_sparse:
+                raise LayoutError("sparse gradients are not supported; build the embedding with sparse=False")
+            elif gradient.shape != target.shape:
+                raise LayoutError(
+                    f"gradient of {parameter!r} at probe {name!r} has shape {tuple(gradient.shape)}, the parameter "
+                    f"{tuple(target.shape)}"
+                )
+            else:
+                target.copy_(gradient)
+
+    @contextmanager
+    def standing_at(self, name: str) -> Iterator[None]:
+        """The parameters are those of the probe inside, and what they were, to the bit, afterwards."""
+        held = [shard.params.clone() for shard in self._shards]
+        try:
+            with torch.no_grad():
+                for shard in self._shards:
+                    shard.params.copy_(shard.state[name])
+            yield
+        finally:
+            with torch.no_grad():
+                for shard, values in zip(self._shards, held, strict=True):
+                    shard.params.copy_(values)
+
+
+# ---- the worker -------------------------------------------------------------------------------------------------------
+
 
 STATE_VERSION = 2
 EVERY_RANK: Final = (
@@ -93,7 +461,7 @@ class Worker:
             index, params, grads, tuple(views), self.clock, lambda: self.optimizer.param_groups, start, count,
             lambda param: self.optimizer.state.get(param, {}),
         )  # fmt: skip
-        slots.allocate(shard, self.algorithm.slots)
+        _allocate(shard, self.algorithm.slots)
         return shard
 
     # ---- gradients -------------------------------------------------------------------------------------------------
@@ -196,7 +564,7 @@ class Worker:
             "observed": dict(self.clock.observed),
             "unused": None if self.unused is None else list(self.unused),
             "given": None if self.given is None else sorted(self.given),
-            "slots": slots.save(self.shards, self.algorithm.slots),
+            "slots": _saved_slots(self.shards, self.algorithm.slots),
             "pending": pending,
             "parameters": {v.name: v.param.detach().clone() for s in self.shards for v in s.views},
             "optimizer": copied(self.optimizer.state_dict()),
@@ -226,7 +594,7 @@ class Worker:
                     f"parameter {name!r} differs between checkpoint and model (missing, or another shape)"
                 )
         self._check_groups(state["optimizer"]["param_groups"])
-        copies = slots.load(self.shards, self.algorithm.slots, state["slots"])
+        copies = _slot_copies(self.shards, self.algorithm.slots, state["slots"])
         with torch.no_grad():
             for target, source in copies:
                 target.copy_(source)

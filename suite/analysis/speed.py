@@ -270,7 +270,7 @@ def fragments_averaged(spec: RunSpec, algorithm: Any, kinds: Sequence[str]) -> l
 
     from reference_impls.algorithm import Clock, Shard
     from reference_impls.collectives import Group
-    from reference_impls.layout import canonical, cut
+    from reference_impls.drivers.worker import canonical, cut
     from suite.workloads import get
 
     model = get(spec.workload.name, **spec.workload.options).build()

@@ -12,7 +12,7 @@ from reference_impls import create
 from reference_impls.algorithm import Clock, Shard, View
 from reference_impls.collectives import Collective, Exchange, Group, Ledger
 from reference_impls.drivers.engine import Engine, Lockstep
-from reference_impls.drivers.local_workers import LocalWorkers
+from reference_impls.drivers.step import LocalWorkers
 from reference_impls.drivers.worker import Worker
 
 

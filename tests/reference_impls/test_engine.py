@@ -25,8 +25,8 @@ from reference_impls.collectives import (
     start,
 )
 from reference_impls.drivers.engine import Engine, Lockstep, NullTransport
+from reference_impls.drivers.worker import canonical, cut
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
-from reference_impls.layout import canonical, cut
 from reference_impls.registry import Method
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from reference_impls.algorithm import Algorithm, Clock, Shard
 from reference_impls.collectives import Collective, Exchange, Ledger, finish, start
 from reference_impls.drivers.engine import PHASES, Engine, Lockstep, Serial, Trace
-from reference_impls.drivers.local_workers import LocalWorkers
+from reference_impls.drivers.step import LocalWorkers
 from reference_impls.drivers.worker import Worker
 
 SHARDS = 3
