@@ -39,7 +39,7 @@ from torch.distributed.algorithms.join import Joinable
 from reference_impls.algorithm import Algorithm
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.model_averaging import ModelAveraging
-from reference_impls.drivers.agreement import Check
+from reference_impls.drivers.checks import Check
 from reference_impls.drivers.step import Gradients, Unused
 from reference_impls.drivers.worker import SUPPORTED_DTYPES, bare_model, named
 from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
@@ -481,7 +481,7 @@ def attach(
             `Attached.last_grad_norm` is there.
         unused: See `DataParallelOptimizer`.
         pipeline_depth: See `reference_impls.drivers.engine`.
-        check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
+        check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
         end_hung: See `DataParallelOptimizer`.
         broadcast: Start from rank 0's parameters, the frozen ones among them, and from its buffers.

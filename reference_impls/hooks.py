@@ -42,8 +42,8 @@ from reference_impls import buffers
 from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.collectives import KEPT_STEPS, Ledger, Ledgers
-from reference_impls.drivers.agreement import Agreement, Check, Settings, described
 from reference_impls.drivers.checkpoints import packed, unpacked
+from reference_impls.drivers.checks import Agreement, Check, Settings, described
 from reference_impls.drivers.engine import Engine, ProcessGroup, refuse_group_within, store_of_its_own
 from reference_impls.drivers.step import LocalWorkers
 from reference_impls.drivers.worker import Worker, bare_name, named, unwrapped
@@ -498,7 +498,7 @@ def ddp_hook(
         seed: Equal on all ranks.
         bucket_bytes: Size of a bucket of the method's, in bytes of float32; DDP's own buckets only deliver.
         pipeline_depth: See `reference_impls.drivers.engine`.
-        check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
+        check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
         end_hung: See `DataParallelOptimizer`.
         options: Of the method, see `info`; not of its optimizer, which is the user's.
@@ -650,7 +650,7 @@ def fsdp_hook(
             bit, ``allreduce-bf16`` that with ``reduce_dtype=torch.bfloat16``.
         group: The ranks that hold the same part of the model, one a node.
         seed: Equal on all ranks.
-        check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
+        check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
         end_hung: See `DataParallelOptimizer`.
         options: Of the method, see `info`; not of its optimizer, which is the user's.

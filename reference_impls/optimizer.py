@@ -29,8 +29,8 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from reference_impls.algorithm import Shard
 from reference_impls.collectives import KEPT_STEPS, Ledger, Ledgers
-from reference_impls.drivers.agreement import Agreement, Check, Settings, described
 from reference_impls.drivers.checkpoints import calling, packed, refuse_what_torch_would_lose, unpacked
+from reference_impls.drivers.checks import Agreement, Check, Settings, described, digests
 from reference_impls.drivers.engine import (
     Engine,
     NullTransport,
@@ -39,7 +39,6 @@ from reference_impls.drivers.engine import (
     Trace,
     store_of_its_own,
 )
-from reference_impls.drivers.faults import digests
 from reference_impls.drivers.step import (
     Gradients,
     LocalWorkers,
@@ -72,7 +71,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         unused: A parameter for which no rank has ever had a gradient stays as it is (``stay``). With ``zeros``, and after its
             first gradient on any rank, a missing one counts as zeros (torch's own optimizers would skip it).
         pipeline_depth: See `reference_impls.drivers.engine`.
-        check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
+        check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
         end_hung: Whether this process ends itself, with a word to stderr and exit code 70, after others have stopped since it
             hangs, in code that lets other threads run. Nothing is cleaned up then.

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from reference_impls.drivers.agreement import Check, Settings
+from reference_impls.drivers.checks import Check, Settings
 from reference_impls.drivers.engine import refuse_group_within
 from reference_impls.drivers.step import Unused
 from reference_impls.drivers.worker import named
@@ -241,7 +241,7 @@ def fsdp_optimizer(
         bucket_bytes: Size of a bucket of parts.
         unused: See `DataParallelOptimizer`.
         pipeline_depth: See `reference_impls.drivers.engine`.
-        check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.agreement`).
+        check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
         end_hung: See `DataParallelOptimizer`.
         broadcast: Start all nodes from the parameters of the first.

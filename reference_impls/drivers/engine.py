@@ -38,7 +38,7 @@ from reference_impls.collectives import (
     Start,
     Transport,
 )
-from reference_impls.drivers.agreement import Agreement, of_a_peer
+from reference_impls.drivers.checks import Agreement, of_a_peer
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
 from reference_impls.requests import Bucket, Request, Step
 

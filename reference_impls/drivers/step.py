@@ -21,9 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls.algorithm import Shard, View
 from reference_impls.collectives import Exchange, Group, Ledger
-from reference_impls.drivers.agreement import Agreement, Settings
+from reference_impls.drivers.checks import Agreement, Settings, digests
 from reference_impls.drivers.engine import Engine
-from reference_impls.drivers.faults import digests
 from reference_impls.drivers.worker import Worker, bare_name
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
 

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import DataParallelOptimizer, ddp_hook
 from reference_impls.attached import attach
-from reference_impls.drivers import faults
+from reference_impls.drivers import checks
 from reference_impls.errors import ExchangeError
 from tests.reference_impls.gloo import run_ranks
 
@@ -122,7 +122,7 @@ def test_a_rank_that_hangs_is_named_with_the_line_where_it_stands(interface: str
     for kind, message, step, seconds in _survivors(interface, "hangs"):
         assert kind == "PeerError", message
         assert _named(message) == [CULPRIT], message
-        assert f"it has been in step {AT}, {faults.OUTSIDE}" in message
+        assert f"it has been in step {AT}, {checks.OUTSIDE}" in message
         assert f"{Path(__file__).name}:" in message
         assert "in _where_it_hangs" in message
         assert step in (AT, AT + 1)
@@ -291,7 +291,7 @@ def test_a_process_that_hangs_ends_itself_only_where_it_was_told_to(end_hung: bo
 @pytest.mark.parametrize("culprit", [0, 2])
 def test_a_process_that_hangs_says_why_it_ends_itself(culprit: int) -> None:
     with _running("hangs, then ends", culprit, 3) as running:
-        assert running[culprit].wait(timeout=200) == faults.EXIT_HUNG
+        assert running[culprit].wait(timeout=200) == checks.EXIT_HUNG
         log = running[culprit].stderr.read()
         assert (
             f"rank {culprit} ends its process (end_hung=True), since others have stopped because of it" in log

@@ -14,7 +14,7 @@ from torch import Tensor
 from reference_impls import DataParallelOptimizer, SimulatedCluster
 from reference_impls.algorithm import Algorithm, Clock, Shard, option
 from reference_impls.collectives import Exchange
-from reference_impls.drivers.agreement import of_a_peer
+from reference_impls.drivers.checks import of_a_peer
 from reference_impls.errors import ExchangeError, MismatchError, UsageError
 from reference_impls.registry import Method
 from tests.reference_impls.gloo import run_ranks

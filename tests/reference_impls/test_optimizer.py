@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from reference_impls import DataParallelOptimizer, ddp_hook
 from reference_impls.collectives import EARLIER, KEPT_STEPS, AllReduce, Ledger, Ledgers
-from reference_impls.drivers.agreement import Agreement
+from reference_impls.drivers.checks import Agreement
 from reference_impls.drivers.step import fingerprint
 from reference_impls.errors import LayoutError, PeerError, UnknownOptionError, UnsupportedError, UsageError
 from tests.reference_impls.problem import Net, batch
