@@ -1,10 +1,7 @@
-"""Processes of the machine: told apart beyond doubt, ended to the last descendant, and programs of the system run.
+"""Processes of the machine, told apart beyond doubt, and programs of the system run.
 
 A pid alone is used again after its process has ended, so a signal by pid can hit a stranger. The start time (field 22 of
 ``/proc/<pid>/stat``, in clock ticks since boot) makes the pair of a `Process` unique while the machine is up.
-
-A *subreaper* is handed every descendant whose own parent ends (Linux). To stop, it kills its children, which hands it their
-children, until it has none: no pid is guessed, since a child that has not been reaped keeps its pid.
 
 Programs of the system are found also where an ordinary user's PATH does not look, and run with their complaint kept.
 Standard library only.
@@ -14,16 +11,15 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -82,17 +78,6 @@ class Process:
             raise TimeoutError(f"process {self.pid} does not end; `ps -p {self.pid}` says what it waits for")
 
 
-def children(pid: int) -> list[int]:
-    """Pids whose parent is ``pid`` now, zombies included."""
-    pids = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            stat = _stat(int(entry.name))
-            if stat is not None and int(stat[1]) == pid:
-                pids.append(int(entry.name))
-    return pids
-
-
 def _stat(pid: int) -> list[str] | None:
     """Fields of ``/proc/<pid>/stat`` from the third (state) on; None where there is no such process."""
     try:
@@ -102,83 +87,12 @@ def _stat(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()  # the name in brackets may itself hold blanks and brackets
 
 
-# The parent of many processes
-
-
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
-
-
-def become_subreaper() -> None:
-    """Make this process the parent of descendants whose parent ends. Raises OSError where the kernel refuses."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when ``parent_pid``, its parent, ends; called first thing after a fork."""
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    """Have the kernel kill this process when ``parent_pid``, its parent, ends; called first thing in a new process."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl: {os.strerror(ctypes.get_errno())}")
     if os.getppid() != parent_pid:  # it had ended before the kernel was asked
         os._exit(1)
-
-
-def kill_descendants() -> None:
-    """Kill whatever descends from this process, and collect it."""
-    while True:
-        for pid in children(os.getpid()):
-            os.kill(pid, signal.SIGKILL)  # not reaped yet, hence still this process
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            return
-
-
-def ended_children() -> list[tuple[int, int]]:
-    """Collect children that have ended: pid and exit code (minus the signal's number where one killed it)."""
-    ended: list[tuple[int, int]] = []
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return ended
-        if pid == 0:
-            return ended
-        ended.append((pid, os.waitstatus_to_exitcode(status)))
-
-
-class Signals:
-    """SIGTERM, SIGINT, SIGCHLD and ``further`` signals of this process, from its making on, to be waited for with
-    `wait_for_stop`."""
-
-    def __init__(self, *further: int) -> None:
-        self._woken, self._wake = socket.socketpair()
-        self._wake.setblocking(False)
-        signal.set_wakeup_fd(self._wake.fileno())
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, *further):
-            signal.signal(number, _carried_by_the_wakeup_descriptor)
-
-    def wait_for_stop(self, attend: Callable[[], None], tied: bool) -> None:
-        """Wait for SIGTERM or SIGINT; ``tied``: or for standard input to close. Calls ``attend`` at any other signal."""
-        watched = [self._woken, *([sys.stdin] if tied else [])]
-        while True:
-            readable, _, _ = select.select(watched, [], [])
-            if self._woken in readable:
-                numbers = self._woken.recv(4096)
-                if signal.SIGTERM in numbers or signal.SIGINT in numbers:
-                    return
-                attend()
-            if sys.stdin in readable and not os.read(sys.stdin.fileno(), 4096):
-                return
-
-
-def _carried_by_the_wakeup_descriptor(number: int, frame: object) -> None:
-    """A handler must exist for the number to be written to the descriptor; it has nothing else to do."""
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")
 
 
 # Programs of the system

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 from reference_impls import DataParallelOptimizer
 from reference_impls.compilation import paths
 from reference_impls.registry import Method
+from suite.links.cluster import CONGESTION_CONTROL
 from suite.links.probe import COLLECTIVES, bandwidth, probe
-from suite.links.topology import CONGESTION_CONTROL
 from suite.runs.files import finite
 from suite.runs.spec import RunSpec, learning_rate, task_of
 from suite.timing.case import Case, Mode

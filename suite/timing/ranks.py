@@ -36,6 +36,7 @@ PORT: Final = 29500
 """Of the meeting point inside a worker's own namespace, where every port is free."""
 WARNING: Final = "[W"
 """So begin lines in which torch warns of what does no harm."""
+LAST_BYTES: Final = 1 << 16
 MODULE: Final = "suite.timing.rank"
 
 
@@ -199,27 +200,17 @@ class RankGroup:
 
 
 class Ranks(RankGroup):
-    """Rank processes, started here on the workers of a cluster.
+    """Rank processes, started here on the workers of a cluster. Standard error of each goes to a file without a name."""
 
-    logs: folder for standard error; by default in the cluster's own folder, which goes with it, else a temporary one.
-    """
-
-    def __init__(self, place: RankHosts, logs: Path | None = None, module: str = MODULE) -> None:
-        state_dir: Path | None = getattr(place, "state_dir", None)
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        if logs is None and state_dir is not None:
-            logs = state_dir / "ranks"
-        elif logs is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="bandwise-ranks-")
-            logs = Path(self._temporary.name)
-        self._logs = logs
-        self._logs.mkdir(parents=True, exist_ok=True)
+    def __init__(self, place: RankHosts, module: str = MODULE) -> None:
         super().__init__(())
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._logs: list[IO[bytes]] = []
         interface = getattr(place, "interface", "eth0")
         port = _free_port() if interface == "lo" else PORT
         try:
             for rank in range(len(place.addresses)):
+                self._logs.append(tempfile.TemporaryFile())  # noqa: SIM115 - closed by `stop`
                 self._processes.append(self._start(place, rank, interface, port, module))
                 self._members.append(self._processes[-1])
                 self._partial.append(b"")
@@ -233,10 +224,10 @@ class Ranks(RankGroup):
         return [member.pid for member in self._processes]
 
     def stop(self) -> None:
-        """End the processes, and take their logs away."""
+        """End the processes; what they said is lost then."""
         super().stop()
-        if self._temporary:
-            self._temporary.cleanup()
+        for log in self._logs:
+            log.close()
 
     def _start(
         self, place: RankHosts, rank: int, interface: str, port: int, module: str
@@ -250,16 +241,15 @@ class Ranks(RankGroup):
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": interface,
         }
-        with self._log(rank).open("wb") as log:
-            return subprocess.Popen(
-                [*place.enter(rank), sys.executable, "-m", module],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                cwd=Path(__file__).resolve().parents[2],
-                start_new_session=True,  # the terminal's interrupt is the session's affair
-            )
+        return subprocess.Popen(
+            [*place.enter(rank), sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._logs[rank],
+            env=environment,
+            cwd=Path(__file__).resolve().parents[2],
+            start_new_session=True,  # the terminal's interrupt is the session's affair
+        )
 
     def _end(self, rank: int) -> tuple[int, str]:
         try:
@@ -269,12 +259,10 @@ class Ranks(RankGroup):
         return 0 if code < 0 else 1, f"died: {exit_text(code)}"
 
     def _last_words(self, rank: int) -> str:
-        text = self._log(rank).read_text(encoding="utf-8", errors="replace")
+        log = self._logs[rank].fileno()  # the rank writes where this file stands: it must not be moved
+        text = os.pread(log, LAST_BYTES, max(0, os.fstat(log).st_size - LAST_BYTES)).decode(errors="replace")
         lines = [line for line in text.splitlines() if line.strip() and not line.startswith(WARNING)]
         return f" ({lines[-1][:300]})" if lines else ""
-
-    def _log(self, rank: int) -> Path:
-        return self._logs / f"rank-{rank}.log"
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from suite.links.process import Process, children
+from suite.links.process import Process
 from tests.slurm.devcluster import DevClusterError, Node, cluster, down, status, up
 from tests.slurm.devcluster import config as devcluster_config
 from tests.slurm.devcluster.cluster import free_ports
+from tests.suite.links.tour import children
 from tests.support import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,8 +118,8 @@ def test_a_cluster_whose_keeper_was_killed_can_still_be_taken_down() -> None:
 def test_a_node_that_does_not_start_is_named_and_nothing_stays(prefix: str, message: str) -> None:
     good, bad = (Node(name, port) for name, port in zip("ab", free_ports(2), strict=True))
     state_dir = Path("/tmp") / f"bandwise-test-{os.getpid()}"
-    before = set(children(os.getpid()))
+    before = children(os.getpid())
     with pytest.raises(DevClusterError, match=message):
         up([good, replace(bad, prefix=(prefix,))], state_dir=state_dir)
     assert not state_dir.exists()
-    assert set(children(os.getpid())) <= before
+    assert children(os.getpid()) <= before

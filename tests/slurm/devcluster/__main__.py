@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
+import tempfile
+from pathlib import Path
 
-from suite.links.cluster import default_state_dir
 from suite.links.link import Link
 from tests.slurm.devcluster import attach, down, status, up
 
@@ -35,7 +37,7 @@ def main() -> None:
         "--accounting", action="store_true", help="with slurmdbd and MariaDB, so that sacct answers"
     )
     asked = parser.parse_args()
-    folder = default_state_dir("slurm")
+    folder = Path(tempfile.gettempdir()) / f"bandwise-cluster-{os.geteuid()}-slurm"
     if asked.action == "up":
         nodes = Link.parse(asked.workers, asked.rate) if asked.rate else asked.workers
         up(nodes, state_dir=folder, tied=False, accounting=asked.accounting, cpus_per_node=asked.cpus)

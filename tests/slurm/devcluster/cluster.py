@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import Any
 
 from slurm.scheduler import without_slurm
-from suite.links import cluster as links_cluster
-from suite.links.keeper import write_json
+from suite.links.cluster import SWITCH_ADDRESS
+from suite.links.cluster import Cluster as Links
+from suite.links.cluster import up as links_up
 from suite.links.link import Link
 from suite.links.process import Process
-from suite.links.topology import SWITCH_ADDRESS
 from tests.slurm.devcluster.config import (
     MARKER,
     ClusterConfig,
@@ -49,6 +49,7 @@ from tests.slurm.devcluster.config import (
     programs,
     slurm_conf,
     slurmdbd_conf,
+    write_json,
 )
 
 # Clients
@@ -149,7 +150,7 @@ class Cluster:
     env: Mapping[str, str]
     nodes: tuple[str, ...]
     keeper: Process
-    links: links_cluster.Cluster | None = None
+    links: Links | None = None
     _popen: subprocess.Popen[bytes] | None = field(default=None, repr=False, compare=False)
 
     def environ(self) -> dict[str, str]:
@@ -174,8 +175,7 @@ class Cluster:
             raise DevClusterError(
                 "nodes that share a network cannot be told apart: bring the cluster up with a link"
             )
-        holder = self.links.holder(self.nodes.index(self._known(node)))
-        return [process for process in _in_network(_network(holder.pid)) if process != holder]
+        return _in_network(os.readlink(self.links.networks[self.nodes.index(self._known(node))]))
 
     def kill_slurmd(self, node: str) -> None:
         """SIGKILL to the node's ``slurmd`` alone: its jobs go on until Slurm gives the node up."""
@@ -241,14 +241,13 @@ def is_here(state_dir: Path) -> bool:
 
 
 def attach(state_dir: Path) -> Cluster:
-    """The cluster that is up in ``state_dir``. Raises DevClusterError where there is none."""
+    """The cluster that is up in ``state_dir``, without its links. Raises DevClusterError where there is none."""
     layout = Layout(state_dir.resolve())
     plan, record = layout.plan(), Record.read(layout)
     if plan is None or record is None or not record.keeper.alive():
         raise DevClusterError(f"no Slurm cluster is up in {layout.state_dir}")
-    links = links_cluster.attach(layout.links_dir) if layout.links_dir.exists() else None
     names = tuple(node["name"] for node in plan["config"]["nodes"])
-    return Cluster(layout.state_dir, variables(layout), names, record.keeper, links)
+    return Cluster(layout.state_dir, variables(layout), names, record.keeper)
 
 
 def down(state_dir: Path) -> None:
@@ -276,41 +275,37 @@ def down(state_dir: Path) -> None:
         # Only where the keeper itself was killed is there anything left to do.
         for process in [*_beyond_links(record), *record.started.values()]:
             process.stop(grace_s=STOP_GRACE_S)
-    links_cluster.down(layout.links_dir)
     if layout.state_dir.exists():
         shutil.rmtree(layout.state_dir)
 
 
 def status(state_dir: Path) -> dict[str, Any]:
-    """How the cluster of ``state_dir`` stands, as plain values, with the keys of `suite.links.cluster.status`.
+    """How the cluster of ``state_dir`` stands, as plain values.
 
-    A worker also has its ``node`` and ``slurm``, the node's state in Slurm's words, ``unknown`` where nobody answers.
-    Without links, ``label`` and ``delay`` are empty and workers have no address.
+    ``state``: ``up``; ``down`` (there is none); ``broken`` (something of it has ended: `down` cleans up), with a ``reason``.
+    Every worker has its ``node``, ``address`` and ``slurm``, the node's state in Slurm's words, ``unknown`` where nobody answers.
     """
     layout = Layout(state_dir.resolve())
     plan, record = layout.plan(), Record.read(layout)
     if plan is None:
         return {"state": "down", "state_dir": str(layout.state_dir)}
     up = record is not None and record.keeper.alive()
-    links: dict[str, Any] = {"label": "", "delay": "", "workers": []}
-    if layout.links_dir.exists():
-        links = links_cluster.status(layout.links_dir)
     reason = "" if up else "its keeper has ended"
     if up and record is not None and record.exited:
         reason = ", ".join(f"{name} ended with code {code}" for name, code in record.exited.items())
     states = node_states(layout) if up else {}
-    names = [node["name"] for node in plan["config"]["nodes"]]
-    workers = links["workers"] or [{"rank": rank} for rank in range(len(names))]
-    reason = reason or links.get("reason", "")
     return {
-        **links,
         "state": "broken" if reason else "up",
         "reason": reason,
         "state_dir": str(layout.state_dir),
         "slurm": {"conf": str(layout.slurm_conf), "accounting": plan["config"]["accounting"] is not None},
         "workers": [
-            {**worker, "node": name, "slurm": states.get(name, "unknown")}
-            for worker, name in zip(workers, names, strict=False)
+            {
+                "node": node["name"],
+                "address": node["address"],
+                "slurm": states.get(node["name"], "unknown"),
+            }
+            for node in plan["config"]["nodes"]
         ],
     }
 
@@ -385,7 +380,7 @@ def up(
         undo.callback(shutil.rmtree, layout.state_dir, ignore_errors=True)
         links = None
         if isinstance(nodes, Link):
-            links = links_cluster.up(nodes, state_dir=layout.links_dir)
+            links = links_up(nodes)
             undo.callback(links.down)
             places = _behind(links)
         else:
@@ -444,11 +439,11 @@ def _beside_each_other(nodes: int | Sequence[Node]) -> tuple[Node, ...]:
     return (Node("controller", controller), Node("accounting", accounting), *nodes)
 
 
-def _behind(links: links_cluster.Cluster) -> tuple[Node, ...]:
+def _behind(links: Links) -> tuple[Node, ...]:
     """Controller and accounting at the switch, then a node a worker."""
-    switch = links.enter_switch(as_self=True)
+    switch = _entered(links, None)
     nodes = (
-        Node(name, SLURMD_PORT, address, links.enter(rank, as_self=True))
+        Node(name, SLURMD_PORT, address, _entered(links, rank))
         for rank, (name, address) in enumerate(zip(_names(links.link), links.addresses, strict=True))
     )
     return (
@@ -456,6 +451,17 @@ def _behind(links: links_cluster.Cluster) -> tuple[Node, ...]:
         Node("accounting", ACCOUNTING_PORT, SWITCH_ADDRESS, switch),
         *nodes,
     )
+
+
+def _entered(links: Links, rank: int | None) -> tuple[str, ...]:
+    """What leads to a worker, or the switch, under this user's own name and without further rights.
+
+    In a user namespace one is called root otherwise, and daemons believe that they may do what root may.
+    """
+    if not links.user_namespace:
+        return links.enter(rank)
+    own_name = ("--user", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}")
+    return (*links.enter(rank), "unshare", *own_name)
 
 
 def _new_folder(state_dir: Path | None, names: list[str]) -> Layout:
@@ -496,9 +502,9 @@ def _write(config: ClusterConfig, layout: Layout, paths: dict[str, str]) -> None
     write_json(layout.cluster_json, plan)
 
 
-def _start_keeper(layout: Layout, tied: bool, links: links_cluster.Cluster | None) -> subprocess.Popen[bytes]:
+def _start_keeper(layout: Layout, tied: bool, links: Links | None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "tests.slurm.devcluster.keeper", str(layout.state_dir)]
-    tie = () if links is None else (links.tie(),)
+    tie = () if links is None else (links.tie,)
     with (layout.log_dir / "keeper.out").open("wb") as out:
         return subprocess.Popen(
             command + ["--tied"] * tied + [f"--links={number}" for number in tie],

@@ -13,13 +13,14 @@ Unix socket there and on no port. It knows one user, the one who brings the clus
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from suite.links.keeper import read_json, write_json
 from suite.links.process import Process, find_program
 
 # Programs of the system
@@ -129,11 +130,6 @@ class Layout:
         return self.state_dir / "database.sock"
 
     @property
-    def links_dir(self) -> Path:
-        """The emulated cluster (`suite.links.cluster`) whose workers are the nodes; only with links."""
-        return self.state_dir / "links"
-
-    @property
     def clients_dir(self) -> Path:
         """Slurm's clients as they are to be called from outside the links; only with links."""
         return self.state_dir / "bin"
@@ -177,6 +173,22 @@ class Layout:
         """What ``cluster.json`` says; None where the folder is none of ours."""
         plan = read_json(self.cluster_json)
         return plan if plan is not None and plan.get("marker") == MARKER else None
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """What a file holds, None where it holds no JSON object or does not exist."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def write_json(path: Path, values: dict[str, Any]) -> None:
+    """Replace a file whole."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(values, indent=1), encoding="utf-8")
+    temporary.replace(path)
 
 
 @dataclass

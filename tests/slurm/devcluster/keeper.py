@@ -1,8 +1,8 @@
 """The parent of a development cluster's daemons: starts them, and takes everything along when it ends.
 
 Slurm's job steps detach themselves from ``slurmd``, so a list of daemon pids does not hold them all. The
-keeper is the subreaper of what it starts (`suite.links.process`): to stop, it kills whatever descends from
-it, takes the links down where there are any, and removes the state folder.
+keeper is the subreaper of what it starts: Linux hands it every descendant whose own parent ends. To stop, it kills whatever
+descends from it and removes the state folder.
 
 Run by ``up`` as ``python -m tests.slurm.devcluster.keeper STATE_DIR [--tied] [--links FD]``; ends on SIGTERM
 or SIGINT, and with ``--tied`` also when its standard input closes, that is with the process that started it. FD is
@@ -13,18 +13,21 @@ to look into the folder of requests.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
+import select
 import shutil
 import signal
+import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from suite.links import cluster as links_cluster
-from suite.links.process import Process, Signals, become_subreaper, ended_children, kill_descendants
+from suite.links.process import Process
 from tests.slurm.devcluster.config import Daemon, Layout, Record
+from tests.suite.links.tour import children
 
 READY_TIMEOUT_S = 60.0
 """Longest that a daemon may take until it can be used; a new database takes some seconds."""
@@ -34,6 +37,68 @@ NOT_STARTED = 127
 
 NOT_READY = 124
 """In place of an exit code, as of `timeout`: the daemon runs and cannot be used."""
+
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    """Make this process the parent of descendants whose parent ends. Raises OSError where the kernel refuses."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "no subreaper")
+
+
+def kill_descendants() -> None:
+    """Kill whatever descends from this process, and collect it."""
+    while True:
+        for pid in children(os.getpid()):
+            os.kill(pid, signal.SIGKILL)  # not reaped yet, hence still this process
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def ended_children() -> list[tuple[int, int]]:
+    """Collect children that have ended: pid and exit code (minus the signal's number where one killed it)."""
+    ended: list[tuple[int, int]] = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, os.waitstatus_to_exitcode(status)))
+
+
+class Signals:
+    """SIGTERM, SIGINT, SIGCHLD and ``further`` signals of this process, from its making on, to be waited for with
+    `wait_for_stop`."""
+
+    def __init__(self, *further: int) -> None:
+        self._woken, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, *further):
+            signal.signal(number, _carried_by_the_wakeup_descriptor)
+
+    def wait_for_stop(self, attend: Callable[[], None], tied: bool) -> None:
+        """Wait for SIGTERM or SIGINT; ``tied``: or for standard input to close. Calls ``attend`` at any other signal."""
+        watched = [self._woken, *([sys.stdin] if tied else [])]
+        while True:
+            readable, _, _ = select.select(watched, [], [])
+            if self._woken in readable:
+                numbers = self._woken.recv(4096)
+                if signal.SIGTERM in numbers or signal.SIGINT in numbers:
+                    return
+                attend()
+            if sys.stdin in readable and not os.read(sys.stdin.fileno(), 4096):
+                return
+
+
+def _carried_by_the_wakeup_descriptor(number: int, frame: object) -> None:
+    """A handler must exist for the number to be written to the descriptor; it has nothing else to do."""
 
 
 @dataclass
@@ -111,9 +176,8 @@ class Keeper:
                 request.unlink()
 
     def stop(self) -> None:
-        """Kill what descends from this process, whatever it is, then remove links and state folder."""
+        """Kill what descends from this process, whatever it is, then remove the state folder."""
         kill_descendants()
-        links_cluster.down(self.layout.links_dir)
         shutil.rmtree(self.layout.state_dir)
 
 

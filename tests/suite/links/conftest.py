@@ -1,28 +1,20 @@
-"""What tests of emulated clusters need: a place that must be empty afterwards."""
+"""What tests of emulated clusters must leave as it was."""
 
 from __future__ import annotations
 
-import shutil
-import tempfile
+import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from suite.links.cluster import down
-from tests.suite.links.tour import interfaces
+from tests.suite.links.tour import children, interfaces
+from tests.support import eventually
 
 
 @pytest.fixture
-def state_dir() -> Iterator[Path]:
-    """Where a cluster may live; it must be gone afterwards, and every network interface as before."""
-    before = interfaces()
-    path = Path(tempfile.mkdtemp(prefix="bandwise-test-")) / "cluster"
-    yield path
-    left = path.exists()
-    try:
-        down(path)
-    finally:
-        shutil.rmtree(path.parent)
-    assert not left
+def nothing_left() -> Iterator[None]:
+    """Afterwards every network interface is as before, and no child of this process is left."""
+    before, ours = interfaces(), children(os.getpid())
+    yield
+    assert eventually(lambda: children(os.getpid()) <= ours)
     assert interfaces() == before

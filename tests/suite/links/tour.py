@@ -1,6 +1,6 @@
 """A walk through an emulated cluster: bring it up, look at it from inside, change it, take it down; what was seen as JSON.
 
-Run as ``python -m tests.suite.links.tour STATE_DIR`` by anybody, also by a user who may do nothing else here: it needs
+Run as ``python -m tests.suite.links.tour`` by anybody, also by a user who may do nothing else here: it needs
 `suite.links` and the standard library only.
 """
 
@@ -10,14 +10,14 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from suite.links.cluster import Cluster, status, up
-from suite.links.keeper import Layout, State
+from suite.links.cluster import INTERFACE, Cluster, port, up
 from suite.links.link import Link, LinkError
 from suite.links.process import Process, run_program
-from suite.links.topology import port
 
 PAYLOAD_BYTES = 300_000
 SECOND_OF_100_MBIT_BYTES = 12_500_000
@@ -41,52 +41,59 @@ print(peer.recv(100).decode(), time.perf_counter() - started)
 """
 
 
-def walk(state_dir: Path) -> dict[str, Any]:
+def walk() -> dict[str, Any]:
     """What is seen on the way."""
     first = Link.parse(4, "100mbit", down="200mbit", stragglers={2: "10mbit"})
     second = Link.parse(4, "1gbit", delay="10ms")
     seen: dict[str, Any] = {"interfaces_before": interfaces()}
-    with delaying(first, state_dir) as cluster:
-        seen["delay"] = cluster.delay
-        seen["status"] = status(state_dir)
+    with delaying(first) as cluster:
+        seen["delays"] = cluster.delays
         seen["addresses"] = cluster.addresses
         seen["inside"] = [interfaces(cluster.enter(rank)) for rank in range(4)]
         seen["namespaces"] = [namespace(cluster.enter(rank)) for rank in range(4)]
         seen["first_rates"] = rates(cluster)
-        before = [cluster.counters(rank) for rank in range(4)]
+        before = [counted(cluster.enter(rank)) for rank in range(4)]
         seen["reached_by"], _ = transfer(cluster, 0, 3)
-        counted = [cluster.counters(rank) - earlier for rank, earlier in enumerate(before)]
-        seen["sent"] = [counters.tx_bytes for counters in counted]
-        seen["received"] = [counters.rx_bytes for counters in counted]
-        seen["dropped"] = [counters.dropped for counters in counted]
+        after = [counted(cluster.enter(rank)) for rank in range(4)]
+        seen["moved"] = [
+            {key: now[key] - then[key] for key in now} for now, then in zip(after, before, strict=True)
+        ]
         seen["seconds_of_a_second"] = [
             transfer(cluster, source, 3, SECOND_OF_100_MBIT_BYTES * int(rate_bps // 1e6) // 100)[1]
             for source, (rate_bps, _) in ((1, seen["first_rates"][1]), (2, seen["first_rates"][2]))
         ]
-        cluster.shape(second if cluster.delay == "netem" else Link.parse(4, "1gbit"))
+        cluster.shape(second if cluster.delays else Link.parse(4, "1gbit"))
         seen["second_rates"] = rates(cluster)
         seen["link"] = cluster.link.as_dict()
         seen["reached_again_by"], seen["second_s"] = transfer(cluster, 0, 3)
-        state = State.read(Layout(state_dir))
-        assert state is not None
-        seen["user_namespace"] = state.user_namespace
-        processes = [state.keeper, *state.holders]
-        seen["processes"] = len(processes)
-    seen["status_after"] = status(state_dir)["state"]
-    seen["alive_after"] = [process.pid for process in processes if process.alive()]
+        seen["user_namespace"] = cluster.user_namespace
+        keeper = Process.of(int(cluster.networks[0].split("/")[2]))
+    seen["keeper_after"] = keeper.alive()
     seen["namespaces_after"] = sorted(held_namespaces() & set(seen["namespaces"]))
-    seen["folder_after"] = state_dir.exists()
     seen["interfaces_after"] = interfaces()
-    seen["self"] = Process.of(os.getpid()).alive()
     return seen
 
 
-def delaying(link: Link, state_dir: Path | None = None) -> Cluster:
+def delaying(link: Link) -> Cluster:
     """A cluster that can delay, where the kernel has netem; else one that cannot."""
     try:
-        return up(link, state_dir=state_dir, delays=True)
+        cluster = up(replace(link, delay_s=1e-3))
     except LinkError:
-        return up(link, state_dir=state_dir)
+        return up(link)
+    cluster.shape(link)
+    return cluster
+
+
+def counted(prefix: tuple[str, ...] = ()) -> dict[str, int]:
+    """What a worker's interface has sent, received and dropped since it was made, Ethernet headers included."""
+    answer = json.loads(run_program([*prefix, "ip", "-s", "-j", "link", "show", "dev", INTERFACE]))
+    (stats,) = (link["stats64"] for link in answer if link)
+    received, sent = stats["rx"], stats["tx"]
+    return {
+        "received": received["bytes"],
+        "sent": sent["bytes"],
+        "dropped": received["dropped"] + sent["dropped"],
+    }
 
 
 def interfaces(prefix: tuple[str, ...] = ()) -> list[str]:
@@ -99,25 +106,33 @@ def namespace(prefix: tuple[str, ...]) -> str:
     return run_program([*prefix, "readlink", "/proc/self/ns/net"]).strip()
 
 
+def children(pid: int) -> set[int]:
+    """Pids whose parent is ``pid`` now, zombies included."""
+    stats = {int(path.parent.name): path for path in Path("/proc").glob("[0-9]*/stat")}
+    return {child for child, path in stats.items() if _parent(path) == pid}
+
+
+def _parent(stat: Path) -> int | None:
+    try:
+        return int(stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1])
+    except OSError:  # it has gone since
+        return None
+
+
 def held_namespaces() -> set[str]:
-    """Network namespaces of all processes that may be looked at."""
+    """Network namespaces of all processes that may be looked at, in which they are or which they have open."""
     found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                found.add(os.readlink(entry / "ns" / "net"))
-            except OSError:  # gone, or somebody else's
-                continue
+    for entry in [*Path("/proc").glob("[0-9]*/ns/net"), *Path("/proc").glob("[0-9]*/fd/*")]:
+        with suppress(OSError):  # gone, or somebody else's
+            found.add(os.readlink(entry))
     return found
 
 
 def rates(cluster: Cluster) -> list[list[float]]:
     """Bits per second from and to every worker, as the kernel has them."""
-    state = State.read(Layout(cluster.state_dir))
-    assert state is not None
     found = []
     for rank in range(cluster.link.workers):
-        ends = ((cluster.enter(rank), "eth0"), (cluster.enter_switch(), port(rank, state.delay)))
+        ends = ((cluster.enter(rank), INTERFACE), (cluster.enter(None), port(rank, cluster.delays)))
         found.append([8 * bucket(prefix, device)["rate"] for prefix, device in ends])
     return found
 
@@ -147,4 +162,4 @@ def transfer(
 
 
 if __name__ == "__main__":
-    json.dump(walk(Path(sys.argv[1])), sys.stdout)
+    json.dump(walk(), sys.stdout)

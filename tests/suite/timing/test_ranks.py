@@ -17,8 +17,8 @@ FAKE = "tests.suite.timing.fake_rank"
 
 
 @pytest.fixture
-def ranks(tmp_path: Path) -> Iterator[Ranks]:
-    with Ranks(Loopback(Link(3, 1e9)), tmp_path, FAKE) as found:
+def ranks() -> Iterator[Ranks]:
+    with Ranks(Loopback(Link(3, 1e9)), FAKE) as found:
         pids = found.pids
         yield found
     assert not any(running(pid) for pid in pids), "a rank outlived the session"
@@ -94,7 +94,7 @@ def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:
             return (str(tmp_path / "no-such-program"),) if rank else ()
 
     with pytest.raises(RankLostError, match="rank 1 could not be started"):
-        Ranks(Nowhere(Link(2, 1e9)), tmp_path, FAKE)
+        Ranks(Nowhere(Link(2, 1e9)), FAKE)
 
 
 def test_a_rank_that_sends_nothing_counts_as_none() -> None:

@@ -16,20 +16,13 @@ import torch
 import torch.distributed as dist
 
 from reference_impls import DataParallelOptimizer
-from suite.links.topology import Counters, read_counters
 from tests.reference_impls.problem import LR, observed, take
 from tests.reference_impls.table import FIRST
+from tests.suite.links.tour import counted
 
 PARAMETERS = 1 << 19  # a message of a bit an element is then 64 kB
 STEPS_BEFORE, STEPS = 2, 6
 SETTLE_S = 0.05
-
-
-def counted() -> Counters:
-    """The counters of this namespace's interface."""
-    found = read_counters()
-    assert found is not None, "this process is not on a worker of a cluster"
-    return found
 
 
 def main() -> None:
@@ -63,13 +56,13 @@ def main() -> None:
             optimizer.zero_grad()
         dist.barrier()
         time.sleep(SETTLE_S)
-        moved = counted() - before
+        after = counted()
         totals = optimizer.ledger.totals()
         report = {
             "row": row.id,
             "rank": rank,
-            "sent": moved.tx_bytes,
-            "received": moved.rx_bytes,
+            "sent": after["sent"] - before["sent"],
+            "received": after["received"] - before["received"],
             "ledger_sent": sum(line["wire_bytes"] for line in totals),
             "ledger_received": sum(line["received_bytes"] for line in totals),
         }
