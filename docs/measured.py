@@ -25,9 +25,9 @@ from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_int
 from suite.analysis.tables import read_frame, table_path
 from suite.runs.files import dump
 from suite.runs.sweep import load_sweep
-from suite.timing.case import ROUND
 from suite.timing.cases import cases_of
 from suite.timing.spec import load_session
+from suite.timing.store import ROUND
 from suite.workloads import get
 
 ROOT: Final = Path(__file__).resolve().parent.parent

@@ -2,7 +2,7 @@
 
 All tasks find each other (`suite.training.processes`), which names those that do not come. Each but the first then becomes a
 rank, which calls the session. The first is the session itself, and starts the first rank beside it: from there on everything
-is as on an emulated cluster, but that no link is shaped (`suite.timing.remote`). The record lies where any session's does.
+is as on an emulated cluster, but that no link is shaped (`suite.timing.ranks`). The record lies where any session's does.
 
 ``sessions/<name>/slurm-<n>/`` is submitit's folder: the script, the pickled `Task`, and the logs of the tasks.
 
@@ -33,8 +33,7 @@ from slurm.records import new_folder
 from slurm.scheduler import SlurmError
 from slurm.states import REASONS
 from suite.links.link import Link, RealLink
-from suite.timing import rank
-from suite.timing.remote import TOKEN, RealCluster, Switchboard
+from suite.timing.ranks import BACKEND, NCCL, TOKEN, RealCluster, Switchboard
 from suite.timing.spec import SessionSpec, load_session
 from suite.timing.store import new_id, path_of, put
 from suite.training.processes import (
@@ -125,7 +124,7 @@ def submit_session(
     root = root.resolve()
     logs = new_folder(root / "sessions" / spec.name, dry_run=dry_run)
     path = Path(called)
-    backend = rank.NCCL if profile.gpus_per_task else "gloo"
+    backend = NCCL if profile.gpus_per_task else "gloo"
     task = Task(str(path.resolve()) if path.is_file() else called, new_id(), str(root), backend)
     given = profile.parameters(spec.world_size)
     asked = {key: value for key, value in given["additional_parameters"].items() if key != "requeue"}
@@ -212,7 +211,9 @@ def _follow(job: Task, place: Place, folder: Path, environment: Mapping[str, str
         sys.stderr.write(f"{error}\n")
         return FAULT
     os.environ.update(_variables(where, place, job, interface_of(own)))
-    return rank.main([where["session"]])
+    from suite.timing.rank import main  # with torch, which takes seconds
+
+    return main([where["session"]])
 
 
 def _lead(job: Task, place: Place, folder: Path, environment: Mapping[str, str]) -> int:
@@ -269,7 +270,7 @@ def _link(workers: int, job: Task, environment: Mapping[str, str]) -> RealLink:
         ranks_per_node=-(-workers // nodes),
         interface=interface_of(address) or address,
         backend=job.backend,
-        device="cuda" if job.backend == rank.NCCL else "cpu",
+        device="cuda" if job.backend == NCCL else "cpu",
     )
 
 
@@ -339,7 +340,7 @@ def _variables(where: Mapping[str, Any], place: Place, job: Task, interface: str
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
         TOKEN: str(where["token"]),
-        rank.BACKEND: job.backend,
+        BACKEND: job.backend,
     }
     return own | ({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {})
 

@@ -47,7 +47,7 @@ from suite.analysis.tables import Row, frame_of
 from suite.runs.files import canonical_json
 from suite.runs.spec import RunSpec
 from suite.runs.sweep import WHOLE
-from suite.timing.case import AVERAGE, ROUND
+from suite.timing.store import AVERAGE, ROUND
 
 if TYPE_CHECKING:
     from reference_impls.algorithm import Algorithm

@@ -37,7 +37,7 @@ from suite.analysis.tables import Row, checked, frame_of
 from suite.links.link import ROUND_TRIP
 from suite.runs.files import canonical_json
 from suite.runs.spec import RunSpec, judgement, learning_rate, source_hash
-from suite.timing.case import ROUND
+from suite.timing.store import ROUND
 
 PHASES: Final = ["forward_backward", "encode", "communication", "decode", "update"]
 _BLOCK: Final = ["case_id", "mode", "round", "attempt", "disturbed", "unit_s", "spread", "phases"]

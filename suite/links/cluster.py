@@ -36,7 +36,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from suite.links.link import Link, LinkError
 from suite.links.process import CommandError, find_program, program_environment, run_program
@@ -396,7 +396,7 @@ def up(link: Link) -> Cluster:
     return cluster
 
 
-def _answer(keeper: subprocess.Popen[bytes], timeout_s: float) -> dict[str, object]:
+def _answer(keeper: subprocess.Popen[bytes], timeout_s: float) -> dict[str, Any]:
     """What the keeper has made. Raises ClusterError or LinkError."""
     assert keeper.stdout is not None
     assert keeper.stderr is not None
@@ -406,14 +406,14 @@ def _answer(keeper: subprocess.Popen[bytes], timeout_s: float) -> dict[str, obje
     if not line:
         said = keeper.stderr.read().decode(errors="replace").strip().splitlines()
         raise ClusterError(f"the cluster's keeper ended at once: {said[-1] if said else 'no word'}")
-    answer: dict[str, object] = json.loads(line)
+    answer: dict[str, Any] = json.loads(line)
     if "link" in answer:
-        raise LinkError(str(answer["link"]))
+        raise LinkError(answer["link"])
     if answer.get("forbidden"):
         helps = "`bandwise session --doctor` says what helps"
         raise ClusterError(f"no cluster can be made here ({answer['error']}): {helps}")
     if "error" in answer:
-        raise ClusterError(str(answer["error"]))
+        raise ClusterError(answer["error"])
     return answer
 
 

@@ -1,86 +1,89 @@
 """The process of one rank of a timing session: one JSON command a line on stdin, one JSON answer a line on stdout.
 
-    python -m suite.timing.rank          # RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, GLOO_SOCKET_IFNAME
+    python -m suite.timing.rank          # RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, GLOO_SOCKET_IFNAME, OMP_NUM_THREADS ...
 
-With ``ADDRESS:PORT`` it calls the session there instead, and both go over that connection (`suite.timing.remote`).
-
-Answers are ``{"ok": true, ...}`` or ``{"ok": false, "type": ..., "error": ...}``; after a fault that may have broken the
-group the process ends with code 1, after "stop" or the end of stdin with 0. A group that does not come together is
-answered to the first command. Commands are those of `suite.timing.commands`. One thread; whatever else is written to
-stdout goes to stderr.
+With ``ADDRESS:PORT`` it calls the session there instead, and both go over that connection (`suite.timing.ranks`). Commands are
+the methods of `Commands`; all ranks get the same ones in order. Answers are ``{"ok": true, ...}``, or ``{"ok": false, "type":
+..., "error": ...}``, after which the process ends with code 1: its group may be broken. After "stop" or the end of stdin it ends
+with 0. A group that does not come together is answered to the first command. Whatever else is written to stdout goes to stderr.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from typing import IO, Any, Final
 
+import torch
+import torch.distributed as dist
+
+from reference_impls import DataParallelOptimizer
+from reference_impls.compilation import paths
+from suite.links.cluster import CONGESTION_CONTROL
+from suite.links.probe import bandwidth, probe
 from suite.links.process import die_with_parent
-from suite.runs.provenance import THREAD_VARIABLES
+from suite.runs.files import finite
+from suite.runs.spec import RunSpec, learning_rate, task_of
+from suite.timing.cases import method_of
+from suite.timing.load import Meter
+from suite.timing.ranks import BACKEND, NCCL, call
+from suite.timing.store import Case, Mode
+from suite.timing.subject import Batch, MethodSubject, ReferenceSubject, Subject, no_collector
+from suite.training.train import taken
+from suite.workloads import get
 
 TIMEOUT: Final = timedelta(seconds=60)
 """How long a rank waits for the others, in a collective and when the group is made."""
-BACKEND: Final = "BANDWISE_SESSION_BACKEND"
-"""Variable of the process group's backend: gloo, or nccl, whose ranks compute on the first GPU that they see."""
-NCCL: Final = "nccl"
+BATCHES: Final = 8
+"""Batches that all blocks go round in."""
+COMPILING: Final = timedelta(minutes=10)
+"""How long ranks wait for one another while codecs are compiled."""
 
 
 def main(arguments: Sequence[str] = ()) -> int:
     """Serve until told to stop, or until the session is gone. Interrupts, and a scheduler's, are the session's affair."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if arguments:
-        from suite.timing.remote import call
-
         for number in (signal.SIGTERM, signal.SIGUSR2):
             signal.signal(number, signal.SIG_IGN)
         requests, answers = call(arguments[0])
     else:
         die_with_parent(os.getppid())  # in a collective nobody would notice the end of stdin
         requests, answers = sys.stdin, _answers_apart()
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # before torch is imported: it reads them once
-    backend = os.environ.get(BACKEND, "gloo")
     try:
-        _join(backend)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the session must hear of it
-        return _broken(answers, error)
-    from suite.timing.commands import Commands, RefusedError
-
-    commands = Commands(device="cuda" if backend == NCCL else "cpu")
-    for line in iter(requests.readline, ""):
-        try:
+        commands = _joined(os.environ.get(BACKEND, "gloo"))
+        for line in iter(requests.readline, ""):
             request = json.loads(line)
-            if request == {"do": "stop"}:
+            what = request.pop("do")
+            if what == "stop":
                 _say(answers, {"ok": True})
                 break
-            _say(answers, {"ok": True, **commands.carry_out(request)})
-        except (RefusedError, json.JSONDecodeError) as error:
-            _say(answers, _fault(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the session must hear of it
-            return _broken(answers, error)
-    _leave()
+            _say(answers, {"ok": True, **getattr(commands, what)(**request)})
+    except Exception as error:  # noqa: BLE001 - whatever it is, the session must hear of it
+        _say(answers, {"ok": False, "type": type(error).__name__, "error": str(error)})
+        os._exit(1)  # a broken group's own clean-up may wait for ranks that are gone
+    dist.destroy_process_group()
     return 0
 
 
-def _join(backend: str) -> None:
-    import torch
-    import torch.distributed as dist
-
+def _joined(backend: str) -> Commands:
+    """Join the group of all ranks."""
     torch.set_num_threads(1)
+    device = "cpu"
     if backend == NCCL:  # not measured; what is said about times goes over gloo all the same
         torch.cuda.set_device(0)
-        backend = "cpu:gloo,cuda:nccl"
+        backend, device = "cpu:gloo,cuda:nccl", "cuda"
     dist.init_process_group(backend, init_method="env://", timeout=TIMEOUT)
-
-
-def _leave() -> None:
-    import torch.distributed as dist
-
-    dist.destroy_process_group()
+    return Commands(device)
 
 
 def _answers_apart() -> IO[str]:
@@ -90,19 +93,148 @@ def _answers_apart() -> IO[str]:
     return answers
 
 
-def _say(answers: IO[str], answer: dict[str, Any]) -> None:
+def _say(answers: IO[str], answer: Mapping[str, Any]) -> None:
     answers.write(json.dumps(answer, allow_nan=False) + "\n")
     answers.flush()
 
 
-def _fault(error: Exception) -> dict[str, Any]:
-    return {"ok": False, "type": type(error).__name__, "error": str(error)}
+class Commands:
+    """What a rank of the default group can be told; plain values go in and come out. device: where ranks compute."""
 
+    def __init__(self, device: str = "cpu") -> None:
+        self._device = device
+        self._meter = Meter()
+        # On a GPU ranks wait for each other over gloo: what they wait with is not what is timed.
+        self._control = None if device == "cpu" else dist.new_group(backend="gloo")
+        self._subjects: dict[str, Subject] = {}
+        self._batches: list[Batch] = []
 
-def _broken(answers: IO[str], error: Exception) -> int:
-    """Say it and end at once: a broken group's own clean-up may wait for ranks that are gone."""
-    _say(answers, _fault(error))
-    os._exit(1)
+    def build(
+        self,
+        workload: Mapping[str, Any],
+        world_size: int,
+        batch_size: int,
+        bucket_bytes: int,
+        sharding: str,
+        seed: int,
+        cases: list[Mapping[str, Any]],
+    ) -> dict[str, Any]:
+        """Make the batches and a subject of every case. Answers the number of parameters, and TCP's congestion control here."""
+        model = get(workload["name"], **workload.get("options", {}))
+        task = model.task(seed, world_size, sharding, batch_size)
+        rank = dist.get_rank()
+        solo = dist.new_group([rank], use_local_synchronization=True)
+        for case in map(Case.from_dict, cases):
+            if case.role == "ddp":
+                made: Subject = ReferenceSubject(case, lambda: model.module(seed).to(self._device), solo)
+            else:
+                module = model.module(seed).to(self._device)
+                made = MethodSubject(case, module, method_of(case), seed=seed, bucket_bytes=bucket_bytes)
+            self._subjects[case.case_id] = made
+        self._batches = [
+            tuple(part[rank].clone().to(self._device) for part in task.batch(step)) for step in range(BATCHES)
+        ]
+        gc.collect()
+        gc.freeze()  # what lives on is not looked at again before every block
+        return {
+            "parameters": sum(p.numel() for p in model.module(seed).parameters() if p.requires_grad),
+            "congestion_control": CONGESTION_CONTROL.read_text(encoding="utf-8").strip(),
+        }
+
+    def warm(self, case: str, units: int, modes: list[Mode]) -> dict[str, Any]:
+        """Steps that do not count; codecs are compiled. Without messages first, so that no rank waits for a compiler."""
+        started = time.perf_counter()
+        for mode in sorted(modes, key=lambda mode: mode != "null"):
+            self._subjects[case].block(mode, units, self._batches)
+            dist.monitored_barrier(self._control, timeout=COMPILING)
+        gc.freeze()  # the compiler's own objects are many: every block would look through them
+        return {"seconds": time.perf_counter() - started}
+
+    def block(self, case: str, mode: Mode, units: int) -> dict[str, Any]:
+        """A timed block, begun together with all ranks. Answers `Block`, and the path that each codec took."""
+        before = paths()
+        block = self._subjects[case].block(mode, units, self._batches, partial(dist.barrier, self._control))
+        took = taken(before, paths())
+        return {
+            **asdict(block),
+            "path": {name: "/".join(sorted(ways)) for name, ways in sorted(took.items())},
+        }
+
+    def probe(self, rate_bps: float) -> dict[str, Any]:
+        """Round trips and bandwidths of the link, by the collectives that methods use."""
+        return {"measurements": [asdict(measured) for measured in probe(rate_bps, device=self._device)]}
+
+    def collective(self, what: str, nbytes: float, repeats: int) -> dict[str, Any]:
+        """One collective of `suite.links.probe.COLLECTIVES`, with buffers of about so many bytes."""
+        return {"measurement": asdict(bandwidth(what, nbytes, repeats, self._device))}
+
+    def load(self, *, find: bool) -> dict[str, Any]:
+        """What this rank's machine has done so far (`suite.timing.load.ClusterMeter`). find: look for our processes first."""
+        if find:
+            self._meter.find()
+        return self._meter.as_dict()
+
+    def direct(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """A whole training on the real link, by which composed times are checked.
+
+        It has the options, the batches and the learning rates of its spec. The clock runs from a barrier before the first step to
+        one after the last; batches are drawn before it and the result is evaluated after it. Settings are not compared between
+        ranks (`check="off"`), since over a slow link that would cost time which no later step takes.
+
+        Args:
+            spec: A run's, of as many workers as there are ranks.
+
+        Returns:
+            seconds of this rank; steps; steps_by_kind; final: on rank 0 the final scores (null where not finite), else None.
+        """
+        run = RunSpec.from_dict(dict(spec))
+        rank, task, rate = dist.get_rank(), task_of(run), learning_rate(run)
+        module = task.workload.module(run.seed).to(self._device)
+        batches = [
+            [part[rank].clone().to(self._device) for part in task.batch(step)] for step in range(run.steps)
+        ]
+        optimizer = DataParallelOptimizer(
+            module.named_parameters(),
+            run.algorithm.name,
+            lr=run.lr.peak,
+            seed=run.seed,
+            bucket_bytes=run.bucket_bytes,
+            check="off",
+            **run.algorithm.options,
+        )
+
+        def backward(batch: Batch) -> None:
+            module(*batch).backward()
+
+        kinds: Counter[str] = Counter()
+        with no_collector():
+            dist.barrier()
+            started = time.perf_counter()
+            for step, batch in enumerate(batches):
+                for group in optimizer.param_groups:
+                    group["lr"] = rate(step)
+                if optimizer.method.algorithm.probes:
+                    optimizer.step(partial(backward, batch))
+                else:
+                    backward(batch)
+                    optimizer.step()
+                optimizer.zero_grad()
+                kinds[optimizer.kind] += 1
+            if self._device != "cpu":
+                torch.cuda.synchronize()
+            dist.barrier()
+            seconds = time.perf_counter() - started
+        final = None
+        if rank == 0:
+            trained = {name: parameter.detach().cpu() for name, parameter in module.named_parameters()}
+            final = {name: finite(value) for name, value in task.evaluate(trained).items()}
+        optimizer.release()
+        return {
+            "seconds": seconds,
+            "steps": run.steps,
+            "steps_by_kind": dict(sorted(kinds.items())),
+            "final": final,
+        }
 
 
 if __name__ == "__main__":

@@ -1,31 +1,38 @@
 """The ranks of a session: told what to do over a pair of streams each, and their replies taken together.
 
-`Ranks` are processes here, started on the workers of an emulated cluster and ended by their ids; those of
-`suite.timing.remote` were started by a scheduler and have called.
+`Ranks` are processes here, started on the workers of an emulated cluster and ended by their ids. `RemoteRanks` were started by a
+scheduler on nodes of its own: the session listens at an address of the network between them (`Switchboard`), and every rank
+connects, says in one line which it is and where it runs (`call`), and then reads commands and writes replies as others do over
+pipes. What the lines weigh on that network is no part of a block: a block begins with a barrier, and replies come after its end.
 
 Every command goes to all ranks, and every rank replies one line. A rank that dies, faults or does not reply ends the
-session: `RankLostError` names the one that went first. Standard error of each rank goes to a file of its own, whose last line
-is part of that message. The replies to one command become one entry of the record: the slowest rank's seconds, means of the rest.
+session: `RankLostError` names the one that went first. Standard error of each rank here goes to a file of its own, whose
+last line is part of that message. A connection that closes is a rank that has ended. A node that vanishes closes nothing: the
+kernel asks after it and closes the connection `VANISHED_S` seconds later. Imports no torch.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
+import select
 import selectors
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median
-from typing import IO, Any, Final, Protocol, Self
+from typing import IO, Any, Final, Self
 
-from suite.links.link import Link
+from suite.links.cluster import Cluster
+from suite.links.link import RealLink
 from suite.runs.provenance import THREAD_VARIABLES
-from suite.timing.case import PLACES, SENT
+from suite.timing.load import machine_id
 from suite.training.processes import exit_text
 
 THREADS: Final = 1
@@ -38,6 +45,14 @@ WARNING: Final = "[W"
 """So begin lines in which torch warns of what does no harm."""
 LAST_BYTES: Final = 1 << 16
 MODULE: Final = "suite.timing.rank"
+TOKEN: Final = "BANDWISE_SESSION_TOKEN"
+"""Variable of the word by which a session knows its own ranks."""
+BACKEND: Final = "BANDWISE_SESSION_BACKEND"
+"""Variable of the process group's backend: gloo, or nccl, whose ranks compute on the first GPU that they see."""
+NCCL: Final = "nccl"
+CALL_S: Final = 60.0
+"""How long a session waits for its ranks to call, and a rank for the session."""
+VANISHED_S: Final = 25
 
 
 class RankLostError(RuntimeError):
@@ -49,44 +64,10 @@ class RankLostError(RuntimeError):
         self.how = how
 
 
-class RankHosts(Protocol):
-    """Where ranks can be started: an emulated cluster (`suite.links.cluster.Cluster`), say."""
-
-    @property
-    def link(self) -> Link:
-        """The link as it is now."""
-
-    @property
-    def addresses(self) -> Sequence[str]:
-        """Address of every rank."""
-
-    def enter(self, rank: int) -> tuple[str, ...]:
-        """What stands before a command that is to run on the worker of a rank."""
-
-    def shape(self, link: Link) -> None:
-        """Make the link another one."""
-
-    def down(self) -> None:
-        """Take it away."""
-
-
-class Member(Protocol):
-    """One rank as the session sees it: `subprocess.Popen`, or a connection to a process elsewhere."""
-
-    stdin: IO[bytes] | None
-    stdout: IO[bytes] | None
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return once it has ended. Raises `subprocess.TimeoutExpired`."""
-
-    def kill(self) -> None:
-        """End it at once."""
-
-
 class RankGroup:
     """The ranks of a session, by rank. Use as a context manager, or call `stop`."""
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[subprocess.Popen[bytes] | Connection]) -> None:
         self._members = list(members)
         self._partial = [b"" for _ in members]
 
@@ -202,7 +183,7 @@ class RankGroup:
 class Ranks(RankGroup):
     """Rank processes, started here on the workers of a cluster. Standard error of each goes to a file without a name."""
 
-    def __init__(self, place: RankHosts, module: str = MODULE) -> None:
+    def __init__(self, place: Cluster, module: str = MODULE) -> None:
         super().__init__(())
         self._processes: list[subprocess.Popen[bytes]] = []
         self._logs: list[IO[bytes]] = []
@@ -230,7 +211,7 @@ class Ranks(RankGroup):
             log.close()
 
     def _start(
-        self, place: RankHosts, rank: int, interface: str, port: int, module: str
+        self, place: Cluster, rank: int, interface: str, port: int, module: str
     ) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
@@ -276,82 +257,203 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-# What all ranks reply to one command, as one entry of the record
+# Ranks between real nodes
 
 
-def block_entry(answers: Sequence[Mapping[str, Any]], lead: int, unit_steps: int) -> dict[str, Any]:
-    """What a block took, without its first `lead` units.
+class Connection:
+    """A rank that has called: one of the members of `RankGroup`."""
 
-    unit_s: the block's sample, the slowest rank's seconds from its first unit to its last, a unit. unit_seconds: of each
-    unit the slowest rank's; a rank that is late in one unit may be early in the next, so these add up to more than the
-    block took. step_seconds: the median over the steps of the slowest rank's. spread: of
-    the processor time of the ranks, largest less smallest over their mean; None where none was used. phases: seconds a
-    step, mean over ranks. A rank's phases are means over all units of its block, so phases go without a lead.
-    """
-    units = [list(answer["unit_seconds"])[lead:] for answer in answers]
-    steps = [list(answer["step_seconds"])[lead * unit_steps :] for answer in answers]
-    busy = [float(answer["cpu_s"]) for answer in answers]
-    return {
-        "unit_s": max(sum(column) for column in units) / len(units[0]),
-        "unit_seconds": [max(column) for column in zip(*units, strict=True)],
-        "step_seconds": median(max(column) for column in zip(*steps, strict=True)),
-        "spread": (max(busy) - min(busy)) / fmean(busy) if fmean(busy) > 0 else None,
-        "phases": mean_phases([answer["phases"] for answer in answers]),
-    }
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self.stdin: IO[bytes] | None = connection.makefile("wb")
+        self.stdout: IO[bytes] | None = connection.makefile("rb", buffering=0)  # type: ignore[assignment]
+        connection.close()  # what it is lives on until both streams are closed
 
+    def wait(self, timeout: float | None = None) -> int:
+        """Return once the rank has closed the connection. Raises `subprocess.TimeoutExpired`."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._connection.fileno() >= 0:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self._connection], [], [], left)[0]:
+                raise subprocess.TimeoutExpired("rank", timeout or 0.0)
+            try:
+                if not self._connection.recv(1 << 16):
+                    break
+            except OSError:
+                break
+        return 0
 
-def mean_phases(phases: Sequence[Mapping[str, float] | None]) -> dict[str, float] | None:
-    """Seconds a step by phase, mean over ranks; None where a rank has none."""
-    known = [seconds for seconds in phases if seconds is not None]
-    if len(known) < len(phases) or not known:
-        return None
-    return {name: fmean(seconds.get(name, 0.0) for seconds in known) for name in sorted(set().union(*known))}
-
-
-def traffic_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Bytes a unit, mean over ranks, also by stage, and the path that each codec took on any rank."""
-    paths: dict[str, set[str]] = {}
-    for answer in answers:
-        for name, way in answer["path"].items():
-            paths.setdefault(name, set()).update(way.split("/"))
-    return {
-        "wire_bytes": fmean(answer["wire_bytes"] for answer in answers),
-        "received_bytes": fmean(answer["received_bytes"] for answer in answers),
-        "stages": mean_stages([answer["stages"] for answer in answers]),
-        "path": {name: "/".join(sorted(ways)) for name, ways in sorted(paths.items())},
-    }
+    def kill(self) -> None:
+        """Cut the connection; the rank's scheduler ends what goes on."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
 
 
-def mean_stages(ranks: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """A unit's bytes by stage, collective and group, mean over ranks; a rank that sends nothing there counts as 0.
+@dataclass(frozen=True)
+class Caller:
+    """Where a rank runs. node: its name for the scheduler. machine: the boot that its kernel is in. cores: it may use."""
+
+    node: str
+    machine: str
+    cores: frozenset[int]
+
+
+class RemoteRanks(RankGroup):
+    """Ranks that have called. words: what else is known of a rank that was lost, for people; "" where nothing is."""
+
+    def __init__(
+        self, members: Sequence[Connection], callers: Sequence[Caller], words: Callable[[int], str]
+    ) -> None:
+        super().__init__(members)
+        self.callers = tuple(callers)
+        self._words = words
+
+    def _end(self, rank: int) -> tuple[int, str]:
+        return 0, f"on {self.callers[rank].node} has ended without a word"
+
+    def _last_words(self, rank: int) -> str:
+        words = self._words(rank)
+        return f" ({words})" if words else ""
+
+
+class Switchboard:
+    """Where ranks call. token: to be handed to them, with `where`."""
+
+    def __init__(self, address: str) -> None:
+        self._listening = socket.create_server((address, 0), backlog=1024)
+        self.token = secrets.token_hex(16)
+
+    @property
+    def where(self) -> str:
+        """``address:port``."""
+        address, port = self._listening.getsockname()[:2]
+        return f"{address}:{port}"
+
+    def ranks(
+        self, size: int, words: Callable[[int], str] = lambda rank: "", timeout_s: float = CALL_S
+    ) -> RemoteRanks:
+        """Wait for all ranks; nobody else is listened to afterwards.
+
+        Args:
+            size: How many there are.
+            words: See `RemoteRanks`.
+            timeout_s: Seconds to wait for all of them.
+
+        Returns:
+            The ranks.
+
+        Raises:
+            RankLostError: A rank has not called.
+        """
+        found: dict[int, tuple[Connection, Caller]] = {}
+        deadline = time.monotonic() + timeout_s
+        with self._listening:
+            while len(found) < size:
+                self._listening.settimeout(max(0.001, deadline - time.monotonic()))
+                try:
+                    connection, _ = self._listening.accept()
+                except TimeoutError:
+                    absent = min(set(range(size)) - found.keys())
+                    raise RankLostError(
+                        absent, f"has not called the session within {timeout_s:g} s"
+                    ) from None
+                who = self._who(connection, deadline)
+                if who is None:
+                    connection.close()
+                    continue
+                _ask_after(connection)
+                caller = Caller(str(who["node"]), str(who["machine"]), frozenset(who["cores"]))
+                found[int(who["rank"])] = Connection(connection), caller
+        ordered = [found[rank] for rank in range(size)]
+        return RemoteRanks([member for member, _ in ordered], [caller for _, caller in ordered], words)
+
+    def _who(self, connection: socket.socket, deadline: float) -> Mapping[str, Any] | None:
+        """What a rank of this session says of itself; None of anybody else."""
+        connection.settimeout(max(0.001, min(5.0, deadline - time.monotonic())))
+        line = b""
+        try:
+            while not line.endswith(b"\n"):
+                byte = connection.recv(1)  # no more than the line: what follows is the conversation's
+                if not byte:
+                    return None
+                line += byte
+            who = json.loads(line)
+        except (OSError, ValueError):
+            return None
+        connection.settimeout(None)
+        own = isinstance(who, dict) and secrets.compare_digest(str(who.get("token")), self.token)
+        return who if own else None
+
+
+class RealCluster:
+    """Nodes as they are, joined by a network that nobody shapes. ranks: on them; end: called when the session is over."""
+
+    emulated = False
+
+    def __init__(self, link: RealLink, ranks: RemoteRanks, end: Callable[[], None] = lambda: None) -> None:
+        self.link = link
+        self.ranks = ranks
+        self._end = end
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """What a session's record says of all machines together.
+
+        cores: that ranks may use. nodes: as the scheduler counts them; machines: kernels that they run on.
+        """
+        callers = self.ranks.callers
+        cores = len({(caller.machine, core) for caller in callers for core in caller.cores})
+        return {
+            "cores": cores,
+            "oversubscription": len(callers) * THREADS / cores,
+            "backend": self.link.backend,
+            "device": self.link.device,
+            "nodes": len({caller.node for caller in callers}),
+            "machines": len({caller.machine for caller in callers}),
+        }
+
+    def shape(self, link: RealLink) -> None:
+        """Nothing is shaped."""
+
+    def down(self) -> None:
+        """Let go of what the session needed beside its ranks."""
+        self._end()
+
+
+def call(where: str) -> tuple[IO[str], IO[str]]:
+    """Call the session as the rank that RANK says.
 
     Args:
-        ranks: What each rank says of its block.
+        where: ``address:port`` of the session.
 
     Returns:
-        A row each stage, collective and group, sorted, with the keys of `PLACES` and `SENT`.
+        What commands are read from, and what replies are written to.
+
+    Raises:
+        OSError: The session cannot be reached.
     """
-    totals: dict[tuple[str, ...], dict[str, float]] = {}
-    for stages in ranks:
-        for row in stages:
-            sums = totals.setdefault(tuple(row[name] for name in PLACES), dict.fromkeys(SENT, 0.0))
-            for name in SENT:
-                sums[name] += row[name] / len(ranks)
-    return [{**dict(zip(PLACES, place, strict=True)), **sums} for place, sums in sorted(totals.items())]
-
-
-def direct_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A whole run, as an entry of the record.
-
-    Args:
-        answers: The ranks' replies.
-
-    Returns:
-        seconds: the slowest rank's; steps; steps_by_kind; final: the scores of the rank that was evaluated.
-    """
-    return {
-        "seconds": max(answer["seconds"] for answer in answers),
-        "steps": answers[0]["steps"],
-        "steps_by_kind": dict(answers[0]["steps_by_kind"]),
-        "final": next((answer["final"] for answer in answers if answer["final"] is not None), None),
+    address, _, port = where.rpartition(":")
+    connection = socket.create_connection((address, int(port)), CALL_S)
+    connection.settimeout(None)
+    _ask_after(connection)
+    replies = connection.makefile("w", encoding="utf-8")
+    who = {
+        "token": os.environ.get(TOKEN, ""),
+        "rank": int(os.environ["RANK"]),
+        "node": os.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        "machine": machine_id(),
+        "cores": sorted(os.sched_getaffinity(0)),
     }
+    replies.write(json.dumps(who) + "\n")
+    replies.flush()
+    return connection.makefile("r", encoding="utf-8"), replies
+
+
+def _ask_after(connection: socket.socket) -> None:
+    """Have the kernel find out that the other end has vanished."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, VANISHED_S // 5)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, VANISHED_S // 5)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * VANISHED_S)

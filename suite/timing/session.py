@@ -1,6 +1,6 @@
 """A timing session from start to end: a cluster, its ranks, every link in turn, and the record of it all.
 
-The cluster is emulated, or one of real nodes (`suite.timing.remote`), whose only link is the network that joins them.
+The cluster is emulated, or one of real nodes (`suite.timing.ranks.RealCluster`), whose only link is the network that joins them.
 
 On each link come a probe, the choice of the reference, and rounds in which everything is timed once. Blocks of one round
 belong together: their order is drawn anew for each round, so that whatever changes slowly meets all cases alike. A block is
@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
-from statistics import median
-from typing import Any, Final, Protocol
+from statistics import fmean, median
+from typing import Any, Final
 
 from suite.links.cluster import ClusterError, up
 from suite.links.doctor import obstacle
@@ -41,19 +41,11 @@ from suite.links.link import (
 from suite.runs.provenance import provenance
 from suite.runs.spec import RunSpec
 from suite.timing import load, store
-from suite.timing.case import Mode
 from suite.timing.cases import Cases, cases_of, direct_specs, source_of
-from suite.timing.load import Load, Meter
-from suite.timing.ranks import (
-    THREADS,
-    RankGroup,
-    RankLostError,
-    Ranks,
-    block_entry,
-    direct_entry,
-    traffic_entry,
-)
+from suite.timing.load import ClusterMeter, Meter
+from suite.timing.ranks import THREADS, RankGroup, RankLostError, Ranks
 from suite.timing.spec import FEWEST_BLOCKS, SessionSpec
+from suite.timing.store import PLACES, SENT, Mode
 from suite.training.processes import RendezvousError
 from suite.workloads import get
 
@@ -74,26 +66,6 @@ HOPELESS: Final = 0.5
 
 Show = Callable[[str], None]
 Estimates = dict[tuple[str, str], float]
-
-
-class Answering(Protocol):
-    """The ranks."""
-
-    def ask(self, command: Mapping[str, Any], timeout_s: float) -> list[dict[str, Any]]:
-        """Tell all ranks the same; their answers by rank."""
-
-
-class Watching(Protocol):
-    """The meter of the load of the machine, or of all machines."""
-
-    def find(self) -> None:
-        """See which processes are ours."""
-
-    def snapshot(self) -> Any:
-        """The counters now."""
-
-    def since(self, before: Any) -> Load:
-        """What happened since that snapshot."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +90,8 @@ class LinkRounds:
     cases: Cases
     link: Link
     number: int
-    ranks: Answering
-    meter: Watching
+    ranks: RankGroup
+    meter: Meter | ClusterMeter
     runs: Mapping[str, Sequence[RunSpec]]
     traffic: dict[str, dict[str, Any]]
     show: Show
@@ -272,7 +244,7 @@ class LinkRounds:
     def _take(self, item: Item, number: int, position: int, attempt: int) -> bool:
         """Measure an item and put it down; whether it was disturbed."""
         where = {"round": number, "position": position, "attempt": attempt}
-        before = self.meter.snapshot()
+        before: Any = self.meter.snapshot()
         if item.run is None:
             entry = self._block(item.case_id, item.mode, self._units(item.case_id, item.mode))
         else:
@@ -362,6 +334,87 @@ def among(number: int, some: int, all_: int) -> bool:
     return some > 0 and (number * some) // all_ != ((number - 1) * some) // all_ if number else some > 0
 
 
+# What all ranks reply to one command, as one entry of the record
+
+
+def block_entry(answers: Sequence[Mapping[str, Any]], lead: int, unit_steps: int) -> dict[str, Any]:
+    """What a block took, without its first `lead` units.
+
+    unit_s: the block's sample, the slowest rank's seconds from its first unit to its last, a unit. unit_seconds: of each
+    unit the slowest rank's; a rank that is late in one unit may be early in the next, so these add up to more than the
+    block took. step_seconds: the median over the steps of the slowest rank's. spread: of
+    the processor time of the ranks, largest less smallest over their mean; None where none was used. phases: seconds a
+    step, mean over ranks. A rank's phases are means over all units of its block, so phases go without a lead.
+    """
+    units = [list(answer["unit_seconds"])[lead:] for answer in answers]
+    steps = [list(answer["step_seconds"])[lead * unit_steps :] for answer in answers]
+    busy = [float(answer["cpu_s"]) for answer in answers]
+    return {
+        "unit_s": max(sum(column) for column in units) / len(units[0]),
+        "unit_seconds": [max(column) for column in zip(*units, strict=True)],
+        "step_seconds": median(max(column) for column in zip(*steps, strict=True)),
+        "spread": (max(busy) - min(busy)) / fmean(busy) if fmean(busy) > 0 else None,
+        "phases": mean_phases([answer["phases"] for answer in answers]),
+    }
+
+
+def mean_phases(phases: Sequence[Mapping[str, float] | None]) -> dict[str, float] | None:
+    """Seconds a step by phase, mean over ranks; None where a rank has none."""
+    known = [seconds for seconds in phases if seconds is not None]
+    if len(known) < len(phases) or not known:
+        return None
+    return {name: fmean(seconds.get(name, 0.0) for seconds in known) for name in sorted(set().union(*known))}
+
+
+def traffic_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Bytes a unit, mean over ranks, also by stage, and the path that each codec took on any rank."""
+    paths: dict[str, set[str]] = {}
+    for answer in answers:
+        for name, way in answer["path"].items():
+            paths.setdefault(name, set()).update(way.split("/"))
+    return {
+        "wire_bytes": fmean(answer["wire_bytes"] for answer in answers),
+        "received_bytes": fmean(answer["received_bytes"] for answer in answers),
+        "stages": mean_stages([answer["stages"] for answer in answers]),
+        "path": {name: "/".join(sorted(ways)) for name, ways in sorted(paths.items())},
+    }
+
+
+def mean_stages(ranks: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """A unit's bytes by stage, collective and group, mean over ranks; a rank that sends nothing there counts as 0.
+
+    Args:
+        ranks: What each rank says of its block.
+
+    Returns:
+        A row each stage, collective and group, sorted, with the keys of `PLACES` and `SENT`.
+    """
+    totals: dict[tuple[str, ...], dict[str, float]] = {}
+    for stages in ranks:
+        for row in stages:
+            sums = totals.setdefault(tuple(row[name] for name in PLACES), dict.fromkeys(SENT, 0.0))
+            for name in SENT:
+                sums[name] += row[name] / len(ranks)
+    return [{**dict(zip(PLACES, place, strict=True)), **sums} for place, sums in sorted(totals.items())]
+
+
+def direct_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A whole run, as an entry of the record.
+
+    Args:
+        answers: The ranks' replies.
+
+    Returns:
+        seconds: the slowest rank's; steps; steps_by_kind; final: the scores of the rank that was evaluated.
+    """
+    return {
+        "seconds": max(answer["seconds"] for answer in answers),
+        "steps": answers[0]["steps"],
+        "steps_by_kind": dict(answers[0]["steps_by_kind"]),
+        "final": next((answer["final"] for answer in answers if answer["final"] is not None), None),
+    }
+
+
 # The session
 
 
@@ -376,8 +429,8 @@ WARM_MODES: Final[tuple[Mode, ...]] = ("null", "run", "serial")
 class Session:
     """One session and its record.
 
-    place, start: make a cluster for a link, and the ranks on it. The cluster has `shape(link)` and `down()`; `RankHosts` are
-    where ranks are started here, and ranks between real nodes have been (`suite.timing.remote.RealCluster`).
+    place, start: make a cluster for a link, and the ranks on it. It is one in which ranks are started
+    here (`suite.links.cluster.Cluster`), or one of nodes on which they have been (`suite.timing.ranks.RealCluster`).
     """
 
     spec: SessionSpec
@@ -385,7 +438,7 @@ class Session:
     show: Show = lambda text: None
     place: Callable[[Link], Any] = up
     start: Callable[[Any], RankGroup] = Ranks
-    meter: Watching = field(default_factory=Meter)
+    meter: Meter | ClusterMeter = field(default_factory=Meter)
 
     def __post_init__(self) -> None:
         self.cases: Cases = cases_of(self.spec)

@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import Field, PrivateAttr
+from pydantic import AfterValidator, Field, PrivateAttr
 
 from reference_impls.errors import nearest
 from suite.links.link import Link, LinkError
@@ -55,6 +55,10 @@ _OF_THE_SWEEP: Final = ("workload", "workload_options", "world_size", "batch_siz
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Seconds = Annotated[float, Field(gt=0)]
+
+
+def _rising(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(lengths))
 
 
 class UnknownSessionError(ValueError):
@@ -157,9 +161,6 @@ class Subject:
     sweep: Sweep | None
     workload: Part
     shardings: tuple[str, ...]
-    world_size: int
-    batch_size: int
-    bucket_bytes: int
     links: tuple[Link, ...] = ()
     link_rates: tuple[str, ...] = ()
 
@@ -180,13 +181,9 @@ class SessionSpec(Entry):
     )
     workload_name: str = Field(default="", alias="workload", description="Registry name of what is timed.")
     workload_options: dict[str, Any] = Field(default={}, description="Its options.")
-    own_world_size: Annotated[int, Field(ge=2)] = Field(default=0, alias="world_size", description="Ranks.")
-    own_batch_size: Annotated[int, Field(ge=1)] = Field(
-        default=0, alias="batch_size", description="Examples a rank and step."
-    )
-    own_bucket_bytes: Positive = Field(
-        default=DEFAULT_BUCKET_BYTES, alias="bucket_bytes", description="Bytes of a gradient bucket."
-    )
+    world_size: Annotated[int, Field(ge=2)] = Field(default=0, description="Ranks.")
+    batch_size: Annotated[int, Field(ge=1)] = Field(default=0, description="Examples a rank and step.")
+    bucket_bytes: Positive = Field(default=DEFAULT_BUCKET_BYTES, description="Bytes of a gradient bucket.")
     arms: dict[str, ArmChoice] = Field(default={}, description="Label: a method with options.")
     link_choices: Annotated[tuple[LinkChoice, ...], AS_TUPLE, Field(min_length=1)] = Field(
         alias="links", description="Links, for example [{rate: 100mbit}]."
@@ -219,9 +216,10 @@ class SessionSpec(Entry):
         description="Rounds that hold a block of one collective after another. Without it: all.",
     )
     warmup: Positive = Field(default=3, description="Steps before anything is timed, in every mode.")
-    lengths: Annotated[tuple[RoundLength, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT] = Field(
+    rounds_h: Annotated[
+        tuple[RoundLength, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT, AfterValidator(_rising)
+    ] = Field(
         default=ROUND_LENGTHS,
-        alias="rounds_h",
         description="Lengths of the rounds of local steps that are timed, at least two.",
     )
     reference: Reference = Field(
@@ -259,21 +257,6 @@ class SessionSpec(Entry):
         return self._subject.shardings
 
     @property
-    def world_size(self) -> int:
-        """Ranks."""
-        return self._subject.world_size
-
-    @property
-    def batch_size(self) -> int:
-        """Examples a rank and step."""
-        return self._subject.batch_size
-
-    @property
-    def bucket_bytes(self) -> int:
-        """Bytes of a gradient bucket."""
-        return self._subject.bucket_bytes
-
-    @property
     def links(self) -> tuple[Link, ...]:
         """The links that are measured."""
         return self._subject.links
@@ -292,11 +275,6 @@ class SessionSpec(Entry):
     def serial_blocks(self) -> int:
         """Rounds that hold a block of one collective after another."""
         return self.blocks if self.serial_rounds is None else self.serial_rounds
-
-    @property
-    def rounds_h(self) -> tuple[int, ...]:
-        """Lengths of the rounds of local steps, rising."""
-        return tuple(sorted(set(self.lengths)))
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as they go into the record."""
@@ -323,8 +301,12 @@ class SessionSpec(Entry):
 
     def over(self, link: Link) -> SessionSpec:
         """The session over this link instead of its own, whole runs included."""
-        found = self.model_copy(update={"direct": self.direct.model_copy(update={"links": ("all",)})})
-        found._subject = replace(self._subject, links=(link,), link_rates=(link.label,))
+        direct = self.direct.model_copy(update={"links": ("all",)})
+        return self._over((link,), (link.label,)).model_copy(update={"direct": direct})
+
+    def _over(self, links: tuple[Link, ...], rates: tuple[str, ...]) -> SessionSpec:
+        found = self.model_copy()
+        found._subject = replace(self._subject, links=links, link_rates=rates)
         return found
 
     def only_links(self, rates: tuple[str, ...]) -> SessionSpec:
@@ -335,13 +317,7 @@ class SessionSpec(Entry):
                     f"session {self.name} has no link of {rate}; its links: {', '.join(self.link_rates)}"
                 )
         kept = [i for i, rate in enumerate(self.link_rates) if rate in rates]
-        found = self.model_copy()
-        found._subject = replace(
-            self._subject,
-            links=tuple(self.links[i] for i in kept),
-            link_rates=tuple(self.link_rates[i] for i in kept),
-        )
-        return found
+        return self._over(tuple(self.links[i] for i in kept), tuple(self.link_rates[i] for i in kept))
 
     def only_direct(self, arms: tuple[str, ...]) -> SessionSpec:
         """The session with some of its whole runs. Raises ValueError for an arm that has none."""
@@ -410,9 +386,12 @@ def load_session(name: str) -> SessionSpec:
     _check(spec)
     sweep = _sweep(path, spec)
     subject = _of_sweep(spec, sweep) if sweep else _of_its_own(spec)
-    links = _links(spec, subject.world_size)
-    subject = replace(subject, links=links, link_rates=tuple(link.label for link in spec.link_choices))
-    given = {"title": spec.title or path.stem, "direct": _direct(spec, subject)}
+    size = sweep.world_sizes[0] if sweep else spec.world_size
+    rates = tuple(link.label for link in spec.link_choices)
+    subject = replace(subject, links=_links(spec, size), link_rates=rates)
+    given = {"title": spec.title or path.stem, "direct": _direct(spec, subject), "world_size": size}
+    if sweep:
+        given |= {"batch_size": sweep.batch_size, "bucket_bytes": sweep.bucket_bytes}
     found = spec.model_copy(update=given)
     found._subject, found._name = subject, path.stem
     return found
@@ -469,9 +448,7 @@ def _of_sweep(spec: SessionSpec, sweep: Sweep) -> Subject:
         workload = resolve_workload(choice.name, choice.options, sweep.shardings[0])
     except ValueError as error:
         raise choice.error("", str(error)) from None
-    return Subject(
-        sweep, workload, sweep.shardings, sweep.world_sizes[0], sweep.batch_size, sweep.bucket_bytes
-    )
+    return Subject(sweep, workload, sweep.shardings)
 
 
 def _of_its_own(spec: SessionSpec) -> Subject:
@@ -484,7 +461,7 @@ def _of_its_own(spec: SessionSpec) -> Subject:
         workload = resolve_workload(spec.workload_name, spec.workload_options, "iid")
     except ValueError as error:
         raise spec.error("workload", str(error)) from None
-    return Subject(None, workload, ("-",), spec.own_world_size, spec.own_batch_size, spec.own_bucket_bytes)
+    return Subject(None, workload, ("-",))
 
 
 def _links(spec: SessionSpec, workers: int) -> tuple[Link, ...]:

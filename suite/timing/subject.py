@@ -3,28 +3,42 @@
 Values do not matter here, seconds do: the batches are a fixed few, the learning rate is tiny and constant, and
 blocks without communication leave replicas apart. A block is steps without any pause in between; its clock reads once
 a step.
+
+What methods are compared with is torch's DistributedDataParallel, measured as it is. `fp32` is DDP without a hook. `bf16` is DDP
+with a hook of ours, `reduce_in_bf16`, since torch's own of that name refuses the CPU; gloo sums bf16 itself. `powersgd` is
+torch's hook (arXiv 1905.13727), warm start and error feedback on. Every such reference has a *null twin*: the same code over a
+group of one process, in which every collective is answered by the process itself. The difference in seconds is the
+communication that DDP did not hide.
+
+**Differences** from DDP's defaults: PowerSGD gets one bucket for the whole model, and so overlaps nothing with backward.
+Its hook waits for a second collective within the callback of the first; gloo has two threads for both, and with
+several buckets all of them wait for ever.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations`: DDP compares the hook's annotations with the classes themselves.
 
 import gc
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import DataParallelOptimizer
-from reference_impls.drivers.engine import Trace
+from reference_impls.errors import UnknownOptionError, UnsupportedError, nearest
+from reference_impls.optimizers import local_optimizer
 from reference_impls.registry import Method
-from suite.timing.case import AVERAGE, PLACES, ROUND, SENT, Case, Mode
-from suite.timing.references import Reference
+from suite.timing.spec import DEFAULT_BUCKET_MB
+from suite.timing.store import AVERAGE, PLACES, ROUND, SENT, Case, Mode
 
 LEARNING_RATE: Final = 1e-6
 
@@ -55,18 +69,14 @@ class Block:
     stages: tuple[Mapping[str, Any], ...] = ()
 
 
-class Stepping(Protocol):
-    """Takes steps in one mode."""
+@dataclass(frozen=True)
+class Stepping:
+    """Steps of one mode. step: forward, backward, update. kind: of the step taken last. phases: seconds so far by phase,
+    without the rest; None where they are not told apart."""
 
-    @property
-    def kind(self) -> str:
-        """Kind of the step taken last."""
-
-    def step(self, batch: Batch) -> None:
-        """Forward, backward, update."""
-
-    def phases(self) -> Mapping[str, float] | None:
-        """Seconds so far by phase, without the rest; None where they are not told apart."""
+    step: Callable[[Batch], None]
+    kind: Callable[[], str]
+    phases: Callable[[], Mapping[str, float] | None]
 
 
 class Subject(ABC):
@@ -86,10 +96,6 @@ class Subject(ABC):
     def stages(self, kinds: Mapping[str, int]) -> tuple[Mapping[str, Any], ...]:
         """The same by stage, collective and group, where they are told apart."""
         return ()
-
-    @abstractmethod
-    def release(self) -> None:
-        """Let go of what was built; the subject is finished."""
 
     def block(
         self, mode: Mode, units: int, batches: Sequence[Batch], start: Callable[[], Any] = lambda: None
@@ -127,10 +133,10 @@ class Subject(ABC):
                     stepping.step(batches[taken % len(batches)])
                     if on_gpu:
                         torch.cuda.synchronize()
-                    kinds[taken] = stepping.kind
+                    kinds[taken] = stepping.kind()
                     taken += 1
                     length += 1
-                    if stepping.kind == end:
+                    if kinds[taken - 1] == end:
                         # a round that was cut short begins no unit
                         whole = whole + length if length >= shortest else 0
                         length = 0
@@ -180,15 +186,33 @@ class MethodSubject(Subject):
 
     @contextmanager
     def stepping(self, mode: Mode) -> Iterator[Stepping]:
+        """What backward's hooks did for the method is told by the trace of serial steps; the rest of it is backward's own."""
         self.optimizer.ledger.clear()
-        if mode == "run":
-            yield _MethodSteps(self.module, self.optimizer)
-        elif mode == "null":
-            with self.optimizer.without_communication():
-                yield _MethodSteps(self.module, self.optimizer)
-        else:
-            with self.optimizer.traced() as trace:
-                yield _TracedSteps(self.module, self.optimizer, trace)
+        own = 0.0
+        with ExitStack() as stack:
+            if mode == "null":
+                stack.enter_context(self.optimizer.without_communication())
+            trace = stack.enter_context(self.optimizer.traced()) if mode == "serial" else None
+
+            def backward(batch: Batch) -> None:
+                nonlocal own
+                traced, started = trace.total if trace else 0.0, time.perf_counter()
+                self.module(*batch).backward()
+                own += time.perf_counter() - started - ((trace.total if trace else 0.0) - traced)
+
+            def step(batch: Batch) -> None:
+                if self.optimizer.method.algorithm.probes:  # the gradients there are part of the step
+                    self.optimizer.step(lambda: backward(batch))
+                else:
+                    backward(batch)
+                    self.optimizer.step()
+                self.optimizer.zero_grad()
+
+            yield Stepping(
+                step,
+                lambda: self.optimizer.kind,
+                lambda: {"forward_backward": own, **trace.seconds} if trace else None,
+            )
 
     def traffic(self, mode: Mode, kinds: Mapping[str, int]) -> tuple[float, float]:
         stages = self.stages(kinds)
@@ -210,49 +234,87 @@ class MethodSubject(Subject):
             {**dict(zip(PLACES, place, strict=True)), **sums} for place, sums in sorted(totals.items())
         )
 
-    def release(self) -> None:
-        self.optimizer.release()
+
+ALGORITHMS: Final = ("fp32", "bf16", "powersgd")
 
 
-class _MethodSteps:
-    def __init__(self, module: nn.Module, optimizer: DataParallelOptimizer) -> None:
-        self._module = module
-        self._optimizer = optimizer
-
-    @property
-    def kind(self) -> str:
-        return self._optimizer.kind
-
-    def step(self, batch: Batch) -> None:
-        if self._optimizer.method.algorithm.probes:  # the gradients there are part of the step
-            self._optimizer.step(lambda: self._backward(batch))
-        else:
-            self._backward(batch)
-            self._optimizer.step()
-        self._optimizer.zero_grad()
-
-    def _backward(self, batch: Batch) -> None:
-        self._module(*batch).backward()
-
-    def phases(self) -> Mapping[str, float] | None:
-        return None
+def reduce_in_bf16(
+    state: dist.ProcessGroup,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
+    """DDP hook: the bucket, divided by the number of ranks, summed in bf16."""
+    gradient = bucket.buffer()
+    half = gradient.to(torch.bfloat16).div_(state.size())
+    work = dist.all_reduce(half, group=state, async_op=True)
+    summed: torch.futures.Future[torch.Tensor] = work.get_future().then(
+        lambda done: gradient.copy_(done.value()[0])
+    )
+    return summed
 
 
-class _TracedSteps(_MethodSteps):
-    """Serial steps. What backward's hooks did for the method is told by the trace; the rest of it is backward's own."""
+class Reference:
+    """One DDP training: forward and backward over `module`, which answers its own loss, and a local optimizer.
 
-    def __init__(self, module: nn.Module, optimizer: DataParallelOptimizer, trace: Trace) -> None:
-        super().__init__(module, optimizer)
-        self._trace = trace
-        self._own = 0.0
+    algorithm: of `ALGORITHMS`. options: `bucket_cap_mb` in MiB (default 25, which leaves the choice to DDP), for `powersgd` the
+    `matrix_approximation_rank`; `optimizer` (default sgd) and its hyper-parameters. group: None is the world. Raises
+    `UnsupportedError`, `UnknownOptionError`.
+    """
 
-    def _backward(self, batch: Batch) -> None:
-        traced, started = self._trace.total, time.perf_counter()
-        super()._backward(batch)
-        self._own += time.perf_counter() - started - (self._trace.total - traced)
+    def __init__(
+        self,
+        module: nn.Module,
+        algorithm: str,
+        options: Mapping[str, Any],
+        lr: float,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        if algorithm not in ALGORITHMS:
+            raise UnsupportedError(
+                f"DDP is measured with {', '.join(ALGORITHMS)}, not {algorithm!r}{nearest(algorithm, ALGORITHMS)}"
+            )
+        self.algorithm = algorithm
+        self._group = dist.group.WORLD if group is None else group
+        self._elements = sum(p.numel() for p in module.parameters() if p.requires_grad)
+        given = dict(options)
+        cap = given.pop("bucket_cap_mb", DEFAULT_BUCKET_MB)
+        local = local_optimizer(given.pop("optimizer", "sgd"))
+        rank = given.pop("matrix_approximation_rank", 1) if algorithm == "powersgd" else 0
+        if rank:
+            cap = max(cap, math.ceil(self._elements * 4 / 2**20) + 1)
+        elif cap == DEFAULT_BUCKET_MB:
+            cap = None
+        for key in given:
+            if key not in local.hyperparameters:
+                raise UnknownOptionError(f"DDP has no option {key!r}{nearest(key, local.hyperparameters)}")
+        self.model = DistributedDataParallel(module, process_group=self._group, bucket_cap_mb=cap)
+        self._state: PowerSGDState | None = None
+        if algorithm == "bf16":
+            self.model.register_comm_hook(self._group, reduce_in_bf16)
+        elif rank:
+            self._state = PowerSGDState(self._group, rank, start_powerSGD_iter=2)
+            self.model.register_comm_hook(self._state, powerSGD_hook)
+        hyper = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+        self.optimizer = local.build(
+            [{"params": list(module.parameters()), "lr": lr, **local.hyperparameters, **hyper}]
+        )
 
-    def phases(self) -> Mapping[str, float]:
-        return {"forward_backward": self._own, **self._trace.seconds}
+    def forward_backward(self, batch: Sequence[Tensor]) -> None:
+        """The loss of this rank's batch and its averaged gradient."""
+        self.model(*batch).backward()
+
+    def update(self) -> None:
+        """The optimizer's step."""
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def wire_bytes(self) -> float:
+        """Bytes that this rank sends a step in ring all-reduces; received as many. After the first steps only."""
+        elements = float(self._elements)
+        if self._state is not None:
+            _, before, after = self._state.compression_stats()  # type: ignore[no-untyped-call]
+            elements *= after / before if before else 1.0
+        ranks = dist.get_world_size(self._group)
+        return 2 * (ranks - 1) / ranks * elements * (2 if self.algorithm == "bf16" else 4)
 
 
 class ReferenceSubject(Subject):
@@ -272,53 +334,27 @@ class ReferenceSubject(Subject):
 
     @contextmanager
     def stepping(self, mode: Mode) -> Iterator[Stepping]:
-        if mode == "run":
-            yield _ReferenceSteps(self._real)
-            return
-        if self._twin is None:
+        if self._twin is None and mode != "run":
             self._twin = self._build(self._solo)
-        yield (_ReferenceSteps if mode == "null" else _ReferencePhases)(self._twin)
+        reference = self._twin if self._twin is not None and mode != "run" else self._real
+        seconds = {"forward_backward": 0.0, "update": 0.0}
+
+        def step(batch: Batch) -> None:
+            started = time.perf_counter()
+            reference.forward_backward(batch)
+            between = time.perf_counter()
+            reference.update()
+            seconds["forward_backward"] += between - started
+            seconds["update"] += time.perf_counter() - between
+
+        yield Stepping(step, lambda: "step", lambda: dict(seconds) if mode == "serial" else None)
 
     def traffic(self, mode: Mode, kinds: Mapping[str, int]) -> tuple[float, float]:
         sent = self._real.wire_bytes() * self.case.unit_steps if mode == "run" else 0.0
         return sent, sent
 
-    def release(self) -> None:
-        del self._real, self._twin
-
     def _build(self, group: dist.ProcessGroup | None) -> Reference:
         return Reference(self._module(), self.case.algorithm, self.case.options, LEARNING_RATE, group)
-
-
-class _ReferenceSteps:
-    kind = Reference.kind
-
-    def __init__(self, reference: Reference) -> None:
-        self._reference = reference
-
-    def step(self, batch: Batch) -> None:
-        self._reference.forward_backward(batch)
-        self._reference.update()
-
-    def phases(self) -> Mapping[str, float] | None:
-        return None
-
-
-class _ReferencePhases(_ReferenceSteps):
-    def __init__(self, reference: Reference) -> None:
-        super().__init__(reference)
-        self._seconds = {"forward_backward": 0.0, "update": 0.0}
-
-    def step(self, batch: Batch) -> None:
-        started = time.perf_counter()
-        self._reference.forward_backward(batch)
-        between = time.perf_counter()
-        self._reference.update()
-        self._seconds["forward_backward"] += between - started
-        self._seconds["update"] += time.perf_counter() - between
-
-    def phases(self) -> Mapping[str, float] | None:
-        return dict(self._seconds)
 
 
 @contextmanager

@@ -20,8 +20,8 @@ from suite.analysis.tables import rows_of
 from suite.runs.plan import make_plan
 from suite.runs.spec import resolve_algorithm
 from suite.runs.sweep import load_sweep
-from suite.timing.case import Case
 from suite.timing.cases import kinds_of
+from suite.timing.store import Case
 from tests.suite.analysis.made_up_study import PROVENANCE
 
 ROUNDS = 6

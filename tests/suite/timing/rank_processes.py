@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from suite.runs.spec import resolve_algorithm
-from suite.timing.case import Case
 from suite.timing.cases import kinds_of
+from suite.timing.store import Case
 
 ROOT = Path(__file__).resolve().parents[3]
 WORKLOAD = {"name": "digits-mlp", "options": {}}

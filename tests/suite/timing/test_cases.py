@@ -10,7 +10,6 @@ import pytest
 from reference_impls import create
 from reference_impls.algorithms.all_reduce import AllReduce
 from suite.runs.spec import resolve_algorithm
-from suite.timing.case import Case
 from suite.timing.cases import (
     CaseError,
     Cases,
@@ -22,6 +21,7 @@ from suite.timing.cases import (
     source_of,
 )
 from suite.timing.spec import PowerSGD, SessionSpec, load_session
+from suite.timing.store import Case
 
 ROUNDS = (1, 4, 16, 64)
 

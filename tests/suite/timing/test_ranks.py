@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from suite.links.link import Link
-from suite.timing.ranks import RankLostError, Ranks, block_entry, mean_stages
+from suite.timing.ranks import RankLostError, Ranks
+from suite.timing.session import block_entry, mean_stages
 from tests.suite.timing.fakes import Loopback, sent
 
 FAKE = "tests.suite.timing.fake_rank"

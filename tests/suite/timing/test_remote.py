@@ -15,8 +15,7 @@ import pytest
 
 from suite.links.link import Link, RealLink, measured_words, reached
 from suite.timing.load import ClusterMeter
-from suite.timing.ranks import RankLostError
-from suite.timing.remote import TOKEN, RealCluster, RemoteRanks, Switchboard, call
+from suite.timing.ranks import TOKEN, RankLostError, RealCluster, RemoteRanks, Switchboard, call
 from suite.timing.session import TRIED_BYTES, Session
 from suite.training.processes import RendezvousError, interface_of
 from tests.suite.timing.fakes import QUIET, FakeMeter, FakeRanks, session_spec

@@ -12,8 +12,7 @@ import pytest
 
 from suite.timing.cases import cases_of, direct_specs
 from suite.timing.load import Load
-from suite.timing.ranks import block_entry, mean_phases
-from suite.timing.session import LinkRounds, among
+from suite.timing.session import LinkRounds, among, block_entry, mean_phases
 from suite.timing.spec import SessionSpec
 from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakeRanks, sent, session_spec
 

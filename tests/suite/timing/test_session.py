@@ -21,7 +21,7 @@ from suite.links.link import Link
 from suite.timing import store
 from suite.timing.cases import Cases, cases_of
 from suite.timing.load import Load, descendants
-from suite.timing.ranks import RankHosts, Ranks
+from suite.timing.ranks import Ranks
 from suite.timing.session import Session, estimate
 from suite.timing.spec import SessionSpec
 from tests.suite.analysis.made_up_session import record, write_sweep
@@ -89,7 +89,7 @@ class Held:
             self.places.append(FakePlace(link))
             return self.places[-1]
 
-        def start(_: RankHosts) -> FakeRanks:
+        def start(_: Loopback) -> FakeRanks:
             self.ranks.append(FakeRanks(lost_at=lost_at))
             return self.ranks[-1]
 
@@ -199,7 +199,7 @@ def test_where_no_cluster_can_be_made(
     finding = Finding("namespaces", False, "the kernel forbids them", "sudo sysctl -w x=0")
     monkeypatch.setattr("suite.timing.session.obstacle", lambda: finding)
 
-    def place(link: Link) -> RankHosts:
+    def place(link: Link) -> Cluster:
         raise ClusterError("no network namespace can be made here")
 
     record = Session(spec, tmp_path, place=place).run()
@@ -301,7 +301,7 @@ def test_a_worker_killed_in_mid_session_leaves_nothing_behind(
         clusters.append(up(link))
         return clusters[-1]
 
-    def start(place: RankHosts) -> Ranks:
+    def start(place: Cluster) -> Ranks:
         started.append(Ranks(place))
         return started[-1]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from reference_impls import create
 from suite.timing import subject as module
-from suite.timing.case import Case, Mode
+from suite.timing.store import Case, Mode
 from suite.timing.subject import MethodSubject, NoSuchStepError, Stepping, Subject
 
 STEP_S = (1.0, 2.0, 4.0, 8.0)
@@ -44,13 +44,11 @@ class Scripted(Subject):
 
     @contextmanager
     def stepping(self, mode: Mode) -> Iterator[Stepping]:
-        yield _Steps(self, mode)
+        steps = _Steps(self, mode)
+        yield Stepping(steps.step, lambda: steps.kind, steps.phases)
 
     def traffic(self, mode: Mode, kinds: Mapping[str, int]) -> tuple[float, float]:
         return 10.0, 20.0
-
-    def release(self) -> None:
-        """Nothing to let go of."""
 
 
 class _Steps:
@@ -202,4 +200,4 @@ def test_forward_passes_of_a_timed_step(mode: Mode, kind: str, forwards: int) ->
         assert sum(block.phases.values()) == pytest.approx(mean)
         assert block.phases["forward_backward"] > 0
         assert block.phases["other"] < mean
-    subject.release()
+    subject.optimizer.release()
