@@ -51,8 +51,7 @@ from suite.claims.verdict import COUNTS_AS
 from suite.runs.files import write_atomic
 from suite.runs.sweep import Sweep
 from suite.timing.spec import SessionSpec
-from suite.workloads.code_corpus import load_corpus
-from suite.workloads.code_gpt import CONTEXT, HELD_OUT
+from suite.workloads.code import HELD_OUT, CodeGPT, load_corpus
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 KINDS: Final = MappingProxyType({"sweep": Sweep, "session": SessionSpec, "profile": ProfileFile})
@@ -229,7 +228,7 @@ def regime(root: Path) -> str:
         if (row["sharding"], row["arm"]) == (FRONT_SHARDING, rows[0]["reference"])
     )
     size = facts["parameters"]
-    seen = setting["steps"] * setting["batch_size"] * setting["world_size"] * CONTEXT / size
+    seen = setting["steps"] * setting["batch_size"] * setting["world_size"] * CodeGPT.context / size
     pairs, triples = (f"{bits:.2f}" for bits in _tables_of_bytes())
     null = min(
         (row for row in _nets(root, FRONT_STUDY) if row["driver"] is not None), key=lambda row: row["driver"]

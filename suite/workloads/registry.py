@@ -26,20 +26,20 @@ from reference_impls.errors import nearest
 from suite.workloads.base import Workload, WorkloadOptionError
 
 BUILT_IN: Final[Mapping[str, str]] = {
-    "byte-mlm": "suite.workloads.byte_mlm:ByteMLM",
+    "byte-mlm": "suite.workloads.code:ByteMLM",
     "causal-lm": "suite.workloads.language:CausalLM",
     "cifar10": "suite.workloads.vision:Cifar10",
     "cifar100": "suite.workloads.vision:Cifar100",
-    "code-gpt": "suite.workloads.code_gpt:CodeGPT",
-    "code-packages": "suite.workloads.code_packages:CodePackages",
-    "ctr-zipf": "suite.workloads.ctr_zipf:CtrZipf",
-    "digits-cnn": "suite.workloads.digits_cnn:DigitsCNN",
+    "code-gpt": "suite.workloads.code:CodeGPT",
+    "code-packages": "suite.workloads.code:CodePackages",
+    "ctr-zipf": "suite.workloads.synthetic:CtrZipf",
+    "digits-cnn": "suite.workloads.digits:DigitsCNN",
     "digits-mlp": "suite.workloads.digits:DigitsMLP",
     "digits-noisy": "suite.workloads.digits:DigitsNoisy",
     "image-folder": "suite.workloads.vision:ImageFolder",
-    "label-noise-diagonal": "suite.workloads.label_noise:LabelNoiseDiagonal",
+    "label-noise-diagonal": "suite.workloads.synthetic:LabelNoiseDiagonal",
     "masked-lm": "suite.workloads.language:MaskedLM",
-    "quadratic": "suite.workloads.quadratic:Quadratic",
+    "quadratic": "suite.workloads.synthetic:Quadratic",
 }
 ENTRY_POINTS: Final = "bandwise.workloads"
 NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")

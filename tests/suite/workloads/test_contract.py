@@ -17,7 +17,7 @@ from torch import nn
 from torch.func import grad_and_value, vmap
 
 from suite.workloads import names
-from suite.workloads.initialisation import draw_parameters
+from suite.workloads.base import draw_parameters
 from tests.suite.workloads.cases import CASES, Case, draws
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,0 +1,286 @@
+"""Workloads on the code corpus: the pinned bytes, what seeds share, no leak from what judges to training, exact scores."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from importlib.metadata import Distribution
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sympy
+import torch
+import torch.nn.functional as F
+
+from suite.runs.sweep import TUNING_SEED
+from suite.workloads import DataError, code, get
+from suite.workloads.code import (
+    BUCKETS,
+    CLASSES,
+    HELD_OUT,
+    MASK,
+    MASKED,
+    load_corpus,
+    trigram_counts,
+    windows,
+    windows_by_class,
+)
+from suite.workloads.sampling import UNSCORED_SEED, Stream, generator, places
+
+ROOT = Path(sympy.__file__).parent
+SIXTEEN = (*range(12), *range(UNSCORED_SEED, UNSCORED_SEED + 4))
+"""Scored seeds and seeds of tuning that share no window."""
+
+
+def task(name: str, seed: int = 0, world_size: int = 4, sharding: str = "iid") -> Any:
+    return get(name).task(seed, world_size, sharding)
+
+
+# ---- the corpus ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_corpus_is_the_packages_files() -> None:
+    corpus = load_corpus()
+    assert not corpus.text.flags.writeable
+    ends = [0, *(end for _, end in corpus.spans.values())]
+    assert [start for start, _ in corpus.spans.values()] == ends[:-1]
+    assert ends[-1] == len(corpus.text) == 26_168_818
+    for name, files in corpus.files.items():
+        assert all(end == start for (_, end), (start, _) in pairwise(files))
+        assert (files[0][0], files[-1][1]) == corpus.spans[name]
+    for package in ("calculus", "combinatorics"):
+        paths = sorted((ROOT / package).rglob("*.py"), key=lambda path: path.relative_to(ROOT).as_posix())
+        found = [corpus.text[start:end].tobytes() for start, end in corpus.files[package]]
+        assert found == [path.read_bytes() for path in paths]
+
+
+def install(root: Path, version: str) -> Distribution:
+    """A made-up sympy of one file."""
+    (root / "sympy").mkdir(parents=True)
+    (root / "sympy/abc.py").write_bytes(b"x = 1\n")
+    info = root / "sympy.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: sympy\nVersion: {version}\n")
+    (info / "RECORD").write_text("sympy/abc.py,,\n")
+    return Distribution.at(info)
+
+
+@pytest.mark.parametrize(
+    ("version", "lost", "message"),
+    [
+        ("1.13.3", False, "the code corpus is sympy 1.14.0, found 1.13.3: "),
+        ("1.14.0", False, "source of sympy 1.14.0 has SHA-256 .*, expected f5bddb.*: "),
+        ("1.14.0", True, r"cannot read the code corpus .*abc\.py.*"),
+    ],
+)
+def test_other_bytes_and_lost_files_are_refused(
+    version: str, lost: bool, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = install(tmp_path, version)
+    if lost:
+        (tmp_path / "sympy/abc.py").unlink()
+    monkeypatch.setattr(code, "find_distribution", lambda name, why: fake)
+    with pytest.raises(DataError, match=message + "pip install .*sympy==1.14.0"):
+        load_corpus.__wrapped__()
+
+
+# ---- bytes of held-out packages --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "read"), [("code-gpt", 129), ("byte-mlm", 64)])
+def test_nothing_of_the_test_part_is_trained_on(name: str, read: int) -> None:
+    made, corpus = task(name), load_corpus()
+    held_out = np.zeros(len(corpus.text), dtype=bool)
+    for package in HELD_OUT:
+        held_out[slice(*corpus.spans[package])] = True
+    inside, train = np.arange(read), np.concatenate(made.sampler.shards)
+    assert not held_out[train[:, None] + inside].any()
+    assert held_out[made.test[:, None] + inside].all()
+    assert len(set(made.test)) == made.test_size == 2048
+    assert len(set(train)) == len(train) == made.train_size
+    # every package of some size is read; neighbouring packages share at most the byte that a window ends with
+    assert all(((made.test >= a) & (made.test < b)).any() for a, b in (corpus.spans[p] for p in HELD_OUT))
+
+
+@pytest.mark.parametrize(
+    ("name", "sharding"), [("code-gpt", "iid"), ("code-gpt", "by-package"), ("byte-mlm", "iid")]
+)
+def test_twelve_scored_seeds_and_four_of_tuning_share_no_window(name: str, sharding: str) -> None:
+    tasks = [task(name, seed, sharding=sharding) for seed in SIXTEEN]
+    for parts in ([np.concatenate(made.sampler.shards) for made in tasks], [made.test for made in tasks]):
+        together = np.concatenate(parts)
+        assert len(set(together.tolist())) == len(together)
+        assert max(map(len, parts)) < 1.1 * min(map(len, parts))
+    # together they train on all of it
+    spans = [span for package, span in load_corpus().spans.items() if package not in HELD_OUT]
+    whole = sum(len(windows(span, get(name).context)) for span in spans)  # type: ignore[attr-defined]
+    assert sum(made.train_size for made in tasks) == whole
+    assert UNSCORED_SEED == TUNING_SEED
+
+
+@pytest.mark.parametrize("world_size", [4, 8])
+def test_by_package_no_two_ranks_read_the_same_package(world_size: int) -> None:
+    corpus, readers = load_corpus(), []
+    for seed in (0, 1):
+        shards = task("code-gpt", seed, world_size, "by-package").sampler.shards
+        readers.append(
+            {
+                name: {rank for rank, own in enumerate(shards) if ((own >= a) & (own < b)).any()}
+                for name, (a, b) in corpus.spans.items()
+            }
+        )
+        assert all(len(ranks) <= 1 for ranks in readers[-1].values())
+        assert set().union(*readers[-1].values()) == set(range(world_size))
+    assert readers[0] != readers[1]
+
+
+def test_a_batch_is_text_and_what_follows() -> None:
+    text, following = task("code-gpt").batch(5)
+    assert torch.equal(text[..., 1:], following[..., :-1])
+    assert bytes([*text[2, 3].tolist(), int(following[2, 3, -1])]) in load_corpus().text.tobytes()
+
+
+@pytest.mark.parametrize(("size", "millions"), [("0.14m", 0.14), ("0.9m", 0.9), ("3.3m", 3.3), ("20m", 20.1)])
+def test_sizes_are_what_they_say(size: str, millions: float) -> None:
+    parameters = sum(parameter.numel() for parameter in get("code-gpt", size=size).build().parameters())
+    assert parameters / 1e6 == pytest.approx(millions, rel=0.03)
+
+
+@pytest.mark.parametrize("name", ["code-gpt", "byte-mlm"])
+def test_a_model_that_knows_nothing_scores_eight_bits(name: str) -> None:
+    made = task(name)
+    scored = made.evaluate({key: torch.zeros_like(value) for key, value in made.initial().items()})
+    assert scored["bits_per_byte"] == pytest.approx(8.0, rel=1e-6)
+    assert scored["nll"] == pytest.approx(8 * math.log(2), rel=1e-6)
+
+
+def test_no_byte_sees_a_later_one() -> None:
+    module, text = get("code-gpt").module(0), task("code-gpt").batch(0)[0][0, :2]
+    other = text.clone()
+    other[:, 100:] = (other[:, 100:] + 1) % 256
+    with torch.no_grad():
+        before, after = module(text), module(other)
+    assert torch.equal(before[:, :100], after[:, :100])
+    assert not torch.equal(before[:, 100:], after[:, 100:])
+
+
+def test_masks_are_uniform_and_hide_the_bytes_that_are_asked_for() -> None:
+    drawn = places(6400, 64, MASKED, generator(0, Stream.TEST))
+    assert (np.diff(drawn, axis=1) > 0).all()
+    counts = np.bincount(drawn.flatten(), minlength=64)
+    # 1000 each, without replacement in a window; 4.5 standard deviations over 64 places
+    assert abs(counts - 1000).max() < 4.5 * math.sqrt(6400 * (10 / 64) * (54 / 64))
+    made = task("byte-mlm")
+    text, where, missing = made.batch(5)
+    assert ((text == MASK).sum(dim=-1) == MASKED).all()
+    assert (text.gather(-1, where) == MASK).all()
+    restored = text.scatter(-1, where, missing)
+    assert restored.max() < 256
+    assert bytes(restored[2, 3].tolist()) in load_corpus().text.tobytes()
+    # every step and every rank has masks of its own
+    assert not torch.equal(where, made.batch(6)[1])
+    assert not torch.equal(where[0], where[1])
+
+
+def test_both_sides_are_read_and_logits_belong_to_their_places() -> None:
+    module = get("byte-mlm").module(0)
+    text = torch.arange(64)[None].repeat(3, 1)
+    text[:, 30] = MASK
+    text[1, 5], text[2, 60] = 200, 200
+    with torch.no_grad():
+        alone, before, after = module(text, torch.full((3, 1), 30))
+        one, other = module(text[:1], torch.tensor([[3, 50]])), module(text[:1], torch.tensor([[50, 3]]))
+    assert not torch.equal(alone, before)
+    assert not torch.equal(alone, after)
+    assert torch.equal(one.flip(1), other)
+    assert not torch.equal(one, other)
+
+
+# ---- which package a window comes from -------------------------------------------------------------------------------------
+
+
+def files_of(first: np.ndarray) -> set[int]:
+    """First bytes of the files that windows lie in; each lies in one, whole."""
+    starts = np.array(
+        sorted(start for own in load_corpus().files.values() for start, end in own if end > start)
+    )
+    inside = np.searchsorted(starts, first, side="right") - 1
+    assert (inside == np.searchsorted(starts, first + 127, side="right") - 1).all()
+    return set(starts[inside].tolist())
+
+
+def test_no_file_is_trained_on_and_judged() -> None:
+    train, judged = windows_by_class()
+    read = [set().union(*map(files_of, part)) for part in (train, judged)]
+    assert not read[0] & read[1]
+    for seed in (0, 11, UNSCORED_SEED):
+        made = task("code-packages", seed)
+        assert files_of(made.train) <= read[0]
+        assert files_of(made.test) <= read[1]
+    spans = load_corpus().spans
+    sizes = {name: end - start for name, (start, end) in spans.items()}
+    assert tuple(sorted(sizes, key=sizes.__getitem__, reverse=True)[:16]) == CLASSES
+    for name, learnt, scored in zip(CLASSES, train, judged, strict=True):
+        for own in (learnt, scored):
+            assert spans[name][0] <= own.min()
+            assert own.max() + 128 <= spans[name][1]
+        assert 0.2 < len(scored) / (len(learnt) + len(scored)) < 0.28
+
+
+def test_seeds_train_on_windows_of_their_own_and_are_judged_on_draws_of_their_own() -> None:
+    read = Counter(window for seed in SIXTEEN for window in set(task("code-packages", seed).train.tolist()))
+    assert set(read.values()) == {1}
+    zero, one = (set(task("code-packages", seed).test.tolist()) for seed in (0, 1))
+    assert len(zero) == len(one) == task("code-packages").test_size == 10_240
+    assert 2_000 < len(zero & one) < 6_000
+
+
+@pytest.mark.parametrize("world_size", [4, 16])
+def test_classes_are_equally_many(world_size: int) -> None:
+    made, spans = task("code-packages", world_size=world_size, sharding="by-class"), load_corpus().spans
+    assert np.bincount(made.labels).tolist() == [512] * 16
+    for rank, shard in enumerate(made.sampler.shards):
+        assert set(made.labels[shard] % world_size) == {rank}
+        assert len(shard) == made.train_size // world_size
+    for label, name in enumerate(CLASSES):
+        start, end = spans[name]
+        own, judged = made.train[made.labels == label], made.test[640 * label : 640 * (label + 1)]
+        assert ((own >= start) & (own < end)).all()
+        assert ((judged >= start) & (judged < end)).all()
+        # what a small class repeats it repeats evenly
+        times = set(Counter(own.tolist()).values())
+        assert max(times) - min(times) <= 1
+
+
+def test_a_batch_is_the_trigrams_of_its_windows() -> None:
+    made, text = task("code-packages"), load_corpus().text.tobytes()
+    counts, labels = made.batch(7)
+    chosen = made.sampler.indices(7)
+    assert (labels.numpy() == made.labels[chosen]).all()
+    for rank, place in ((0, 0), (2, 3), (3, 7)):
+        start = int(made.train[chosen[rank, place]])
+        buckets = [hashed(text[i : i + 3]) for i in range(start, start + 126)]
+        assert (counts[rank, place].numpy() == np.bincount(buckets, minlength=BUCKETS)).all()
+
+
+def hashed(trigram: bytes) -> int:
+    """Knuth's multiplicative hash with the golden ratio, the upper ten of 64 bits."""
+    return (int.from_bytes(trigram, "little") + 1) * 0x9E3779B97F4A7C15 % 2**64 >> 54
+
+
+def test_scores_are_those_of_all_judged_windows() -> None:
+    made = task("code-packages")
+    params = made.initial()
+    scored = made.evaluate(params)
+    with torch.no_grad():
+        logits = get("code-packages").module(0)(torch.from_numpy(trigram_counts(made.test)))
+    labels = torch.arange(16).repeat_interleave(640)
+    accuracy = 100 * float((logits.argmax(-1) == labels).double().mean())
+    assert scored["accuracy"] == pytest.approx(accuracy, abs=0.02)
+    assert scored["nll"] == pytest.approx(float(F.cross_entropy(logits.double(), labels)), rel=1e-6)
+    watched = made.watch(params)
+    assert watched != scored
+    assert watched["nll"] == pytest.approx(scored["nll"], rel=0.02), "of a part of the same windows"
