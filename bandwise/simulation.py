@@ -41,7 +41,7 @@ from reference_impls.collectives import Ledgers
 from reference_impls.drivers.step import Unused
 from reference_impls.drivers.worker import bare_model, bare_name, named
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
-from reference_impls.registry import Method, registry
+from reference_impls.registry import AnyMethod, registry
 from reference_impls.requests import Step
 from reference_impls.simulated import SimulatedCluster
 from reference_impls.units import parse_duration, parse_rate
@@ -255,7 +255,7 @@ def simulate(
     model: nn.Module,
     loss: Loss,
     data: BatchOf | Dataset[Any] | Iterable[Any],
-    algorithm: str | Method,
+    algorithm: AnyMethod,
     *,
     workers: int = 4,
     lr: float | Callable[[int], float],
@@ -276,7 +276,7 @@ def simulate(
         loss: ``loss(model, batch)`` answers a scalar, the mean over one worker's batch. It is given the copy: use the argument.
         data: ``data(rank, workers, step)`` answers a worker's batch; or a data set with a length, cut into i.i.d. shards by the
             seed (`Shards`); or an iterable of batches, dealt to the workers in turn.
-        algorithm: A registered name (``bandwise list``) or a configured `Method`.
+        algorithm: A registered name (``bandwise list``), an object of a method's class, or a configured `Method`.
         workers: How many.
         lr: The learning rate, or a function of the step.
         steps: Of the whole training, those behind `state` included.
@@ -304,7 +304,7 @@ def simulate(
     if workers < 1 or steps < 1:
         raise UsageError(f"{workers} workers, {steps} steps: give at least 1 of each")
     replica = _Replica(model, loss)
-    fields = () if isinstance(algorithm, Method) else dataclasses.fields(registry.load(algorithm))
+    fields = dataclasses.fields(registry.load(algorithm)) if isinstance(algorithm, str) else ()
     if COURSE in {field.name for field in fields}:
         options.setdefault(COURSE, steps)
     cluster = SimulatedCluster(

@@ -44,7 +44,7 @@ from reference_impls.drivers.step import Gradients, Unused
 from reference_impls.drivers.worker import SUPPORTED_DTYPES, bare_model, named
 from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.optimizer import DataParallelOptimizer, _layout, _refuse_buffers
-from reference_impls.registry import Method, create
+from reference_impls.registry import AnyMethod, Method, create
 from reference_impls.sharded import STREAMS, OnParts, Parts, is_sharded, refuse_whole
 
 __all__ = ["Attached", "attach", "takes_any_optimizer"]
@@ -83,7 +83,7 @@ def _steps_on_own_gradients(algorithm: Algorithm) -> bool:
     )
 
 
-def _method(algorithm: str | Method, options: dict[str, Any], optimizer: torch.optim.Optimizer) -> Method:
+def _method(algorithm: AnyMethod, options: dict[str, Any], optimizer: torch.optim.Optimizer) -> Method:
     """The method with `optimizer` in the place of its local one."""
     mine = type(optimizer).__name__
     plain = create(algorithm)
@@ -446,7 +446,7 @@ def _like(value: Any, part: Any, param: Any) -> Any:
 def attach(
     optimizer: torch.optim.Optimizer,
     model: Parameters,
-    algorithm: str | Method,
+    algorithm: AnyMethod,
     *,
     group: dist.ProcessGroup | None = None,
     seed: int = 0,
@@ -473,7 +473,7 @@ def attach(
     Args:
         optimizer: Any torch optimizer that takes one gradient a step. Its parameter groups are compared between ranks.
         model: Whose parameters `optimizer` trains; or (name, parameter) pairs, then buffers are not known.
-        algorithm: Name of a method that has a place for a local optimizer, or a configured `Method`; its optimizer is not used.
+        algorithm: Name or object of a method that has a place for a local optimizer, or a `Method`; its own is not used.
         group: Process group; by default the world.
         seed: Equal on all ranks.
         bucket_bytes: Size of a bucket.

@@ -48,7 +48,7 @@ from reference_impls.drivers.engine import Engine, ProcessGroup, refuse_group_wi
 from reference_impls.drivers.step import LocalWorkers
 from reference_impls.drivers.worker import Worker, bare_name, named, unwrapped
 from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
-from reference_impls.registry import Method, create
+from reference_impls.registry import AnyMethod, Method, create
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -88,7 +88,7 @@ class _Untouched(torch.optim.Optimizer):
         """Nothing: the gradients go back to where they came from."""
 
 
-def _reduction(algorithm: str | Method, options: Mapping[str, Any]) -> Method:
+def _reduction(algorithm: AnyMethod, options: Mapping[str, Any]) -> Method:
     """The method with nobody's optimizer; refuses what is none of a hook's business."""
     method = create(algorithm, **options)
     if not only_reduces(method.algorithm):
@@ -474,7 +474,7 @@ _reduce_bucket.__annotations__.update(typing.get_type_hints(_reduce_bucket))
 
 
 def ddp_hook(
-    algorithm: str | Method,
+    algorithm: AnyMethod,
     model: nn.Module,
     *,
     group: dist.ProcessGroup | None = None,
@@ -492,7 +492,7 @@ def ddp_hook(
     same method, `seed`, `bucket_bytes` and optimizer, to the bit.
 
     Args:
-        algorithm: Name of a method that reduces gradients, or a configured `Method`.
+        algorithm: Name or object of a method that reduces gradients, or a configured `Method`.
         model: The model, bare or already in its `DistributedDataParallel`.
         group: Process group, by default that of the wrapper, or the world.
         seed: Equal on all ranks.
@@ -629,7 +629,7 @@ class FSDPHook(_Hook):
 
 def fsdp_hook(
     model: nn.Module,
-    algorithm: str | Method,
+    algorithm: AnyMethod,
     *,
     group: dist.ProcessGroup,
     seed: int = 0,
@@ -646,8 +646,8 @@ def fsdp_hook(
 
     Args:
         model: Sharded by `fully_shard`.
-        algorithm: Name of a method that reduces gradients, or a configured `Method`; ``allreduce`` is native HSDP to the
-            bit, ``allreduce-bf16`` that with ``reduce_dtype=torch.bfloat16``.
+        algorithm: Name or object of a method that reduces gradients, or a configured `Method`; ``allreduce`` is native HSDP to
+            the bit, ``allreduce-bf16`` that with ``reduce_dtype=torch.bfloat16``.
         group: The ranks that hold the same part of the model, one a node.
         seed: Equal on all ranks.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.checks`).

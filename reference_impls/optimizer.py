@@ -50,7 +50,7 @@ from reference_impls.drivers.step import (
 )
 from reference_impls.drivers.worker import Worker, bare_model, bare_name, named
 from reference_impls.errors import UnsupportedError, UsageError
-from reference_impls.registry import Method, create, scalars
+from reference_impls.registry import AnyMethod, Method, create, scalars
 
 
 class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
@@ -61,7 +61,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             **hyper}. Only with the model itself are its buffers known (BatchNorm's statistics, say), and parameters that
             are replaced later named: otherwise start all ranks with equal buffers, and average or broadcast them
             yourself. Parameters that do not require gradients are not trained.
-        algorithm: A registered name or a configured `Method`.
+        algorithm: A registered name, an object of a method's class, or a configured `Method`.
         lr: Learning rate; may differ by group.
         group: Process group; by default the world.
         seed: Equal on all ranks.
@@ -98,7 +98,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
     def __init__(
         self,
         params: nn.Module | Iterable[Any],
-        algorithm: str | Method,
+        algorithm: AnyMethod,
         lr: float = 1e-3,
         *,
         group: dist.ProcessGroup | None = None,

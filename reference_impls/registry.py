@@ -20,27 +20,28 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import math
+import numbers
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+import types
+import typing
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin
 
 from reference_impls.catalogue import BUILT_IN, FORMER, Entry, Family
-from reference_impls.errors import UnknownAlgorithmError, UnknownOptionError, UnsupportedError, nearest
+from reference_impls.errors import (
+    UnknownAlgorithmError,
+    UnknownOptionError,
+    UnsupportedError,
+    UsageError,
+    nearest,
+)
 
 if TYPE_CHECKING:
     from reference_impls.algorithm import Algorithm
-import math
-import numbers
-import types
-import typing
-from collections.abc import Sequence
-from dataclasses import field
-from typing import Literal, get_args, get_origin
-
-from reference_impls.errors import UsageError
 
 _REFUSED = object()
 
@@ -359,7 +360,7 @@ class Method:
                 f"{self.name} does not reduce a gradient and has no clipping of its own: leave clip_norm out, or clip in a "
                 "method that averages gradients"
             )
-        default = declared_default(own, own.clipping)
+        default = next(f.default for f in dataclasses.fields(own) if f.name == own.clipping)
         given = getattr(own, own.clipping)
         if given not in (default, norm):
             raise UnsupportedError(
@@ -369,9 +370,8 @@ class Method:
         return dataclasses.replace(self, algorithm=dataclasses.replace(own, **{own.clipping: value})), None
 
 
-def declared_default(algorithm: Algorithm, name: str) -> Any:
-    """The default of an option."""
-    return next(f.default for f in dataclasses.fields(algorithm) if f.name == name)
+AnyMethod: TypeAlias = "str | Algorithm | Method"
+"""What names a method: a registered name, an object of its class, or a configured one."""
 
 
 class Registry:
@@ -478,47 +478,79 @@ def former(cls: type) -> dict[str, Any]:
     }
 
 
-def create(algorithm: str | Method, **options: Any) -> Method:
-    """A configured method from its name and options.
+def create(algorithm: AnyMethod, **options: Any) -> Method:
+    """A configured method.
 
-    options: fields of the algorithm and hyper-parameters of its (local) optimizer together, lr excepted. Raises
-    `UnknownAlgorithmError` and `UnknownOptionError` with the nearest match, `UnsupportedError` for impossible values.
+    Args:
+        algorithm: A name; an object of a method's class, `DiLoCo(period=100)` say; or what this function answered.
+        options: With a name, fields of the algorithm and hyper-parameters of its (local) optimizer together; with an object these
+            hyper-parameters alone; lr excepted.
+
+    Returns:
+        The method, all values in their plain form.
+
+    Raises:
+        UnknownAlgorithmError: There is no such name, or this is no method.
+        UnknownOptionError: There is no such option, or it is fixed by what was given.
+        UnsupportedError: A value is out of its bounds or of another type.
     """
     if isinstance(algorithm, Method):
         if options:
             raise UnknownOptionError(f"a configured method takes no further options, got {sorted(options)}")
         return algorithm
-    entry = registry.entry(algorithm)
-    cls = registry.load(algorithm)
+    if isinstance(algorithm, str):
+        return _of_name(algorithm, options)
+    from reference_impls.algorithm import Algorithm  # here, since it needs torch
+
+    if not isinstance(algorithm, Algorithm):
+        raise UnknownAlgorithmError(
+            f"a method is a name of list_algorithms(), an object of a method's class or what create() answered, not {algorithm!r}"
+        )
+    name = _name_of(algorithm)
+    if fixed := sorted({f.name for f in dataclasses.fields(algorithm)} & options.keys()):
+        raise UnknownOptionError(
+            f"{name}: {', '.join(fixed)}: give this to the object, {type(algorithm).__name__}(...)"
+        )
+    return _with_hyperparameters(name, algorithm, options, ())
+
+
+def _name_of(algorithm: Algorithm) -> str:
+    """The name by which the same class with the most of these options is registered, else that of the class."""
+    cls = type(algorithm)
+    presets = {
+        name: entry.preset
+        for name in registry.names()
+        if (entry := registry.entry(name)).target == f"{cls.__module__}:{cls.__qualname__}"
+        and all(getattr(algorithm, key) == value for key, value in entry.preset.items())
+    }
+    return max(presets, key=lambda name: len(presets[name]), default=cls.__name__)
+
+
+def _of_name(name: str, options: dict[str, Any]) -> Method:
+    entry, cls = registry.entry(name), registry.load(name)
     fields = {f.name for f in dataclasses.fields(cls)} - entry.preset.keys()
     gone = former(cls)
-    options = {name: value for name, value in options.items() if name not in gone or value != gone[name]}
-    own = {
-        name: declared(cls)[name].checked(algorithm, value)
-        for name, value in options.items()
-        if name in fields
-    }
-    instance = cls(**entry.preset, **own)
-    known = dict(instance.hyperparameters())
-    hyper = {}
-    for name, value in options.items():
-        if name in own:
-            continue
-        if name == "lr":
-            raise UnknownOptionError(
-                f"{algorithm}: lr is an argument of its own, not an option of the method"
-            )
-        if name in entry.preset:
-            raise UnknownOptionError(
-                f"{algorithm}: {name} is fixed to {entry.preset[name]!r} by the name; use another algorithm"
-            )
-        if name not in known:
-            raise UnknownOptionError(
-                f"{algorithm} has no option {name!r}{nearest(name, fields | known.keys() - {'lr'})}"
-            )
-        hyper[name] = value
-    known.pop("lr", None)
-    return Method(algorithm, instance, hyperparameters(algorithm, {**known, **hyper}))
+    options = {key: value for key, value in options.items() if key not in gone or value != gone[key]}
+    if fixed := next((key for key in options if key in entry.preset), None):
+        raise UnknownOptionError(
+            f"{name}: {fixed} is fixed to {entry.preset[fixed]!r} by the name; use another algorithm"
+        )
+    own = {key: declared(cls)[key].checked(name, value) for key, value in options.items() if key in fields}
+    rest = {key: value for key, value in options.items() if key not in fields}
+    return _with_hyperparameters(name, cls(**entry.preset, **own), rest, fields)
+
+
+def _with_hyperparameters(
+    name: str, algorithm: Algorithm, given: Mapping[str, Any], fields: Collection[str]
+) -> Method:
+    """The method, with what `given` says of its parameter groups. fields: the options that may be meant, for errors."""
+    known = {key: value for key, value in algorithm.hyperparameters().items() if key != "lr"}
+    for key in given:
+        if key == "lr":
+            raise UnknownOptionError(f"{name}: lr is an argument of its own, not an option of the method")
+        if key not in known:
+            raise UnknownOptionError(f"{name} has no option {key!r}{nearest(key, {*fields, *known})}")
+    return Method(name, algorithm, hyperparameters(name, {**known, **given}))
 
 
 def info(name: str) -> AlgorithmInfo:

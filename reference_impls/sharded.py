@@ -33,7 +33,7 @@ from reference_impls.drivers.step import Unused
 from reference_impls.drivers.worker import named
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.optimizer import DataParallelOptimizer
-from reference_impls.registry import Method, create
+from reference_impls.registry import AnyMethod, Method, create
 
 __all__ = ["OnParts", "Parts", "PartsOptimizer", "fsdp_optimizer", "is_sharded", "refuse_whole"]
 
@@ -212,7 +212,7 @@ class PartsOptimizer(OnParts):
 
 def fsdp_optimizer(
     model: nn.Module,
-    algorithm: str | Method,
+    algorithm: AnyMethod,
     lr: float = 1e-3,
     *,
     group: dist.ProcessGroup,
@@ -234,7 +234,7 @@ def fsdp_optimizer(
 
     Args:
         model: Sharded by `fully_shard`.
-        algorithm: Name of a method, or a configured `Method`.
+        algorithm: Name or object of a method, or a configured `Method`.
         lr: Learning rate.
         group: The ranks that hold the same parts of the model, one a node.
         seed: Equal on all ranks.

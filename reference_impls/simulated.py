@@ -16,25 +16,39 @@ from reference_impls.drivers.engine import Engine, Lockstep, RequestLedger
 from reference_impls.drivers.step import LocalWorkers, Unused, from_first
 from reference_impls.drivers.worker import Worker, bare_name
 from reference_impls.errors import LayoutError, UsageError
-from reference_impls.registry import Method, create, scalars
+from reference_impls.registry import AnyMethod, create, scalars
 from reference_impls.requests import Step
 
 
 class SimulatedCluster:
     """`world_size` workers that train by one method, starting from the same parameters.
 
-    algorithm: a registered name, or a `Method` from `create`. params: the initial parameters, tensors of any shape
-    (copied). lr: learning rate; `step(lr=...)` overrides it for one step. options: of the method and of its local
-    optimizer (see `info`). unused: a parameter for which no rank has ever had a gradient stays as it is (`stay`), or has a
-    gradient of zeros (`zeros`), by which weight decay and coins for zeros move it. storage: optional pair of tensors
-    [world_size, elements] (parameters, gradients) to live in, so that the gradients of all workers can come from one
-    batched call; every parameter then counts as used. Raises `UnknownAlgorithmError`, `UnknownOptionError`,
-    `UnsupportedError`, `LayoutError`.
+    Args:
+        algorithm: A registered name, an object of a method's class, or a configured `Method`.
+        params: The initial parameters, tensors of any shape, which are copied.
+        world_size: Workers.
+        lr: Learning rate; `step(lr=...)` overrides it for one step.
+        seed: Of the random streams.
+        names: Of the parameters, by default their numbers.
+        bucket_bytes: Size of a bucket.
+        clip_norm: See `DataParallelOptimizer`.
+        unused: A parameter for which no rank has ever had a gradient stays as it is (``stay``), or has a gradient of zeros
+            (``zeros``), by which weight decay and coins for zeros move it.
+        pipeline_depth: See `reference_impls.drivers.engine`.
+        storage: Pair of tensors [world_size, elements] (parameters, gradients) to live in, so that the gradients of all workers
+            can come from one batched call; every parameter then counts as used.
+        options: Of the method and of its local optimizer, see `info`.
+
+    Raises:
+        UnknownAlgorithmError: There is no such method.
+        UnknownOptionError: The method has no such option.
+        UnsupportedError: The request cannot be served.
+        LayoutError: Parameters do not fit together.
     """
 
     def __init__(
         self,
-        algorithm: str | Method,
+        algorithm: AnyMethod,
         params: Sequence[Tensor],
         world_size: int = 4,
         lr: float = 1e-2,

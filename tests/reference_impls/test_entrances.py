@@ -18,12 +18,17 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.optim.swa_utils import AveragedModel
 
-from reference_impls import DataParallelOptimizer, ddp_hook
+from bandwise import simulate
+from reference_impls import DataParallelOptimizer, SimulatedCluster, create, ddp_hook, fsdp_hook
 from reference_impls.attached import attach
+from reference_impls.drivers.checks import described
 from reference_impls.drivers.engine import ProcessGroup
-from reference_impls.errors import ExchangeError, UnsupportedError
+from reference_impls.errors import ExchangeError, UnknownOptionError, UnsupportedError
+from reference_impls.sharded import fsdp_optimizer
 from tests.reference_impls.gloo import run_ranks
 from tests.reference_impls.ranks import Ranks
 
@@ -111,6 +116,63 @@ def test_on_all_ranks_such_calls_work_in_every_step(ranks: Callable[[int], Ranks
     first, second = ranks(2).run(_together)
     assert all(map(torch.equal, first[0], second[0]))
     assert (first[1], second[1]) == (False, True)
+
+
+# ---- a method by its name, or as an object ---------------------------------------------------------------------------------
+
+QSGD: Any = type(create("qsgd").algorithm)
+OBJECTS: dict[str, Callable[[Any], Any]] = {
+    "DataParallelOptimizer": lambda how: DataParallelOptimizer(_net(), how),
+    "attach": lambda how: _attached(_net(), how),
+    "ddp_hook": lambda how: ddp_hook(how, _net())[0],
+    "fsdp_hook": lambda how: fsdp_hook(_sharded(), how, group=dist.group.WORLD),
+    "fsdp_optimizer": lambda how: fsdp_optimizer(_sharded(), how, group=dist.group.WORLD),
+    "SimulatedCluster": lambda how: SimulatedCluster(how, [torch.zeros(3)]),
+    "simulate": lambda how: simulate(
+        nn.Linear(2, 1),
+        lambda model, x: model(x).sum(),
+        lambda rank, n, step: torch.ones(1, 2),
+        how,
+        lr=0.1,
+        steps=1,
+    ),
+    "create": create,
+}
+
+
+def _attached(model: nn.Module, how: Any) -> Any:
+    return attach(torch.optim.SGD(model.parameters(), lr=0.1), model, how)
+
+
+def _sharded() -> nn.Module:
+    model = _net()
+    fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+    return model
+
+
+def _by_object(rank: int, size: int) -> Any:
+    found = {}
+    for entrance, make in OBJECTS.items():
+        named, given = make("qsgd"), make(QSGD())
+        equal = described(getattr(named, "method", named)) == described(getattr(given, "method", given))
+        found[entrance] = equal, [_outcome(partial(make, wrong)) for wrong in (QSGD, 3)]
+    return found
+
+
+def test_a_method_may_be_an_object_wherever_a_name_is_taken(ranks: Callable[[int], Ranks]) -> None:
+    (found,) = ranks(1).run(_by_object)
+    assert isinstance(found, dict), found
+    for entrance, (equal, wrong) in found.items():
+        assert equal, entrance
+        for kind, message in wrong:
+            assert kind == "UnknownAlgorithmError", (entrance, message)
+            assert "a method is a name of list_algorithms(), an object of a method's class" in message
+    assert create(QSGD(bits=4), momentum=0.9) == create("qsgd", bits=4, momentum=0.9)
+    assert create(create("local-adamw").algorithm) == create("local-adamw")
+    with pytest.raises(UnknownOptionError, match=r"qsgd: bits: give this to the object, QSGD\(\.\.\.\)"):
+        create(QSGD(), bits=4)
+    with pytest.raises(UnknownOptionError, match="qsgd has no option 'momentm'; did you mean 'momentum'"):
+        create(QSGD(), momentm=0.9)
 
 
 # ---- what must be equal is compared at construction ------------------------------------------------------------------------
