@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from tests.reference_impls.ranks import Ranks
 
@@ -20,3 +22,11 @@ def ranks() -> Iterator[Callable[[int], Ranks]]:
     yield of
     for own in found.values():
         own.close()
+
+
+@pytest.fixture
+def one_rank(tmp_path: Path) -> Iterator[None]:
+    """This process is a group of gloo by itself."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

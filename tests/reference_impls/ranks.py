@@ -18,6 +18,21 @@ import torch
 
 from tests.reference_impls.gloo import host, join, processes_that_have_torch
 
+
+def outcome(action: Callable[[], Any]) -> tuple[str, str]:
+    """The type and the words, notes included, of the error that `action` raises."""
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - the test asserts on it
+        return type(error).__name__, " ".join([str(error), *getattr(error, "__notes__", ())])
+    return "no error", ""
+
+
+def told(action: Callable[[], Any]) -> str:
+    """`outcome` in one string."""
+    return ": ".join(outcome(action)).removesuffix(": ")
+
+
 GRACE_S = 5.0  # for the others to notice that one rank has failed
 
 

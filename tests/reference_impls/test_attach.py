@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,21 +15,17 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
-from reference_impls import DataParallelOptimizer, SimulatedCluster, create, ddp_hook, list_algorithms
+from reference_impls import DataParallelOptimizer, create, list_algorithms
 from reference_impls.attached import Attached, attach, takes_any_optimizer
 from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.registry import registry
-from reference_impls.sharded import fsdp_optimizer
-from tests.reference_impls.ranks import Ranks
-from tests.reference_impls.states import contents
+from tests.reference_impls.ranks import Ranks, told
 
 STEPS, WIDTH, LR = 5, 8, 0.05
 BUCKET = {"bucket_bytes": 4 * 2 * WIDTH * WIDTH, "seed": 3}
@@ -154,14 +150,6 @@ def _trained(
             return _outcome(model, attached)
 
 
-def _message(action: Callable[[], Any]) -> str:
-    try:
-        action()
-    except Exception as error:  # noqa: BLE001 - the test asserts on it
-        return " ".join([type(error).__name__, str(error), *getattr(error, "__notes__", ())])
-    return "no error"
-
-
 @pytest.fixture
 def two(ranks: Callable[[int], Ranks]) -> Callable[..., list[Any]]:
     """Two processes; they may be long in starting."""
@@ -179,54 +167,6 @@ def _every_method(rank: int, size: int) -> dict[str, bool]:
 def test_training_is_the_drivers_to_the_bit_with_the_same_bytes(two: Callable[..., list[Any]]) -> None:
     for found in two(_every_method):
         assert found == dict.fromkeys(METHODS, True)
-
-
-def _resumed(rank: int, size: int) -> dict[str, bool]:
-    found = {}
-    for method in ("qsgd", "streaming-diloco"):
-        options = METHODS[method][1]
-
-        def steps(model: nn.Module, driver: Any, numbers: range) -> None:
-            optimizer = getattr(driver, "_yours", driver)
-            for step in numbers:
-                _loss(model, rank, step).backward()
-                optimizer.step()
-                optimizer.zero_grad()
-
-        through, first, second, third = Net(), Net(), Net(), Net()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with _attached(through, method, options) as attached:
-                steps(through, attached, range(STEPS))
-                whole = contents(attached.state_dict())
-            with _attached(first, method, options) as attached:
-                steps(first, attached, range(4))  # a fragment is under way
-                saved = copy.deepcopy(attached.state_dict())
-                buffers = {k: v.clone() for k, v in first.named_buffers()}
-            for model in (second, third):
-                for name, buffer in model.named_buffers():
-                    buffer.copy_(buffers[name])
-            with _attached(second, method, options) as attached:
-                attached.load_state_dict(copy.deepcopy(saved))
-                steps(second, attached, range(4, STEPS))
-                again = contents(attached.state_dict())
-        own = _driver(third, method, options)
-        own.load_state_dict(saved)
-        steps(third, own, range(4, STEPS))
-        others = contents(own.state_dict())
-        own.release()
-        for name, state in {"attached": again, "driver": others}.items():
-            same = all(torch.equal(v, state["parameters"][k]) for k, v in whole["parameters"].items())
-            moments = [torch.equal(v, state["optimizer"]["state"][i][k])
-                       for i, kept in whole["optimizer"]["state"].items() for k, v in kept.items()]  # fmt: skip
-            found[f"{method} by {name}"] = same and bool(moments) and all(moments)
-    return found
-
-
-@pytest.mark.gloo
-def test_state_goes_on_attached_and_by_the_driver_to_the_bit(two: Callable[..., list[Any]]) -> None:
-    for found in two(_resumed):
-        assert [name for name, same in found.items() if not same] == []
 
 
 # ---- what of a loop works ------------------------------------------------------------------------------------------------
@@ -457,59 +397,8 @@ def test_what_a_loop_does_besides_works(two: Callable[..., list[Any]]) -> None:
 # ---- on one rank: torch.compile, schedulers, giving back; and refusals that no rank waits for ------------------------------
 
 
-@pytest.fixture
-def alone(tmp_path: Any) -> Iterator[None]:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/r", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-def _on_parts(enter: Callable[[nn.Module, Any], Any]) -> Any:
-    mesh = init_device_mesh("cpu", (1, 1), mesh_dim_names=("replicate", "shard"))
-    return enter(fully_shard(nn.Linear(WIDTH, WIDTH), mesh=mesh["shard"]), mesh["replicate"].get_group())
-
-
-ENTRANCES: dict[str, Callable[[Any], Any]] = {
-    "DataParallelOptimizer": lambda size: DataParallelOptimizer(Net(), "qsgd", bucket_bytes=size),
-    "ddp_hook": lambda size: ddp_hook("qsgd", Net(), bucket_bytes=size),
-    "attach": lambda size: attach(_adam(model := Net()), model, "qsgd", bucket_bytes=size),
-    "attach, FSDP": lambda size: _on_parts(
-        lambda model, group: attach(_adam(model), model, "qsgd", group=group, bucket_bytes=size)
-    ),
-    "fsdp_optimizer": lambda size: _on_parts(
-        lambda model, group: fsdp_optimizer(model, "qsgd", group=group, bucket_bytes=size)
-    ),
-    "SimulatedCluster": lambda size: SimulatedCluster("qsgd", list(Net().parameters()), bucket_bytes=size),
-}
-
-
-def _adam(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.Adam(model.parameters())
-
-
 @pytest.mark.gloo
-@pytest.mark.parametrize("entrance", ENTRANCES)
-def test_a_bucket_of_no_size_is_refused_by_every_entrance(alone: None, entrance: str) -> None:
-    for size in (0, -1, 4096.0, "4 MB", None):
-        with pytest.raises(UnsupportedError, match="bucket_bytes must be an integer of at least 1; got"):
-            ENTRANCES[entrance](size)
-    ENTRANCES[entrance](1)
-
-
-@pytest.mark.gloo
-def test_a_compiled_model_has_the_names_and_the_training_of_the_bare_one(alone: None) -> None:
-    ends = []
-    for compiled in (False, True):
-        model: Any = torch.compile(Net(), backend="eager") if compiled else Net()
-        with _attached(model, "qsgd", {"bits": 4}) as attached:
-            _plain_loop(model, attached._yours, attached, 0)
-            ends.append(_outcome(model, attached))
-            assert "first.weight" in contents(attached.state_dict())["parameters"]
-    assert _same(*ends)
-
-
-@pytest.mark.gloo
-def test_the_optimizer_is_given_back_with_its_schedulers(alone: None) -> None:
+def test_the_optimizer_is_given_back_with_its_schedulers(one_rank: None) -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     before = LambdaLR(optimizer, lambda step: 0.5**step)
@@ -553,7 +442,7 @@ def test_every_method_is_taken_or_refused_by_name() -> None:
         "root-sgd",
     } <= refused
     for name in refused:
-        message = _message(lambda name=name: attach(optimizer, model, name))  # type: ignore[misc]
+        message = told(lambda name=name: attach(optimizer, model, name))  # type: ignore[misc]
         assert message.startswith("UnsupportedError")
         assert f"DataParallelOptimizer(model, {name!r}" in message
 
@@ -608,7 +497,7 @@ def test_optimizers_and_models_that_cannot_be_attached() -> None:
 
 def _refused(rank: int, size: int) -> dict[str, str]:
     def broken(loop: Callable[..., Any], method: str = "qsgd", **settings: Any) -> str:
-        return _message(lambda: _trained(rank, "attach", method, loop, **settings))
+        return told(lambda: _trained(rank, "attach", method, loop, **settings))
 
     def edited(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
         _loss(model, rank, 0).backward()
@@ -665,7 +554,7 @@ def _refused(rank: int, size: int) -> dict[str, str]:
         "failing": broken(failing),
         "unlike": broken(unlike, check="each"),
         "by_hand": broken(by_hand, scaler=torch.amp.GradScaler("cpu")),
-        "reentrant": _message(pieces),
+        "reentrant": told(pieces),
     }
 
 

@@ -115,26 +115,6 @@ def test_strides_of_gradients_change_nothing(row: Row) -> None:
 
 
 @some_methods
-def test_parameters_with_channels_last_are_trained_and_stay_so(row: Row) -> None:
-    weight = torch.linspace(-1, 1, 3 * 4 * 2 * 2).view(3, 4, 2, 2).to(memory_format=torch.channels_last)
-    found = []
-    for layout in (torch.contiguous_format, torch.channels_last):
-        cluster = build(row, [weight, torch.ones(3)], 3)
-        train(
-            row,
-            cluster,
-            lambda params, rank, number, layout=layout: [
-                g.contiguous(memory_format=layout) if g.dim() == 4 else g
-                for g in _values(params, rank, number)
-            ],
-            8,
-        )
-        found.append([p.clone() for p in cluster.parameters(1)])
-        assert cluster.parameters(1)[0].is_contiguous(memory_format=torch.channels_last)
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-
-
-@some_methods
 def test_no_gradient_is_a_gradient_of_zeros(row: Row) -> None:
     def without(params: list[Tensor], rank: int, number: int) -> list[Tensor | None]:
         return [None if i == 1 + rank % 2 else g for i, g in enumerate(usual(params, rank, number))]

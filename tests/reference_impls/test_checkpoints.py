@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
 from reference_impls.attached import attach
-from reference_impls.errors import LayoutError, UnsupportedError, UsageError
+from reference_impls.errors import UsageError
 from reference_impls.sharded import fsdp_optimizer
-from tests.reference_impls.ranks import Ranks
+from tests.reference_impls.ranks import Ranks, told
 from tests.reference_impls.states import contents
 
 pytestmark = [pytest.mark.gloo, pytest.mark.filterwarnings("ignore:model.state_dict")]
@@ -153,31 +153,6 @@ def test_a_training_goes_on_to_the_bit_from_every_way_of_saving(
         assert [way for way, same in found.items() if not same] == []
 
 
-def test_what_is_saved_is_what_the_method_has(ranks: Callable[[int], Ranks]) -> None:
-    """The rows of `METHODS` would prove little if there were nothing to lose at the cut."""
-    held = {method: ranks(2).run(_held, method) for method in METHODS if method != "nothing"}
-    for method, (first, second) in held.items():
-        assert first != second, method
-    assert all(own["pending"] for own in held["an exchange under way"])
-
-
-def _held(rank: int, size: int, method: str) -> dict[str, Any]:
-    model = _net()
-    name, options = METHODS[method]
-    optimizer = DataParallelOptimizer(model, name, lr=LR, **SETTINGS, **options)
-    for step in range(CUT):
-        _step(model, optimizer, rank, step)
-    state = optimizer.state_dict()
-    optimizer.release()
-    assert set(state["param_groups"][0]) == {"params", "shared", f"rank_{rank}"}
-    own = state["param_groups"][0][f"rank_{rank}"][0]
-    return {
-        "pending": sorted(own["pending"]),
-        "slots": repr(own["slots"]),
-        "own": repr(own.get("parameters")),
-    }
-
-
 # ---- what else holds a method's state ------------------------------------------------------------------------------------
 
 
@@ -264,29 +239,21 @@ def test_hooks_attached_and_sharded_ones_too(
 # ---- what would be lost is refused ---------------------------------------------------------------------------------------
 
 
-def _message(action: Callable[[], Any]) -> str:
-    try:
-        action()
-    except (LayoutError, UnsupportedError, UsageError) as error:
-        return f"{type(error).__name__}: {error}"
-    return "no error"
-
-
 def _lost(rank: int, size: int, folder: str) -> dict[str, str]:
     model = _net()
     optimizer = DataParallelOptimizer(model, "qsgd", lr=LR, error_feedback=True, **SETTINGS)
     _step(model, optimizer, rank, 0)
     other = torch.optim.SGD(_net().parameters())
     found = {
-        "flat": _message(
+        "flat": told(
             lambda: get_state_dict(
                 model, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=True)
             )
         ),
-        "full": _message(
+        "full": told(
             lambda: get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
         ),
-        "two": _message(lambda: get_state_dict(model, [optimizer, other])),
+        "two": told(lambda: get_state_dict(model, [optimizer, other])),
     }
     states: list[Any] = [optimizer.state_dict()]
     dist.broadcast_object_list(states, src=0)  # the main process alone has written
@@ -295,10 +262,10 @@ def _lost(rank: int, size: int, folder: str) -> dict[str, str]:
     optimizer = DataParallelOptimizer(model, "qsgd", lr=LR, error_feedback=True, **SETTINGS)
     fresh = optimizer.state_dict()["param_groups"][0]
     mixed = {**fresh, "shared": states[0]["param_groups"][0]["shared"]}
-    found["mixed"] = _message(lambda: optimizer.load_state_dict({"state": {}, "param_groups": [mixed]}))
+    found["mixed"] = told(lambda: optimizer.load_state_dict({"state": {}, "param_groups": [mixed]}))
     old = contents(states[0])
-    found["old"] = _message(lambda: optimizer.load_state_dict({**old, "version": 1}))
-    found["lone"] = _message(lambda: optimizer.load_state_dict(states[0]))
+    found["old"] = told(lambda: optimizer.load_state_dict({**old, "version": 1}))
+    found["lone"] = told(lambda: optimizer.load_state_dict(states[0]))
     optimizer.release()
     return found
 
@@ -334,7 +301,7 @@ def _full(rank: int, size: int) -> tuple[str, list[bool]]:
     optimizer = DataParallelOptimizer(model, "allreduce-adamw", lr=LR, **SETTINGS)
     given = {"model_state_dict": parts[0][0], "optim_state_dict": parts[0][1]}
     filled = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    word = _message(lambda: set_state_dict(model, optimizer, **given, options=filled))
+    word = told(lambda: set_state_dict(model, optimizer, **given, options=filled))
     set_state_dict(model, optimizer, **given)
     same = list(map(torch.equal, _go_on(model, optimizer, rank), whole))
     optimizer.release()
@@ -356,7 +323,7 @@ def _model_last(rank: int, size: int) -> str:
     dist.broadcast_object_list(states, src=0)
     optimizer.load_state_dict(saved)
     model.load_state_dict(states[0])
-    word = _message(lambda: _step(model, optimizer, rank, 1)) if rank else "no error"
+    word = told(lambda: _step(model, optimizer, rank, 1)) if rank else "no error"
     optimizer.release()
     return word
 
@@ -367,7 +334,7 @@ def test_a_rank_s_own_parameters_are_not_lost_to_a_model_that_is_loaded_later(
     assert "load the optimizer's state last" in ranks(2).run(_model_last)[1]
 
 
-def test_torch_s_step_on_zeros_with_an_attached_optimizer_is_refused_with_the_remedy(alone: None) -> None:
+def test_torch_s_step_on_zeros_with_an_attached_optimizer_is_refused_with_the_remedy(one_rank: None) -> None:
     model = _net()
     own = torch.optim.AdamW(model.parameters(), lr=LR)
     before = _values(model)
@@ -381,15 +348,8 @@ def test_torch_s_step_on_zeros_with_an_attached_optimizer_is_refused_with_the_re
 # ---- frozen parameters ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def alone(tmp_path: Path) -> Iterator[None]:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/r", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 @pytest.mark.parametrize("entrance", ["optimizer", "attach", "fsdp_optimizer"])
-def test_other_frozen_values_do_not_go_unnoticed(entrance: str, alone: None) -> None:
+def test_other_frozen_values_do_not_go_unnoticed(entrance: str, one_rank: None) -> None:
     def made(seed: int) -> Made:
         model = _net(seed)
         model[0].requires_grad_(False)
@@ -422,7 +382,7 @@ def test_other_frozen_values_do_not_go_unnoticed(entrance: str, alone: None) -> 
     optimizer.release()
 
 
-def test_a_state_of_before_the_first_step_says_nothing_about_what_is_frozen(alone: None) -> None:
+def test_a_state_of_before_the_first_step_says_nothing_about_what_is_frozen(one_rank: None) -> None:
     """Accelerate's ``prepare()`` loads what it has just saved; the model may be loaded after that."""
     model = _net(1)
     model[0].requires_grad_(False)

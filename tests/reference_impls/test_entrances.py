@@ -30,7 +30,7 @@ from reference_impls.drivers.engine import ProcessGroup
 from reference_impls.errors import ExchangeError, UnknownOptionError, UnsupportedError
 from reference_impls.sharded import fsdp_optimizer
 from tests.reference_impls.gloo import run_ranks
-from tests.reference_impls.ranks import Ranks
+from tests.reference_impls.ranks import Ranks, outcome
 
 pytestmark = pytest.mark.gloo
 
@@ -45,14 +45,6 @@ def _step(model: nn.Module, optimizer: Any, rank: int, step: int) -> None:
     model(x).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-
-
-def _outcome(action: Callable[[], Any]) -> tuple[str, str]:
-    try:
-        action()
-    except Exception as error:  # noqa: BLE001 - the test asserts on it
-        return type(error).__name__, str(error)
-    return "no error", ""
 
 
 # ---- calls that communicate, on one rank alone ---------------------------------------------------------------------------
@@ -155,7 +147,7 @@ def _by_object(rank: int, size: int) -> Any:
     for entrance, make in OBJECTS.items():
         named, given = make("qsgd"), make(QSGD())
         equal = described(getattr(named, "method", named)) == described(getattr(given, "method", given))
-        found[entrance] = equal, [_outcome(partial(make, wrong)) for wrong in (QSGD, 3)]
+        found[entrance] = equal, [outcome(partial(make, wrong)) for wrong in (QSGD, 3)]
     return found
 
 
@@ -195,7 +187,7 @@ ENTRANCES: dict[str, Callable[..., Any]] = {
 
 def _built_differently(rank: int, size: int, entrance: str) -> Any:
     return {
-        what: _outcome(partial(ENTRANCES[entrance], _net(), timeout_s=20.0, **options(rank)))
+        what: outcome(partial(ENTRANCES[entrance], _net(), timeout_s=20.0, **options(rank)))
         for what, (_, options) in DIFFERING.items()
     }
 
@@ -280,11 +272,11 @@ def _refused(rank: int, size: int) -> Any:
     for name, buffer in odd.items():
         model = _WithBuffers({name: buffer})
         found[name] = [
-            _outcome(partial(DataParallelOptimizer, model, "allreduce-sgd", broadcast_buffers=sync))
+            outcome(partial(DataParallelOptimizer, model, "allreduce-sgd", broadcast_buffers=sync))
             for sync in (True, False)
         ]
         found[name].append(
-            _outcome(
+            outcome(
                 partial(
                     DataParallelOptimizer, model, "allreduce-sgd", broadcast=False, broadcast_buffers=False
                 )
@@ -307,7 +299,7 @@ def _local_error(rank: int, size: int) -> Any:
     optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1)
     transport: ProcessGroup = optimizer._transport
     work = dist.all_reduce(torch.zeros(3, dtype=torch.int16), async_op=True)
-    return _outcome(partial(transport.await_work, work, ("all-reduce",)))
+    return outcome(partial(transport.await_work, work, ("all-reduce",)))
 
 
 def test_an_error_of_torchs_own_is_no_lost_peer(ranks: Callable[[int], Ranks]) -> None:

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from reference_impls import fsdp_hook
 from reference_impls.errors import UnsupportedError
-from tests.reference_impls.ranks import Ranks
+from tests.reference_impls.ranks import Ranks, outcome
 from tests.reference_impls.states import contents
 
 WIDTH, STEPS, PATIENCE_S = 6, 3, 200.0
@@ -63,14 +63,6 @@ def _train(model: Any, rank: int, first: int, last: int, gate: str = "") -> list
 
 def _parts(model: nn.Module) -> list[Tensor]:
     return [p.to_local().detach().clone() for p in model.parameters()]
-
-
-def _message(action: Callable[[], Any]) -> tuple[str, str]:
-    try:
-        action()
-    except Exception as error:  # noqa: BLE001 - the test asserts on it
-        return type(error).__name__, str(error)
-    return "no error", ""
 
 
 # ---- the uncompressed reduction is native HSDP ---------------------------------------------------------------------------
@@ -186,18 +178,18 @@ def _refused(rank: int, size: int) -> Any:
     twice = _sharded(_net(), shard)
     fsdp_hook(twice, "qsgd", group=group)
     return {
-        "2-D mesh": _message(lambda: fsdp_hook(_sharded(_net(), mesh), "qsgd", group=group)),
-        "not sharded": _message(lambda: fsdp_hook(_net(), "qsgd", group=group)),
-        "twice": _message(lambda: fsdp_hook(twice, "qsgd", group=group)),
-        "unequal": _message(
+        "2-D mesh": outcome(lambda: fsdp_hook(_sharded(_net(), mesh), "qsgd", group=group)),
+        "not sharded": outcome(lambda: fsdp_hook(_net(), "qsgd", group=group)),
+        "twice": outcome(lambda: fsdp_hook(twice, "qsgd", group=group)),
+        "unequal": outcome(
             lambda: fsdp_hook(_sharded(_net(seed=rank // 2), shard), "qsgd", group=group, timeout_s=60)
         ),
-        "without gradient": _message(lambda: _half(mesh, zeros=False)),
+        "without gradient": outcome(lambda: _half(mesh, zeros=False)),
     }
 
 
 def _as_zeros(rank: int, size: int) -> Any:
-    return _message(lambda: _half(_mesh(), zeros=True))
+    return outcome(lambda: _half(_mesh(), zeros=True))
 
 
 class _Half(nn.Module):

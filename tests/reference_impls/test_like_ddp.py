@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import DataParallelOptimizer
 from reference_impls.errors import UsageError
-from tests.reference_impls.ranks import Ranks
+from tests.reference_impls.ranks import Ranks, outcome
 from tests.reference_impls.states import contents
 
 pytestmark = pytest.mark.gloo
@@ -61,14 +61,6 @@ def _close(results: list[Any], exact: bool = False) -> None:
         for name, value in ours.items():
             torch.testing.assert_close(value, theirs[name], rtol=0, atol=0 if exact else 2e-6)
             assert torch.equal(value, results[0][0][name])
-
-
-def _message(action: Callable[[], Any]) -> tuple[str, str]:
-    try:
-        action()
-    except Exception as error:  # noqa: BLE001 - the test asserts on it
-        return type(error).__name__, str(error)
-    return "no error", ""
 
 
 # ---- GradScaler --------------------------------------------------------------------------------------------------------
@@ -165,30 +157,6 @@ def test_a_step_that_a_scaler_skips_makes_no_parameter_a_used_one(ranks: Callabl
     assert ranks(SIZE).run(_used_in_a_skipped_step) == [([], 0)] * SIZE
 
 
-def _under_float64(rank: int, size: int) -> Any:
-    """A training in float32 with a scaler, while torch makes float64 of what says nothing; and as ever."""
-    trained = []
-    for dtype in (torch.float64, torch.float32):
-        model, scaler = _net(), _scaler()
-        torch.set_default_dtype(dtype)
-        try:
-            optimizer = DataParallelOptimizer(model, "lion-cub-1bit", lr=0.01, scaler=scaler, **BUCKETS)
-            for step in range(STEPS):
-                x = torch.full((4, WIDTH), 0.1 * (rank + step), dtype=torch.float32)
-                scaler.scale(model(x).square().mean()).backward()
-                scaler.step(optimizer)
-                scaler.update()
-                optimizer.zero_grad()
-        finally:
-            torch.set_default_dtype(torch.float32)
-        trained.append(_values(model))
-    return trained
-
-
-def test_a_scaler_under_another_default_dtype(ranks: Callable[[int], Ranks]) -> None:
-    _close(ranks(SIZE).run(_under_float64), exact=True)
-
-
 def _misused_scaler(rank: int, size: int) -> dict[str, Any]:
     """Ways to apply gradients that are scaled, or edited after they were unscaled."""
     found = {}
@@ -211,7 +179,7 @@ def _misused_scaler(rank: int, size: int) -> dict[str, Any]:
         if how == "clipped":
             nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
         step = optimizer.step if how == "step without scaler" else partial(scaler.step, optimizer)
-        error = _message(step)
+        error = outcome(step)
         found[how] = (error, all(torch.equal(v, before[k]) for k, v in _values(model).items()))
     return found
 
@@ -263,7 +231,7 @@ def _edited(rank: int, size: int, set_to_none: bool) -> dict[str, Any]:
                         optimizer._gradients._homes.clear()
                     before = _values(model)
                     edit(model)
-                error = _message(optimizer.step)
+                error = outcome(optimizer.step)
                 optimizer.zero_grad(set_to_none=set_to_none)
             after = _values(model)
             found[f"{how}, {unused}"] = (error, all(torch.equal(before[k], v) for k, v in after.items()))
@@ -311,26 +279,6 @@ def test_a_norm_may_be_logged_by_a_clip_to_infinity(
     _close(ranks(SIZE).run(_logged, scaled, method), exact=True)
 
 
-def _clipped(rank: int, size: int, name: str) -> Any:
-    ours, theirs = _net(), _net()
-    optimizer = DataParallelOptimizer(ours, OURS[name], lr=0.05, clip_norm=0.05, **BUCKETS, **_options(name))
-    wrapped, plain = DistributedDataParallel(theirs), _theirs(name, theirs.parameters(), 0.05)
-    for step in range(STEPS):
-        _loss(ours, rank, step).backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=False)
-        _loss(wrapped, rank, step).backward()
-        assert nn.utils.clip_grad_norm_(theirs.parameters(), 0.05) > 0.05
-        plain.step()
-        plain.zero_grad(set_to_none=False)
-    return _values(ours), _values(theirs)
-
-
-@pytest.mark.parametrize("name", OURS)
-def test_clipping_as_with_ddp(name: str, ranks: Callable[[int], Ranks]) -> None:
-    _close(ranks(SIZE).run(_clipped, name))
-
-
 def _norms(rank: int, size: int, clip: float) -> Any:
     """What ours says of the norm of the mean gradient, and what DDP's clipping answers; and the parameters."""
     ours, theirs = _net(), _net()
@@ -363,58 +311,7 @@ def test_the_norm_of_the_last_step_is_that_of_the_mean_before_clipping(
     _close([result[2:] for result in results])
 
 
-def _accumulated_then_edited(rank: int, size: int) -> Any:
-    """Edits of what is accumulated before the last backward act, as under DDP's no_sync."""
-    ours, theirs = _net(), _net()
-    optimizer = DataParallelOptimizer(ours, "allreduce-sgd", lr=0.05, **BUCKETS)
-    wrapped, plain = DistributedDataParallel(theirs), torch.optim.SGD(theirs.parameters(), lr=0.05)
-    for step in range(3):
-        for model, opt, context in (
-            (ours, optimizer, optimizer.no_sync()),
-            (wrapped, plain, wrapped.no_sync()),
-        ):
-            with context:
-                _loss(model, rank, step).backward()
-            for p in model.parameters():
-                p.grad.data.mul_(0.5)
-            _loss(model, rank, step + 50).backward()
-            opt.step()
-            opt.zero_grad(set_to_none=False)
-    return _values(ours), _values(theirs)
-
-
-def test_edits_before_the_last_backward_act_as_with_ddp(ranks: Callable[[int], Ranks]) -> None:
-    _close(ranks(SIZE).run(_accumulated_then_edited))
-
-
 # ---- frozen parameters and buffers ---------------------------------------------------------------------------------------
-
-
-def _frozen(rank: int, size: int, whole: bool) -> Any:
-    """Ranks start from different values; the first layer is frozen."""
-    trained = []
-    for ours in (True, False):
-        model = _net(seed=rank)
-        model[0].requires_grad_(False)
-        wrapped: nn.Module = model
-        optimizer: torch.optim.Optimizer
-        if ours:
-            params = model if whole else model.named_parameters()
-            optimizer = DataParallelOptimizer(params, "allreduce-sgd", lr=0.05, momentum=0.9, **BUCKETS)
-        else:
-            wrapped = DistributedDataParallel(model)
-            optimizer = _theirs("sgd", [p for p in model.parameters() if p.requires_grad], 0.05)
-        for step in range(STEPS):
-            _loss(wrapped, rank, step).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        trained.append(_values(model))
-    return trained
-
-
-@pytest.mark.parametrize("whole", [True, False])
-def test_frozen_layers_start_from_rank_zero_as_with_ddp(whole: bool, ranks: Callable[[int], Ranks]) -> None:
-    _close(ranks(SIZE).run(_frozen, whole))
 
 
 def _batch_norm(rank: int, size: int, sync: bool, parts: int) -> Any:
@@ -458,16 +355,6 @@ def test_batch_norms_buffers_are_those_of_rank_zero_as_with_ddp(
     _close([first])
     for ours, _ in others:
         assert all(torch.equal(value, first[0][name]) for name, value in ours.items())
-
-
-def test_without_broadcast_buffers_every_rank_keeps_its_own_as_with_ddp(
-    ranks: Callable[[int], Ranks],
-) -> None:
-    first, *others = ranks(SIZE).run(_batch_norm, False, 1)
-    for ours, theirs in (first, *others):
-        for name, value in ours.items():
-            torch.testing.assert_close(value, theirs[name], rtol=0, atol=2e-6)
-    assert not torch.equal(first[0]["4.running_mean"], others[0][0]["4.running_mean"])
 
 
 # ---- uneven inputs -------------------------------------------------------------------------------------------------------
@@ -547,7 +434,7 @@ def test_a_model_wrapped_in_ddp_is_refused_by_that_name(ranks: Callable[[int], R
 
 def _wrapped(rank: int, size: int) -> dict[str, Any]:
     given = partial(DataParallelOptimizer, DistributedDataParallel(_net()), "allreduce-sgd")
-    found = {"given": _message(given)}
+    found = {"given": outcome(given)}
     for view in (False, True):
         bare = _net()
         model = DistributedDataParallel(bare, gradient_as_bucket_view=view)
@@ -559,5 +446,5 @@ def _wrapped(rank: int, size: int) -> dict[str, Any]:
                 optimizer.step()
                 optimizer.zero_grad()
 
-        found[f"wrapped, {view}"] = _message(train)
+        found[f"wrapped, {view}"] = outcome(train)
     return found

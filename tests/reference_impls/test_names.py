@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 from bandwise import simulate
 from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
 from reference_impls.attached import attach
-from reference_impls.errors import UsageError
 from reference_impls.sharded import fsdp_optimizer
 from tests.reference_impls.ranks import Ranks
 
@@ -161,25 +160,6 @@ def test_a_wrapped_model_has_the_bits_and_the_checkpoints_of_the_bare_one(
     wraps = ["compiled", "checkpointed", "compiled, checkpointed as a whole too"]
     for found in ranks(2).run(_crossed, entrance, wraps, timeout_s=180.0):
         assert found == [True] * (1 + 3 * len(wraps)), found
-
-
-@pytest.mark.gloo
-def test_ddp_is_refused_within_a_compiled_model_too(ranks: Callable[[int], Ranks]) -> None:
-    for found in ranks(2).run(_refused):
-        assert ["wrapped in DistributedDataParallel" in message for message in found] == [True, True]
-
-
-def _refused(rank: int, size: int) -> list[str]:
-    found = []
-    for make in (
-        lambda model: DataParallelOptimizer(model, "allreduce-sgd"),
-        lambda model: attach(torch.optim.SGD(model.parameters()), model, "allreduce-sgd"),
-    ):
-        try:
-            make(torch.compile(DistributedDataParallel(_net("bare")), backend="eager"))
-        except UsageError as error:
-            found.append(str(error))
-    return found
 
 
 def test_a_simulation_goes_by_the_same_names() -> None:

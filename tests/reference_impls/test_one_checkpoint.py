@@ -66,19 +66,6 @@ def test_one_checkpoint_resumes_all_ranks(
     assert ranks(2).run(_resumed, name, consolidated) == [True, True]
 
 
-@pytest.mark.gloo
-@pytest.mark.parametrize(
-    ("name", "what"), [("lion-cub-1bit", "slot 'momentum'"), ("local-sgd", "parameters")]
-)
-def test_rank_0_s_alone_is_refused_where_ranks_keep_their_own(
-    name: str, what: str, ranks: Callable[[int], Ranks]
-) -> None:
-    first, second = ranks(2).run(_resumed, name, False, False)
-    assert first is True
-    assert f"every rank has its own {what}" in second
-    assert "consolidate()" in second
-
-
 def _averaged(rank: int, size: int) -> list[Any]:
     model, optimizer = _made("local-sgd")
     before = _train(model, optimizer, rank, 0, 3)

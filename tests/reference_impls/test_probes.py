@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from reference_impls import DataParallelOptimizer, SimulatedCluster
@@ -37,13 +35,6 @@ class Extrapolated(Algorithm):
 
 
 METHOD = Method("extrapolated", Extrapolated(), {})
-
-
-@pytest.fixture
-def one_rank(tmp_path: object) -> Iterator[None]:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def optimizer_of(model: nn.Module) -> DataParallelOptimizer:
@@ -189,29 +180,3 @@ def test_a_closure_that_fails_leaves_the_parameters_where_they_were(at: str) -> 
     calls.clear()
     optimizer.step(lambda: closure(2, False))
     assert same(values(model), expected(3))
-
-
-@pytest.mark.usefixtures("one_rank")
-@pytest.mark.gloo
-def test_a_silent_block_leaves_no_trace() -> None:
-    model = Net()
-    optimizer = optimizer_of(model)
-
-    def step(number: int) -> None:
-        def closure() -> None:
-            optimizer.zero_grad()
-            x, y = batch(0, number)
-            (model(x) - y).square().mean().backward()
-
-        optimizer.step(closure)
-
-    for number in range(2):
-        step(number)
-    with optimizer.without_communication():
-        step(7)
-        step(8)
-    with optimizer.traced() as trace:
-        for number in range(2, 5):
-            step(number)
-    assert trace.steps == 3
-    assert same(values(model), expected(5))

@@ -65,28 +65,6 @@ def test_one_program_for_all_sizes_numbers_and_places():
     assert not compilation.failures().get(function.name)
 
 
-@pytest.mark.full
-def test_rows_of_a_matrix_far_apart_are_one_more():
-    function = of_package(shifted)
-    for rows, columns in ((4, 70_000), (3, 80_001)):
-        x = torch.randn(rows, columns)
-        for part in (x, x[:, 5:], x[:, :-9]):
-            out = torch.empty(part.shape)
-            function(part, True, out)
-            assert torch.equal(out, part + 1)
-    assert made(function) == 2  # rows that follow one another, and rows that do not
-
-
-@pytest.mark.full
-def test_flags_have_programs_of_their_own():
-    function = of_package(shifted)
-    x, out = torch.randn(100), torch.empty(100)
-    for up in (True, False, True):
-        function(x, up, out)
-        assert torch.equal(out, x + 1 if up else x - 1)
-    assert made(function) == 2
-
-
 def test_one_piece_of_memory_as_two_arguments():
     function = of_package(shifted)
     x = torch.arange(100.0)
@@ -208,21 +186,6 @@ def test_more_kinds_than_the_compiler_takes_run_eagerly():
         found = [float(function(torch.ones(8), factor)[7]) for factor in (1.5, 2.5, 3.5, 1.5)]
     assert found == [1.5, 2.5, 3.5, 1.5]
     assert record.paths() == {"test_programs.multiplied": {"compiled": 2, "eager": 2}}
-
-
-def test_what_torch_does_not_keep_is_told_once_by_name(monkeypatch, caplog):
-    def refuse(*args, **kwargs):
-        raise AttributeError("nothing is kept here")
-
-    programs._say_that_it_is_not_kept.cache_clear()
-    monkeypatch.setattr("torch._dynamo.aot_compile.aot_compile_fullgraph", refuse)
-    out = torch.empty(100)
-    for _ in range(2):
-        of_package(shifted)(torch.zeros(100), True, out)
-        assert torch.equal(out, torch.ones(100))
-    (told,) = [r.getMessage() for r in caplog.records if "compiled anew by each process" in r.message]
-    assert told.startswith("test.shifted is compiled anew by each process")
-    assert told.endswith("AttributeError('nothing is kept here')")
 
 
 def test_integers_that_a_function_holds_are_compiled_in():

@@ -7,7 +7,6 @@ import struct
 
 import pytest
 import torch
-from scipy import stats
 
 from reference_impls.randomness import Key, bits, uniform
 from tests.reference_impls.exchanges import shards
@@ -88,47 +87,6 @@ def test_the_global_generator_is_not_touched():
     before = torch.random.get_rng_state()
     Key.of(seed=1, step=2, stage="a").uniform(10)
     assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_fields_do_not_run_into_each_other():
-    """ "ab" + "c" is another stream than "a" + "bc"; shared is another than rank 0; no name is the empty name."""
-    draw = lambda **fields: Key.of(seed=0, step=0, **fields).words.tolist()  # noqa: E731
-    assert draw(stage="ab", name="c") != draw(stage="a", name="bc")
-    assert draw(stage="a", rank=0) != draw(stage="a")
-    assert draw(stage="a", name="") == draw(stage="a")
-
-
-BASE = {"seed": 7, "step": 100, "stage": "noise", "rank": 1, "name": "w"}
-NEIGHBOURS = [
-    {},
-    {"seed": 8},
-    {"step": 101},
-    {"stage": "noise2"},
-    {"rank": 2},
-    {"rank": None},
-    {"name": "v"},
-    {"seed": 8, "step": 99},
-]
-
-
-def test_neighbouring_streams_are_independent():
-    """Largest correlation over all pairs and a few lags stays where independent streams put it."""
-    n = 1 << 15
-    streams = torch.stack([Key.of(**{**BASE, **change}).uniform(n) for change in NEIGHBOURS]).double() - 0.5
-    pairs = 0
-    worst = 0.0
-    for lag in (0, 1, 2, 1024):
-        product = (
-            streams @ streams.roll(lag, dims=1).T * (12 / n**0.5)
-        )  # standard normal for independent streams
-        keep = (
-            ~torch.eye(len(NEIGHBOURS), dtype=torch.bool)
-            if lag == 0
-            else torch.ones_like(product, dtype=torch.bool)
-        )
-        pairs += int(keep.sum())
-        worst = max(worst, float(product[keep].abs().max()))
-    assert worst < stats.norm.isf(1e-4 / (2 * pairs))
 
 
 def test_a_shard_draws_by_step_rank_and_place_in_the_model() -> None:

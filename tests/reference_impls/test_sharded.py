@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
 from reference_impls.attached import attach
 from reference_impls.sharded import fsdp_optimizer
-from tests.reference_impls.ranks import Ranks
+from tests.reference_impls.ranks import Ranks, told
 
 WIDTH, STEPS, LR, PATIENCE_S = 6, 6, 0.05, 200.0
 pytestmark = pytest.mark.gloo
@@ -212,14 +212,6 @@ def test_a_checkpoint_goes_on_to_the_bit_and_the_mean_is_over_nodes(ranks: Calla
 # ---- what is refused -----------------------------------------------------------------------------------------------------
 
 
-def _message(action: Callable[[], Any]) -> str:
-    try:
-        action()
-    except Exception as error:  # noqa: BLE001 - the test asserts on it
-        return f"{type(error).__name__}: {error}"
-    return "no error"
-
-
 class _Own(torch.optim.SGD):
     """Nobody knows what it looks at."""
 
@@ -233,16 +225,16 @@ def _refused(rank: int, size: int) -> Any:
     fully_shard(half[0], mesh=shard)
     adamw = torch.optim.AdamW(model.parameters())
     found = {
-        name: _message(lambda name=name: fsdp_optimizer(model, name, group=group))
+        name: told(lambda name=name: fsdp_optimizer(model, name, group=group))
         for name in ("powersgd", "one-bit-lamb", "lag", "root-sgd", "dgc")
     }
-    found["attach powersgd"] = _message(lambda: attach(adamw, model, "powersgd", group=group))
-    found["clip"] = _message(lambda: attach(adamw, model, "qsgd", group=group, clip_norm=1.0))
-    found["own"] = _message(lambda: attach(_Own(model.parameters(), lr=0.1), model, "qsgd", group=group))
-    found["no group"] = _message(lambda: attach(adamw, model, "qsgd"))
-    found["2-D"] = _message(lambda: fsdp_optimizer(hybrid, "signum", group=group))
-    found["half"] = _message(lambda: fsdp_optimizer(half, "signum", group=group))
-    found["not sharded"] = _message(lambda: fsdp_optimizer(_net(), "signum", group=group))
+    found["attach powersgd"] = told(lambda: attach(adamw, model, "powersgd", group=group))
+    found["clip"] = told(lambda: attach(adamw, model, "qsgd", group=group, clip_norm=1.0))
+    found["own"] = told(lambda: attach(_Own(model.parameters(), lr=0.1), model, "qsgd", group=group))
+    found["no group"] = told(lambda: attach(adamw, model, "qsgd"))
+    found["2-D"] = told(lambda: fsdp_optimizer(hybrid, "signum", group=group))
+    found["half"] = told(lambda: fsdp_optimizer(half, "signum", group=group))
+    found["not sharded"] = told(lambda: fsdp_optimizer(_net(), "signum", group=group))
     assert all(
         hasattr(p, "to_local") for p in adamw.param_groups[0]["params"]
     )  # refused before anything changed
@@ -311,15 +303,13 @@ def _misused(rank: int, size: int) -> dict[str, str]:
         entrances = _entrances(sharded, mesh)
         for name in names:
             for what, group in groups.items():
-                found[f"{what}, {sharded}, {name}"] = _message(partial(entrances[name], group))
+                found[f"{what}, {sharded}, {name}"] = told(partial(entrances[name], group))
     for name in PARTS:
         own = mesh["shard"].get_group()
-        found[f"shard, True, {name}"] = _message(partial(entrances[name], own))
+        found[f"shard, True, {name}"] = told(partial(entrances[name], own))
     for name in WHOLE:
         if name != "attach":
-            found[f"DTensor, True, {name}"] = _message(
-                partial(entrances[name], mesh["replicate"].get_group())
-            )
+            found[f"DTensor, True, {name}"] = told(partial(entrances[name], mesh["replicate"].get_group()))
     return found
 
 

@@ -14,7 +14,7 @@ from torch.distributed.algorithms.join import Join
 from bandwise import attach
 from reference_impls import DataParallelOptimizer
 from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
-from tests.reference_impls.ranks import Ranks
+from tests.reference_impls.ranks import Ranks, outcome
 from tests.reference_impls.table import SOME, Row, tiered
 
 pytestmark = pytest.mark.gloo
@@ -138,14 +138,6 @@ def test_with_a_scaler_around_an_own_optimizer_and_with_uneven_batches(ranks: Ca
         assert _equal(answer["buffers, True"], answers[0]["buffers, True"])
 
 
-def _message(action: Callable[[], Any]) -> tuple[str, str]:
-    try:
-        action()
-    except Exception as error:  # noqa: BLE001 - the test asserts on it
-        return type(error).__name__, str(error)
-    return "no error", ""
-
-
 def _alone(rank: int, size: int) -> Any:
     """In the fourth step, whose collectives are no longer compared, one rank skips."""
     model = Net()
@@ -157,7 +149,7 @@ def _alone(rank: int, size: int) -> Any:
             optimizer.step()
             optimizer.zero_grad()
     held = [p.detach().clone() for p in model.parameters()]
-    error = _message(optimizer.skip_step if rank == 1 else optimizer.step)
+    error = outcome(optimizer.skip_step if rank == 1 else optimizer.step)
     return error, all(map(torch.equal, model.parameters(), held))
 
 
@@ -172,9 +164,9 @@ def test_a_rank_that_skips_alone_is_named_and_no_rank_has_stepped(ranks: Callabl
 
 def _unannounced(rank: int, size: int) -> Any:
     model = Net()
-    built = _message(lambda: DataParallelOptimizer(model, "allreduce-sgd", skippable=rank == 0, timeout_s=20))
+    built = outcome(lambda: DataParallelOptimizer(model, "allreduce-sgd", skippable=rank == 0, timeout_s=20))
     optimizer = DataParallelOptimizer(Net(), "allreduce-sgd")
-    return built, _message(optimizer.skip_step)
+    return built, outcome(optimizer.skip_step)
 
 
 def test_a_skip_that_was_not_announced_is_refused_with_the_option(ranks: Callable[[int], Ranks]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 
 from reference_impls import DataParallelOptimizer, create
-from reference_impls.drivers.engine import PHASES, Untraced
 from reference_impls.errors import UsageError
 from reference_impls.registry import Method
 from tests.reference_impls.gloo import run_ranks
@@ -181,30 +180,7 @@ def test_bytes_are_counted_in_traced_steps_and_not_in_silent_ones(name: str) -> 
         assert plain.equals(other)
 
 
-@every_method
-def test_phases_fit_into_the_time_that_passed(name: str) -> None:
-    for found in ranks(name):
-        seconds, steps, wall = found["trace"]
-        assert steps == 5
-        assert set(seconds) == set(PHASES)
-        assert all(value >= 0 for value in seconds.values())
-        assert 0 < sum(seconds.values()) < wall  # the rest is forward and backward
-        assert seconds["plan"] > 0
-        assert seconds["encode"] > 0
-        assert seconds["update"] > 0
-        sends = any(kind != "local" for kind in found["kinds"][0][6:11])
-        assert (seconds["communication"] > 0) == sends
-        assert found["untouched"]  # steps after the block are not measured
-
-
 # ---- one rank: what happens around the blocks --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def one_rank(tmp_path: object) -> Iterator[None]:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def _started(row: Row) -> tuple[Net, DataParallelOptimizer]:
@@ -264,33 +240,3 @@ def test_learning_rates_and_what_was_observed_are_as_before() -> None:
     assert (
         optimizer.param_groups is optimizer._worker.optimizer.param_groups
     )  # schedulers still reach the method
-
-
-@pytest.mark.usefixtures("one_rank")
-@some_rows
-def test_a_traced_block_that_broke_off_measures_no_longer(row: Row) -> None:
-    model, optimizer = _started(row)
-    with pytest.raises(InterruptedError), optimizer.traced() as trace:
-        _train(model, optimizer, 0, 2, 4)
-        raise InterruptedError
-    seconds = dict(trace.seconds)
-    _train(model, optimizer, 0, 4, 9)
-    assert trace.seconds == seconds
-    assert isinstance(optimizer._local_workers.engine.trace, Untraced)
-    plain, other = _started(row)
-    _train(plain, other, 0, 2, 9)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
-
-
-@pytest.mark.usefixtures("one_rank")
-def test_the_first_step_after_a_silent_block_is_still_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Silent steps do not use up the first, before which ranks compare their settings."""
-    model = Net()
-    optimizer = _optimizer(model, METHODS["allreduce-adamw"])
-    with optimizer.without_communication():
-        _train(model, optimizer, 0, 0, 3)
-    compared: list[Any] = []
-    monkeypatch.setattr(optimizer._agreement, "compare_settings", compared.append)
-    for step in range(3):
-        _train(model, optimizer, 0, step, step + 1)
-        assert len(compared) == 1
