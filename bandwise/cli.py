@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bandwise.options import OptionError, extra_needed, require_checkout
-from bandwise.verbs import GROUPS, VERBS, load
+from bandwise.verbs import ALONE, GROUPS, VERBS, load
 
 USAGE, FAILURE, INTERRUPTED = 2, 3, 130
 HELP_WIDTH = 80
@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         _load_plugins(args.plugin)
         _set_data_folder(args.data_dir)
+        if args.verb.NAME not in ALONE:
+            require_checkout(args.verb.NAME)
         return int(args.verb.run(args))
     except (ValueError, RuntimeError) as error:
         if type(error).__module__.partition(".")[0] not in OUR_PACKAGES:
@@ -141,7 +143,7 @@ def _listed(title: str, verbs: Mapping[str, str]) -> str:
 
 
 class _Verb(argparse.ArgumentParser):
-    """The parser of a verb, which loads its module when the verb is called."""
+    """The parser of a verb, which is made when the verb is called."""
 
     def __init__(self, *args: Any, verb: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -149,12 +151,22 @@ class _Verb(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse with the arguments of the verb."""
-        verb = load(self.verb)
-        self.description = verb.__doc__
-        self.add_argument("--json", action="store_true", help="answer as one JSON document")
-        verb.configure(self)
-        self.set_defaults(verb=verb)
-        return super().parse_known_args(args, namespace)
+        return parser_of(self.verb).parse_known_args(args, namespace)
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """The parser of a verb, with its arguments and those that all have."""
+    verb = load(name)
+    own = argparse.ArgumentParser(
+        prog=f"bandwise {name}", description=verb.__doc__, formatter_class=_Formatter
+    )
+    own.add_argument("--json", action="store_true", help="answer as one JSON document")
+    verb.configure(own)
+    if name not in ALONE:
+        words = "results folder (default: $BANDWISE_RESULTS, else results/ here)"
+        own.add_argument("--results", metavar="DIR", type=Path, help=words)
+    own.set_defaults(verb=verb)
+    return own
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

@@ -122,16 +122,6 @@ def has_checkout() -> bool:
         return False
 
 
-def add_results_option(parser: argparse.ArgumentParser) -> None:
-    """``--results DIR``."""
-    parser.add_argument(
-        "--results",
-        metavar="DIR",
-        type=Path,
-        help="results folder (default: $BANDWISE_RESULTS, else results/ here)",
-    )
-
-
 def results_root(args: argparse.Namespace) -> Path:
     """The results folder that was asked for."""
     from suite.runs.store import default_root

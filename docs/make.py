@@ -27,8 +27,8 @@ from pydantic.fields import FieldInfo
 from scipy import stats
 
 from bandwise import output
-from bandwise.cli import main
-from bandwise.verbs import GROUPS, load
+from bandwise.cli import main, parser_of
+from bandwise.verbs import GROUPS
 from docs.document import fill, markdown
 from docs.measured import files as advice_known
 from docs.ngrams import ngram_bits
@@ -473,23 +473,17 @@ def verbs(root: Path) -> str:
     for title, group in GROUPS.items():
         rows = []
         for name in group:
-            own = argparse.ArgumentParser(prog=f"bandwise {name}")
-            verb = load(name)
-            verb.configure(own)
-            about = " ".join((verb.__doc__ or "").partition("\n\n")[0].split())
+            own = parser_of(name)
+            about = " ".join((own.description or "").partition("\n\n")[0].split())
             rows.append((f"`{name}`", _cell(about), " ".join(f"`{option}`" for option in _options(own))))
         parts += [f"## {title[0].upper()}{title[1:]}", markdown(("verb", "for what", "options"), rows)]
     return "\n\n".join(parts)
 
 
 def _options(own: argparse.ArgumentParser) -> list[str]:
-    """The long options of a verb and of its actions, each once."""
-    found: list[str] = []
-    for action in own._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            found += [option for one in action.choices.values() for option in _options(one)]
-        found += [option for option in action.option_strings if option.startswith("--")]
-    return [option for option in dict.fromkeys(found) if option not in ("--help", "--json")]
+    """The long options of a verb."""
+    found = [option for action in own._actions for option in action.option_strings if option.startswith("--")]
+    return [option for option in found if option not in ("--help", "--json")]
 
 
 def _cell(text: str) -> str:

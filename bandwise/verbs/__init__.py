@@ -40,6 +40,8 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 )
 """What `bandwise --help` lists, in its order: a title, and its verbs with a line of what each is for."""
 VERBS: Final = tuple(name for verbs in GROUPS.values() for name in verbs)
+ALONE: Final = frozenset({"advise", "info", "list", "new", "test-method"})
+"""Verbs that need no checkout; all others do, and have ``--results``."""
 
 
 def load(name: str) -> ModuleType:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bandwise.options import add_results_option, require_checkout, results_root
+from bandwise.options import results_root
 from bandwise.output import print_json, table
 
 if TYPE_CHECKING:
@@ -38,12 +38,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("which", nargs="?", default="*", metavar="ID", help="id of a claim, or a pattern")
     parser.add_argument("--check", action="store_true", help="judge anew and compare with the record")
     parser.add_argument("--write", action="store_true", help="judge all anew and replace the record")
-    add_results_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Show, check or write."""
-    require_checkout(NAME)
     from suite.claims.claim import load_claims
 
     root = results_root(args)

@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from bandwise.options import OptionError, add_results_option, require_checkout, results_root
+from bandwise.options import OptionError, results_root
 from bandwise.output import print_json
 
 NAME = "export"
@@ -29,12 +29,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="FILE", type=Path, help="where to (default: standard output, but for Parquet)"
     )
-    add_results_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Export."""
-    require_checkout(NAME)
     from suite.analysis.export import choose, find, to_parquet, to_text
     from suite.runs.files import replacing
     from suite.runs.sweep import tables_of

@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bandwise.options import OptionError, add_results_option, require_checkout, results_root
+from bandwise.options import OptionError, results_root
 from bandwise.output import print_json
 
 if TYPE_CHECKING:
@@ -46,12 +46,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--check", action="store_true", help="whether results can be relied on; without a name everything"
     )
     parser.add_argument("--strict", action="store_true", help="with --check: warnings are wrong too")
-    add_results_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Publish, check or verify."""
-    require_checkout(NAME)
     if args.replace + args.verify + args.check > 1 or (args.strict and not args.check):
         raise OptionError("give one of --replace, --check and --verify; --strict belongs to --check")
     if not args.check and (args.name is None) != args.verify:

@@ -19,7 +19,7 @@ import gc
 import sys
 from pathlib import Path
 
-from bandwise.options import OptionError, add_results_option, require_checkout, results_root
+from bandwise.options import OptionError, results_root
 from bandwise.output import print_json
 
 NAME = "report"
@@ -49,12 +49,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of one sweep: what was made here, whole or not, instead of what is published",
     )
-    add_results_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Build."""
-    require_checkout(NAME)
     from report.study.publication import build_report
     from slurm.states import note_ends
     from suite.runs.store import Store

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bandwise.options import OptionError, add_results_option, require_checkout, results_root
+from bandwise.options import OptionError, results_root
 from bandwise.output import ProgressLine, print_json, table
 
 if TYPE_CHECKING:
@@ -45,12 +45,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="results folder of the new run (default: <results>/reproduced)",
     )
-    add_results_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Reproduce."""
-    require_checkout(NAME)
     from suite.analysis.reproduction import RecordError, compare, find, from_folder
     from suite.runs.provenance import run_at
     from suite.runs.store import Store

@@ -14,7 +14,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from bandwise.options import OptionError, add_results_option, parse_settings, require_checkout, results_root
+from bandwise.options import OptionError, parse_settings, results_root
 from bandwise.output import ProgressLine, print_json
 
 if TYPE_CHECKING:
@@ -53,12 +53,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--port", type=int, default=0, help="gloo: port of the rendezvous (default: any free one)"
     )
     parser.add_argument("--again", action="store_true", help="also when it has settled already")
-    add_results_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run."""
-    require_checkout(NAME)
     import torch
 
     from suite.runs.spec import warning_of

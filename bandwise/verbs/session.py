@@ -26,9 +26,7 @@ from typing import TYPE_CHECKING, Any
 from bandwise.options import (
     OptionError,
     add_place_option,
-    add_results_option,
     profile_of,
-    require_checkout,
     results_root,
 )
 from bandwise.output import duration, print_json, table
@@ -69,12 +67,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", action="store_true", help="slurm: return when the job has ended, with the table"
     )
-    add_results_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the session."""
-    require_checkout(NAME)
     if args.doctor == (args.session is not None):
         raise OptionError("give either a session (`bandwise session NAME`) or --doctor")
     if args.doctor:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bandwise.options import OptionError, add_results_option, require_checkout, results_root
+from bandwise.options import OptionError, results_root
 from bandwise.output import counted, duration, print_json, table
 
 if TYPE_CHECKING:
@@ -48,12 +48,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="with --follow: seconds between looks (default: 10)",
     )
-    add_results_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Show."""
-    require_checkout(NAME)
     if args.every <= 0:
         raise OptionError(f"--every {args.every:g}: give seconds above 0")
     from slurm.states import run_states, settle

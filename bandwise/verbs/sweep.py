@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any
 from bandwise.options import (
     OptionError,
     add_place_option,
-    add_results_option,
     profile_of,
-    require_checkout,
     results_root,
 )
 from bandwise.output import ProgressLine, counted, duration, print_json, table
@@ -76,12 +74,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", action="store_true", help="slurm: return when the jobs have left the queue, not at once"
     )
-    add_results_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Sweep."""
-    require_checkout(NAME)
     from suite.runs.plan import make_plan, refuse_underpowered
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep

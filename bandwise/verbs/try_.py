@@ -20,7 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from bandwise.options import add_results_option, require_checkout, results_root
+from bandwise.options import results_root
 from bandwise.output import ProgressLine, print_json, table
 
 if TYPE_CHECKING:
@@ -81,12 +81,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--threads", type=int, default=1, metavar="N", help="that compute; more for large models (default: 1)"
     )
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
-    add_results_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare."""
-    require_checkout(NAME)
     import torch
 
     from bandwise.costs import parsed, score_words
