@@ -28,7 +28,7 @@ from submitit.helpers import Checkpointable
 
 from slurm.states import BEGUN, REASONS, TIME_LIMIT
 from suite.runs.files import StoreError
-from suite.runs.result import Status
+from suite.runs.store import Status
 from suite.training.checkpoint import Interrupted, Interruption
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class TrainRuns(Checkpointable):
 
     def _train(self, group: Sequence[RunSpec], turn: Turn, interruption: Interruption, store: Store) -> None:
         """Train one group. Among several tasks a fault of the program is raised, which ends them all."""
-        from suite.runs.store import Owner
+        from suite.runs.files import Owner
         from suite.training.execute import execute
         from suite.training.processes import PeersLostError
 

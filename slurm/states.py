@@ -17,11 +17,10 @@ from typing import Final
 from slurm import scheduler
 from slurm.records import Record, records
 from slurm.scheduler import Job, SlurmError
-from suite.runs.files import StoreError
+from suite.runs.files import Owner, StoreError, lease_holder, release_lease
 from suite.runs.plan import make_plan
-from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.store import Owner, Store, failed, lease_holder, release_lease
+from suite.runs.store import Status, Store, failed
 from suite.runs.sweep import load_sweep
 
 WORDS: Final = (

@@ -35,9 +35,8 @@ from slurm.states import run_states, settle
 from suite import DATA
 from suite.runs.plan import Estimator, groups
 from suite.runs.provenance import THREAD_VARIABLES
-from suite.runs.result import CIRCUMSTANCE
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store
+from suite.runs.store import CIRCUMSTANCE, Store
 
 MEMBERS_A_SLOT: Final = 3
 OPEN: Final = frozenset({"missing", "stale", "interrupted"}) | CIRCUMSTANCE

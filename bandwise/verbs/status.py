@@ -56,8 +56,7 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(f"--every {args.every:g}: give seconds above 0")
     from slurm.states import run_states, settle
     from suite.runs.plan import make_plan, run_rows
-    from suite.runs.result import counts
-    from suite.runs.store import Store
+    from suite.runs.store import Store, counts
     from suite.runs.sweep import load_sweep
 
     store = Store(results_root(args))
@@ -141,7 +140,7 @@ class _Follower:
     def look(self) -> bool:
         """Look once and say what is new; returns whether something is still under way."""
         from slurm.states import run_states, settle
-        from suite.runs.result import counts
+        from suite.runs.store import counts
 
         found = run_states(self._specs, self._store)
         settle(found, self._store)

@@ -27,9 +27,8 @@ from bandwise.output import ProgressLine, counted, duration, print_json, table
 if TYPE_CHECKING:
     from slurm.profile import Profile
     from suite.runs.plan import Plan
-    from suite.runs.result import Status
     from suite.runs.spec import RunSpec
-    from suite.runs.store import Store
+    from suite.runs.store import Status, Store
     from suite.runs.sweep import Sweep
     from suite.training.pool import Slot, Tally
 
@@ -131,7 +130,7 @@ def _here(args: argparse.Namespace) -> tuple[Any, ...]:
 
 def _states(text: str) -> frozenset[str]:
     """The words after ``--retry``. Raises `OptionError` for one that names no failure."""
-    from suite.runs.result import CIRCUMSTANCE
+    from suite.runs.store import CIRCUMSTANCE
 
     chosen = frozenset(word for word in text.split(",") if word) or CIRCUMSTANCE
     if wrong := sorted(chosen - CIRCUMSTANCE):
@@ -237,7 +236,7 @@ def _locally(
     args: argparse.Namespace, plan: Plan, store: Store, places: Sequence[Slot], chosen: frozenset[str] | None
 ) -> int:
     from suite.runs.plan import open_specs, statuses, warnings_of
-    from suite.runs.result import counts
+    from suite.runs.store import counts
 
     sweep = plan.sweep
     if chosen is None:
@@ -370,7 +369,7 @@ def _submit(
     args: argparse.Namespace, plan: Plan, profile: Profile, store: Store, chosen: frozenset[str] | None
 ) -> int:
     from slurm.submit import OPEN, submit_runs
-    from suite.runs.result import counts
+    from suite.runs.store import counts
 
     sweep = plan.sweep
     submission = submit_runs(
@@ -394,7 +393,7 @@ def _submit(
 def _wait(label: str, specs: Sequence[RunSpec], store: Store) -> Mapping[str, Status]:
     """Wait for the jobs that hold the runs; how each stands then."""
     from slurm.states import RunStates, wait
-    from suite.runs.result import counts
+    from suite.runs.store import counts
 
     line = ProgressLine(label)
 

@@ -21,7 +21,7 @@ from suite.analysis.columns import ARM, BUDGET_RUNS, RUNS, TUNING
 from suite.analysis.published import CELL, Origin, of_study
 from suite.runs.provenance import drift as code_drift
 from suite.runs.provenance import hardware
-from suite.runs.result import CIRCUMSTANCE
+from suite.runs.store import CIRCUMSTANCE
 
 RUN_COLUMNS: Final = (
     Column("method", "method"),

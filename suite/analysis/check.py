@@ -32,8 +32,7 @@ from suite.analysis.published import verify
 from suite.analysis.study import Entry, Study
 from suite.runs.files import RefusedError
 from suite.runs.provenance import ERROR, WARNING, Counted, Finding, drift, hardware
-from suite.runs.result import CIRCUMSTANCE, LIVE
-from suite.runs.store import Store
+from suite.runs.store import CIRCUMSTANCE, LIVE, Store
 from suite.timing import store as sessions
 
 

@@ -37,9 +37,8 @@ from suite.analysis.summary import summarise
 from suite.analysis.tables import Row, frame_of, rows_of, table_path, to_csv
 from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.plan import make_plan
-from suite.runs.result import LIVE, Status
 from suite.runs.spec import is_older
-from suite.runs.store import Store
+from suite.runs.store import LIVE, Status, Store
 from suite.runs.sweep import WHOLE, Sweep, load_sweep
 
 SYNCHRONISING = ("average", "sync")

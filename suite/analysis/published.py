@@ -44,8 +44,7 @@ from suite.analysis.speed_columns import SPEED_TABLES, session_facts_path
 from suite.analysis.tables import TABLES, Row, TableError, read_frame, read_table, table_path, write_table
 from suite.runs.files import TEMPORARY, RefusedError, dump, read, write_atomic
 from suite.runs.provenance import PUBLISHED
-from suite.runs.result import SETTLED
-from suite.runs.store import Store
+from suite.runs.store import SETTLED, Store
 from suite.timing import store as sessions
 
 FOLDER: Final = PUBLISHED

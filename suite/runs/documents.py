@@ -106,7 +106,9 @@ Amount = Annotated[float, Field(ge=0)]
 class Entry(BaseModel):
     """A mapping of a YAML file; it knows where it stands, which is no part of its value."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
     _file: YamlFile | None = PrivateAttr(default=None)
     _path: KeyPath = PrivateAttr(default=())
 

@@ -1,15 +1,23 @@
-"""Values as text, files as they are found, files that are replaced whole, and what is worked out once and kept.
+"""Values as text, files as they are found, files that are replaced whole, who owns a folder, and what is worked out once and
+kept.
 
 *Canonical JSON* is one text for one value, so that its hash can be an identity: sorted keys, no blanks, the shortest form of
 every float (Python's own), UTF-8. What has no unambiguous text is refused: nan and infinity, keys that are not strings,
 objects.
 
-*Reading.* A results folder may come from another machine, another hand, or a disk that failed. So a file is read only if it
-is a regular one and no link, of a size that can be meant, in UTF-8; and its JSON only if it has one meaning: no NaN or
-infinity, no key twice, no nesting that nothing of ours writes. Nothing that is read is ever executed.
+*Reading.* A results folder may come from another machine, another hand, or a disk that failed. So a file is read only if it is
+a regular one and no link, of a size that can be meant, in UTF-8; and its JSON only if it has one meaning: no NaN or infinity,
+no key twice. Nothing that is read is ever executed.
 
 *Writing.* What is written is written beside its place, flushed to disk and renamed: a reader never sees half of a file, and a
 kill or a full disk leaves the old one or the new one.
+
+*Leases* let sweeps that share runs do each of them once. A lease lies in the run's folder as ``lease-<k>.json`` and holds the
+owner's name and its process. It is made exclusively and is alive by the time of its last change, which its holder moves between
+steps. It may be taken over when it is stale, when its owner's process has ended on this machine, or by an owner of the same
+name (a job that was requeued). Whoever makes number k + 1 while number k is still there has it; numbers only grow while a
+folder holds a lease, so of two that try one wins, and a kill at any moment leaves a lease that can be taken over. It needs
+nothing but exclusive creation, which network file systems have.
 
 *The disk cache* keeps what follows from the code alone: options of a method filled in, sizes of a model, hashes of sources.
 Finding it out takes torch, whose import takes seconds; verbs that only look at runs (plan, status, watch) have it in
@@ -29,12 +37,18 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
+import socket
 import stat
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
+
+from suite.links.process import Process
 
 ID_DIGITS = 16
 
@@ -75,10 +89,6 @@ def identity(value: Any) -> str:
 
 LIMIT_BYTES: Final = 64 << 20
 """The largest file that is read; the largest that the suite writes has a hundredth of it."""
-MAX_DEPTH: Final = 24
-"""How deep JSON may be nested; ours is nested eight deep."""
-LARGEST: Final = 1 << 63
-"""The largest whole number that can be meant; larger ones are no floats any more."""
 MOVE_AWAY: Final = "move it away, and what made it makes it again"
 
 
@@ -116,13 +126,16 @@ def read(path: Path, limit_bytes: int = LIMIT_BYTES, fix: str = MOVE_AWAY) -> st
 def parsed(text: str, path: Path, fix: str = MOVE_AWAY) -> Any:
     """The JSON value in `text`, read from `path`. Raises `RefusedError` for one that is damaged or ambiguous."""
     try:
-        value = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
-        _plausible(value, "\\u" in text)
+        value = json.loads(
+            text, object_pairs_hook=_once, parse_constant=_refuse, parse_float=_finite, parse_int=_plausible
+        )
+        if "\\u" in text:
+            dump(value).encode()  # for halves of characters
     except json.JSONDecodeError as error:
         raise RefusedError(path, f"is damaged ({error})", fix) from None
     except RecursionError:
-        raise RefusedError(path, f"is nested more than {MAX_DEPTH} deep", fix) from None
-    except ValueError as error:
+        raise RefusedError(path, "is nested too deeply", fix) from None
+    except (ValueError, OverflowError) as error:
         raise RefusedError(path, f"is refused ({error})", fix) from None
     return value
 
@@ -155,33 +168,18 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _no_constant(name: str) -> float:
-    raise ValueError(f"it holds {name}, which is no number of JSON")
+def _refuse(number: str) -> float:
+    raise ValueError(f"it holds {number}, which is no number of JSON")
 
 
-def _plausible(value: Any, escapes: bool) -> None:
-    """Raise ValueError for numbers that are infinite, nesting that is too deep, and halves of characters."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        deeper: list[Any] = []
-        for one in level:
-            inside = one.values() if type(one) is dict else one if type(one) is list else (one,)
-            if escapes and any(map(_halved, (*inside, *(one if type(one) is dict else ())))):
-                raise ValueError("a text in it holds half of a character")
-            for found in inside:
-                kind = type(found)
-                if kind is dict or kind is list:
-                    deeper.append(found)
-                elif (kind is float and not math.isfinite(found)) or (kind is int and abs(found) > LARGEST):
-                    raise ValueError("it holds a number that is too large")
-        if not deeper:
-            return
-        level = deeper
-    raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+def _finite(number: str) -> float:
+    return float(number) if math.isfinite(float(number)) else _refuse(number)
 
 
-def _halved(value: Any) -> bool:
-    return isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value)
+def _plausible(number: str) -> int:
+    """A whole number that is one as a float too."""
+    float(int(number))
+    return int(number)
 
 
 TEMPORARY: Final = ".tmp"
@@ -239,6 +237,146 @@ def cannot_write(path: Path, error: OSError) -> StoreError:
         )
     return StoreError(f"cannot write {path}: {error.strerror}; check its rights, or use --results")
 
+
+# ---- leases ----
+
+STALE_AFTER_S: Final = 180.0
+"""How long a run, or who works on it, may show no life; network file systems see changes up to a minute late."""
+ATTEMPTS: Final = 20
+"""How often a lease is tried for that changes hands just then."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who works on a run, by a name that no two have at the same time."""
+
+    name: str
+
+    @classmethod
+    def here(cls, pid: int | None = None) -> Owner:
+        """This process, or another one of this machine."""
+        return cls(f"pid {pid or os.getpid()} on {socket.gethostname()}")
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A lease that this process has."""
+
+    path: Path
+
+    def heartbeat(self) -> bool:
+        """Show life; False when somebody else has taken the run over."""
+        try:
+            os.utime(self.path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def held(self) -> bool:
+        """Whether nobody has taken the run over."""
+        return self.path.exists()
+
+    def release(self) -> None:
+        """Give it back."""
+        self.path.unlink(missing_ok=True)
+
+
+def take_lease(folder: Path, owner: Owner, stale_after_s: float = STALE_AFTER_S) -> Lease | None:
+    """The lease of the run in `folder`; None while a live owner of another name has it. Raises `StoreError`."""
+    for _ in range(ATTEMPTS):
+        held = _leases(folder)
+        newest = held[-1] if held else None
+        if newest is not None and not _free(newest, owner, stale_after_s):
+            return None
+        mine = folder / f"lease-{1 if newest is None else _lease_number(newest) + 1}.json"
+        if not _create(mine, owner):
+            continue
+        if (newest is None or newest.exists()) and _leases(folder)[-1:] == [mine]:
+            for older in held:
+                older.unlink(missing_ok=True)
+            return Lease(mine)
+        mine.unlink(missing_ok=True)  # it had changed hands in between
+        time.sleep(0.01)
+    return None
+
+
+def lease_holder(folder: Path) -> str | None:
+    """Name of the owner whose lease is the newest; None where there is none."""
+    held = _leases(folder)
+    return str(_lease_content(held[-1]).get("owner", "unknown")) if held else None
+
+
+def release_lease(folder: Path, owner: Owner) -> bool:
+    """Remove the lease of an owner that is known to be dead (by the scheduler, say); True where it held one."""
+    if lease_holder(folder) != owner.name:
+        return False
+    for path in _leases(folder):
+        path.unlink(missing_ok=True)
+    return True
+
+
+def _free(path: Path, owner: Owner, stale_after_s: float) -> bool:
+    """Whether a lease may be taken over."""
+    try:
+        silent_s = time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return True
+    content = _lease_content(path)
+    if silent_s > stale_after_s or content.get("owner") == owner.name:
+        return True
+    pid, started_ticks = content.get("pid"), content.get("started_ticks")
+    if content.get("machine") != _machine() or not isinstance(pid, int) or not isinstance(started_ticks, int):
+        return False
+    return not Process(pid, started_ticks).alive()
+
+
+def _create(path: Path, owner: Owner) -> bool:
+    """Make the file; False when another was quicker. Raises `StoreError`, and leaves no empty file where the disk is full."""
+    me = Process.of(os.getpid())
+    content = {"owner": owner.name, "machine": _machine(), "pid": me.pid, "started_ticks": me.started_ticks}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("x", encoding="utf-8")
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    try:
+        with file:
+            file.write(dump(content) + "\n")
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+    return True
+
+
+def _lease_content(path: Path) -> dict[str, Any]:
+    """What a lease says; empty where it has gone, is damaged, or its owner died while writing it."""
+    try:
+        found = parsed(read(path) or "{}", path)
+    except RefusedError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _machine() -> str:
+    """Where a pid means one process: this boot of this machine, and the namespace of pids."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+
+
+def _leases(folder: Path) -> list[Path]:
+    """All leases in the folder, the newest last."""
+    return sorted(
+        (p for p in folder.glob("lease-*.json") if re.fullmatch("[0-9]{1,18}", p.stem[6:])), key=_lease_number
+    )
+
+
+def _lease_number(path: Path) -> int:
+    return int(path.stem.partition("-")[2])
+
+
+# ---- the disk cache ----
 
 TOP: Final = Path(__file__).resolve().parents[2]
 DEPENDS_ON: Final = ("reference_impls", "suite/workloads", "suite/runs")

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reference_impls.errors import UnknownAlgorithmError
 from suite.runs.files import canonical_json, disk_cached
-from suite.runs.result import SETTLED, Status, counts
 from suite.runs.spec import (
     Part,
     Rate,
@@ -33,7 +32,7 @@ from suite.runs.spec import (
     warning_of,
     workload_hash,
 )
-from suite.runs.store import Store
+from suite.runs.store import SETTLED, Status, Store, counts
 from suite.runs.sweep import WHOLE, Arm, Rates, Setting, Sweep, load_rates
 
 if TYPE_CHECKING:

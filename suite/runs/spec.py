@@ -43,7 +43,7 @@ Whole = Annotated[int, Strict()]
 AS_GIVEN: Final = WrapValidator(lambda value, check: (check(value), value)[1])
 """Checked and left as it was given: 1 and 1.0 are two texts, and the id is of the text."""
 Number = Annotated[float, Strict(), AS_GIVEN]
-_CONFIG: Final = ConfigDict(extra="forbid", allow_inf_nan=False)
+_CONFIG: Final = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class SpecError(ValueError):
@@ -54,11 +54,12 @@ class SpecError(ValueError):
 class Part:
     """A method or a workload."""
 
-    name: Text = Field(description="Registry name.")
-    version: Annotated[Whole, Field(ge=0)] = Field(
-        description="Moved whenever its numbers may; part of the run's identity."
-    )
-    options: Mapping[str, Any] = Field(description="All its options, defaults filled in.")
+    name: Text
+    """Registry name."""
+    version: Annotated[Whole, Field(ge=0)]
+    """Moved whenever its numbers may; part of the run's identity."""
+    options: Mapping[str, Any]
+    """All its options, defaults filled in."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", MappingProxyType(plain(self.options, f"options of {self.name}")))
@@ -72,10 +73,14 @@ class Part:
 class Rate:
     """Learning rate over a run."""
 
-    schedule: Text = Field(description="Name of the schedule.")
-    peak: Number = Field(description="Highest learning rate.")
-    min: Number = Field(description="Learning rate at the end.")
-    warmup: Annotated[Whole, Field(ge=0)] = Field(description="Steps of linear warm-up.")
+    schedule: Text
+    """Name of the schedule."""
+    peak: Number
+    """Highest learning rate."""
+    min: Number
+    """Learning rate at the end."""
+    warmup: Annotated[Whole, Field(ge=0)]
+    """Steps of linear warm-up."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dict with schedule, peak, min, warmup."""
@@ -86,17 +91,28 @@ class Rate:
 class RunSpec:
     """One run. Equal iff the ids are."""
 
-    algorithm: Part = Field(description="The method.")
-    workload: Part = Field(description="What is trained.")
-    sharding: Text = Field(description="How the data is spread over workers: iid, by-class or by-package.")
-    world_size: Annotated[Whole, Field(ge=1)] = Field(description="Workers.")
-    backend: Backend = Field(description="simulated, or a process group's.")
-    steps: Annotated[Whole, Field(ge=1)] = Field(description="Optimizer steps planned.")
-    batch_size: Annotated[Whole, Field(ge=1)] = Field(description="Examples a worker and step.")
-    lr: Rate = Field(description="Learning rate over the run.")
-    bucket_bytes: Annotated[Whole, Field(ge=1)] = Field(description="Bytes of a gradient bucket.")
-    seed: Annotated[Whole, Field(ge=0)] = Field(description="Draws split, initial model and batches.")
-    spec_version: Literal[1] = Field(default=SPEC_VERSION, description="Version of this mapping, 1.")
+    algorithm: Part
+    """The method."""
+    workload: Part
+    """What is trained."""
+    sharding: Text
+    """How the data is spread over workers: iid, by-class or by-package."""
+    world_size: Annotated[Whole, Field(ge=1)]
+    """Workers."""
+    backend: Backend
+    """simulated, or a process group's."""
+    steps: Annotated[Whole, Field(ge=1)]
+    """Optimizer steps planned."""
+    batch_size: Annotated[Whole, Field(ge=1)]
+    """Examples a worker and step."""
+    lr: Rate
+    """Learning rate over the run."""
+    bucket_bytes: Annotated[Whole, Field(ge=1)]
+    """Bytes of a gradient bucket."""
+    seed: Annotated[Whole, Field(ge=0)]
+    """Draws split, initial model and batches."""
+    spec_version: Literal[1] = SPEC_VERSION
+    """Version of this mapping, 1."""
 
     @model_validator(mode="before")
     @classmethod

@@ -1,23 +1,22 @@
-"""Where runs are kept, one folder a run, and who works on one: every file is replaced whole, by one process at a time.
+"""Where runs are kept, one folder a run, and what their files say: every file is replaced whole, by one process at a time.
 
     <root>/runs/<aa>/<run_id>/   aa = the first two digits of the id
-        spec.json      the canonical JSON, nothing else
+        spec.json      the canonical JSON, nothing else; declared in `spec`
         status.json    the state, see `Note`; the time of its last change is the run's last sign of life
-        metrics.jsonl  one line an evaluation
-        result.json    written last; its presence means that the run has ended, well or not
+        metrics.jsonl  one line an evaluation, see `Evaluation`
+        result.json    `Result`, written last; its presence means that the run has ended, well or not
         checkpoint*    while the run is under way, see `suite.training.checkpoint`
-        lease-<k>.json while somebody works on it
+        lease-<k>.json while somebody works on it, see `files`
 
-A file appears by rename after it has reached the disk, so a reader never sees half of one and a kill loses at most
-what was trained since the last checkpoint. Nothing that is read is trusted (`files`, `result`): a run whose files are
-refused is `invalid`, with the reason.
+A file appears by rename after it has reached the disk, so a reader never sees half of one and a kill loses at most what was
+trained since the last checkpoint. Nothing that is read is trusted: a run whose files are refused is `invalid`, with the reason.
 
-*Leases* let sweeps that share runs do each of them once. A lease holds the owner's name and its process. It is made
-exclusively and is alive by the time of its last change, which its holder moves between steps. It may be taken over when it is
-stale, when its owner's process has ended on this machine, or by an owner of the same name (a job that was requeued). Whoever
-makes number k + 1 while number k is still there has it; numbers only grow while a folder holds a lease, so of two that try
-one wins, and a kill at any moment leaves a lease that can be taken over. It needs nothing but exclusive creation, which
-network file systems have.
+*States* are a closed vocabulary, each with a reason where it is not the hoped-for one. Terminal words come in two sorts. Settled:
+the outcome belongs to the method and would come again (done, diverged, skipped), so a sweep never repeats it. Circumstance:
+something outside of it (memory, time, a lost node, a fault in the program), so the next sweep tries again. The others are never
+terminal: `interrupted` has a checkpoint and will go on, `queued` waits in a scheduler.
+
+*Results* and lines of metrics are plain mappings when they are read: keys that a newer version added are kept and passed over.
 """
 
 from __future__ import annotations
@@ -25,38 +24,282 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, NotRequired, get_args
 
-from suite.links.process import Process
-from suite.runs.documents import checked, problem
+from pydantic import ConfigDict, Field, Strict
+from pydantic.dataclasses import dataclass as declared
+from typing_extensions import TypedDict
+
+from suite.runs.documents import JSON, Amount, Count, Positive, checked, problem
 from suite.runs.files import (
+    STALE_AFTER_S,
+    CanonicalError,
     RefusedError,
     StoreError,
-    cannot_write,
     dump,
+    identity,
     parsed,
     read,
     write_atomic,
 )
 from suite.runs.provenance import keep_changes, provenance
-from suite.runs.result import (
-    LONGEST_REASON,
-    RESULT_VERSION,
-    RUN_ID,
-    Evaluation,
-    Note,
-    Status,
-    result_problem,
-)
-from suite.runs.spec import RunSpec, SpecError
+from suite.runs.spec import AS_GIVEN, RunSpec, SpecError, Text, Whole
 
-STALE_AFTER_S: Final = 180.0
-"""How long a run, or who works on it, may show no life; network file systems see changes up to a minute late."""
+Direction = Literal["higher", "lower"]
+Ending = Literal[
+    "cancelled", "diverged", "done", "error", "invalid", "node_lost", "oom", "preempted", "skipped", "timeout"
+]
+TERMINAL: Final = frozenset(get_args(Ending))
+SETTLED: Final = frozenset({"done", "diverged", "skipped"})
+CIRCUMSTANCE: Final = TERMINAL - SETTLED
+LIVE: Final = frozenset({"missing", "queued", "running", "interrupted", "stale"})
+Seconds = Annotated[float, Strict(), Field(ge=0), AS_GIVEN]
+
+
+@dataclass(frozen=True)
+class Status:
+    """A state out of the vocabulary and why. Raises ValueError for a word outside it, or a bad end without reason."""
+
+    state: str
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if self.state not in TERMINAL | LIVE:
+            raise ValueError(f"unknown state {self.state!r}; known: {', '.join(sorted(TERMINAL | LIVE))}")
+        if self.state in TERMINAL - {"done"} and not self.reason:
+            raise ValueError(f"the state {self.state!r} needs a reason")
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the run has ended, well or not."""
+        return self.state in TERMINAL
+
+    @property
+    def settled(self) -> bool:
+        """Whether a sweep leaves the run as it is."""
+        return self.state in SETTLED
+
+
+@declared(frozen=True, config=ConfigDict(extra="ignore", allow_inf_nan=False))
+class Note:
+    """What a run's status.json says. A key that is not given has its default."""
+
+    state: Text
+    """A word of the closed vocabulary."""
+    reason: Text = ""
+    """Why, where it is not the hoped-for one."""
+    attempt: Annotated[Whole, Field(ge=0)] = 0
+    """How often the run has begun, this time included."""
+    updated_s: Seconds = 0.0
+    """Time of the last change, seconds since 1970."""
+    step: Annotated[Whole, Field(ge=0)] = 0
+    """Completed steps that its checkpoint holds."""
+    owner: Text = ""
+    """Who works on the run."""
+    tries: Annotated[Whole, Field(ge=0)] = 0
+    """Attempts in a row that began at that step, all before the last ended without a word."""
+    lost_s: Seconds = 0.0
+    """Seconds trained in vain by attempts that ended without a word, as far as signs of life tell."""
+    together: Annotated[Whole, Field(ge=1)] = 1
+    """Runs that share its process's time."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, as it is written."""
+        return asdict(self)
+
+
+def counts(statuses: Iterable[Status]) -> dict[str, int]:
+    """How many of each state, most frequent first."""
+    found = Counter(status.state for status in statuses)
+    return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
+
+
+RESULT_VERSION: Final = 2
+LONGEST_REASON: Final = 8000
+RUN_ID: Final = "[0-9a-f]{16}"
+
+
+class CodeState(TypedDict):
+    """How the code differed from its commit."""
+
+    __pydantic_config__ = JSON  # type: ignore[misc]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """SHA-256 of the document of it, and the name of patches/<sha256>.diff."""
+    bytes: Count
+    """Its size; above 262144 the hash alone is kept."""
+
+
+class Provenance(TypedDict):
+    """Where the numbers come from: code, environment, machine."""
+
+    __pydantic_config__ = JSON  # type: ignore[misc]
+    commit: str | None
+    """Commit of the code that ran. Null: not known, outside of git or where it refuses."""
+    dirty: bool | None
+    """Whether tracked files differed from it. Null: not known."""
+    changes: NotRequired[CodeState]
+    """How the code differed from its commit; only where it did, new files included."""
+    environment_hash: str
+    """First 16 hex digits of the SHA-256 of the installed packages, name==version a line."""
+    python: str
+    """Version."""
+    torch: str
+    """Version."""
+    system: str
+    """Operating system and architecture."""
+    cpu: str
+    """The processor's own name for itself."""
+    cpu_signature: NotRequired[str]
+    """Family, model and stepping of an x86 processor, since its name may be that of several: 26-2-1."""
+    gpu: NotRequired[str]
+    """The GPU's own name, where one trained the run."""
+    cores: Count
+    """Cores that the process could use."""
+    threads: Count
+    """Threads that torch computed with."""
+    host_hash: NotRequired[str]
+    """First 16 hex digits of the SHA-256 of the host's name."""
+    variables: NotRequired[dict[str, str]]
+    """Those environment variables that were set and change numbers or speed."""
+
+
+class LedgerRow(TypedDict):
+    """Bytes of one rank, kind of step, stage and collective, summed over the run."""
+
+    __pydantic_config__ = JSON  # type: ignore[misc]
+    rank: Count
+    """Who sent."""
+    calls: Count
+    """How many collectives."""
+    kind: str
+    """Kind of the step."""
+    stage: str
+    """What was sent: gradient, parameters, ..."""
+    collective: str
+    """all-reduce, all-gather, ..."""
+    group: str
+    """Among whom: world, node or cross."""
+    payload_bytes: Amount
+    """Bytes handed to the collective."""
+    wire_bytes: Amount
+    """Bytes sent on the wire."""
+    received_bytes: Amount
+    """Bytes received from it."""
+
+
+class Bytes(TypedDict):
+    """What was sent in the whole run, in bytes."""
+
+    __pydantic_config__ = JSON  # type: ignore[misc]
+    payload_per_rank_mean: Amount
+    """Bytes handed to collectives in the whole run, mean over ranks."""
+    payload_per_rank_max: Amount
+    """The same of the rank with most."""
+    wire_per_rank_mean: Amount
+    """Bytes sent on the wire in the whole run, mean over ranks."""
+    wire_per_rank_max: Amount
+    """The same of the rank that sends most."""
+    by: list[LedgerRow]
+    """The ledger's rows that these are summed from."""
+
+
+class Evaluation(TypedDict):
+    """A line of `metrics.jsonl`; beside these keys stand the workload's scores, null where they are not finite."""
+
+    __pydantic_config__ = JSON  # type: ignore[misc]
+    step: Positive
+    """Completed steps."""
+    lr: float
+    """Learning rate of the last of them."""
+    train_loss: float | None
+    """Training loss of the last of them, mean over workers. Null: it was not finite."""
+    wire_bytes: NotRequired[Amount]
+    """Bytes sent on the wire so far, mean over ranks; in all but older runs."""
+
+
+class Result(TypedDict):
+    """How a run ended. Whoever never got to train has the keys up to `provenance`; one that did has all."""
+
+    __pydantic_config__ = JSON  # type: ignore[misc]
+    schema_version: Positive
+    """Version of this file."""
+    run_id: Annotated[str, Field(pattern=f"^{RUN_ID}$")]
+    """Identity of the run: first 16 hex digits of the SHA-256 of its canonical spec."""
+    spec: RunSpec
+    """All that decides what is computed."""
+    status: Ending
+    """How the run ended."""
+    reason: Annotated[str, Field(max_length=LONGEST_REASON)]
+    """Why it is not done; empty where it is."""
+    provenance: Provenance
+    """Where the numbers come from: code, environment, machine."""
+    attempt: NotRequired[Positive]
+    """Which attempt ended so, from 1."""
+    metric: NotRequired[str]
+    """Name of the score that is judged."""
+    direction: NotRequired[Direction]
+    """Whether higher or lower is better, of the metric."""
+    directions: NotRequired[dict[str, Direction]]
+    """The same of every score in `final`, by name."""
+    final: NotRequired[dict[str, float]]
+    """Scores over the whole test part at the end, each in its workload's unit; empty unless done."""
+    best: NotRequired[float | None]
+    """Best value of the metric on the curve. Null: none was finite."""
+    train_loss_last: NotRequired[float | None]
+    """Training loss of the last step, mean over workers. Null: no step ended, or it was not finite."""
+    steps: NotRequired[Count]
+    """Optimizer steps done."""
+    steps_by_kind: NotRequired[dict[str, Count]]
+    """How many steps of each kind: step, local, sync, ..."""
+    bytes: NotRequired[Bytes]
+    """What was sent in the whole run, in bytes."""
+    path: NotRequired[dict[str, str]]
+    """For each compiled function whether its compiled or its eager path ran."""
+    sources: NotRequired[dict[str, str]]
+    """Hash of the method's source, and of that of a workload from outside: by them a result is found to be older than its
+    code."""
+    train_s: NotRequired[Amount]
+    """Seconds of training over all attempts; shared evenly by grouped runs, so no speed."""
+    lost_s: NotRequired[Amount | None]
+    """Seconds trained in vain by attempts that were killed. Null: not recorded."""
+
+
+TRAINED: Final = tuple(Result.__optional_keys__)
+
+
+def result_problem(result: Any, run_id: str) -> str | None:
+    """What keeps a result from being that of the run, in one clause; None where nothing does."""
+    return problem(Result, result) or next(_contradictions(result, run_id), None)
+
+
+def _contradictions(result: Mapping[str, Any], run_id: str) -> Iterator[str]:
+    """What no type can say."""
+    missing = [name for name in TRAINED if name not in result]
+    if 0 < len(missing) < len(TRAINED):
+        yield f"{min(missing)} is missing"
+    if result["run_id"] != run_id:
+        yield f"run_id is {result['run_id']}, but it lies in the folder of {run_id}"
+    try:
+        if identity(result["spec"]) != run_id:
+            yield "spec is that of another run"
+    except CanonicalError as error:
+        yield f"spec has no canonical form: {error}"
+    if (result["status"] == "done") != (not result["reason"]):
+        yield "reason is given for a run that is done, or missing for one that is not"
+    if result["status"] == "done":
+        if "metric" not in result:
+            yield "metric is missing, though the run is done"
+        elif result["metric"] not in result["final"]:
+            yield f"final lacks the metric {result['metric']}, though the run is done"
+    if lacking := sorted(result.get("final", {}).keys() - result.get("directions", {}).keys()):
+        yield f"directions lacks {lacking[0]}"
+
+
 AGAIN: Final = "move it away; the next sweep trains the run again"
 
 
@@ -329,17 +572,10 @@ def read_version(
     text = read(path, fix=fix)
     if text is None:
         return None
-    found = _of_version(parsed(text, path, fix), version, path, fix)
-    if wrong := problem_of(found):
-        raise RefusedError(path, f"is refused ({wrong})", fix)
-    return found
-
-
-def _of_version(value: Any, version: int, path: Path, fix: str) -> dict[str, Any]:
-    """A document of that version. Raises `RefusedError` for any other, `NewerResultError` for a newer one."""
-    if not isinstance(value, dict):
+    found = parsed(text, path, fix)
+    if not isinstance(found, dict):
         raise RefusedError(path, "is not a mapping", fix)
-    said = value.get("schema_version")
+    said = found.get("schema_version")
     if type(said) is not int or said < 1:
         raise RefusedError(path, "says no schema_version that ever was", fix)
     if said > version:
@@ -347,7 +583,9 @@ def _of_version(value: Any, version: int, path: Path, fix: str) -> dict[str, Any
         raise NewerResultError(path, reason, "update this checkout, or name other --results")
     if said < version:
         raise RefusedError(path, f"has schema_version {said}, this code reads {version}", fix)
-    return value
+    if wrong := problem_of(found):
+        raise RefusedError(path, f"is refused ({wrong})", fix)
+    return found
 
 
 def load_spec(text: str, store: Store) -> RunSpec:
@@ -371,146 +609,3 @@ def _spec(text: str, path: Path, run_id: str) -> RunSpec:
     if spec.run_id != run_id:
         raise RefusedError(path, f"is the spec of {spec.run_id}, not of {run_id}", AGAIN)
     return spec
-
-
-ATTEMPTS: Final = 20
-"""How often a lease is tried for that changes hands just then."""
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Who works on a run, by a name that no two have at the same time."""
-
-    name: str
-
-    @classmethod
-    def here(cls, pid: int | None = None) -> Owner:
-        """This process, or another one of this machine."""
-        return cls(f"pid {pid or os.getpid()} on {socket.gethostname()}")
-
-
-@dataclass(frozen=True)
-class Lease:
-    """A lease that this process has."""
-
-    path: Path
-
-    def heartbeat(self) -> bool:
-        """Show life; False when somebody else has taken the run over."""
-        try:
-            os.utime(self.path)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def held(self) -> bool:
-        """Whether nobody has taken the run over."""
-        return self.path.exists()
-
-    def release(self) -> None:
-        """Give it back."""
-        self.path.unlink(missing_ok=True)
-
-
-def take_lease(folder: Path, owner: Owner, stale_after_s: float = STALE_AFTER_S) -> Lease | None:
-    """The lease of the run in `folder`; None while a live owner of another name has it. Raises `StoreError`."""
-    for _ in range(ATTEMPTS):
-        held = _leases(folder)
-        newest = held[-1] if held else None
-        if newest is not None and not _free(newest, owner, stale_after_s):
-            return None
-        mine = _lease_path(folder, 1 if newest is None else _lease_number(newest) + 1)
-        if not _create(mine, owner):
-            continue
-        if (newest is None or newest.exists()) and _leases(folder)[-1:] == [mine]:
-            for older in held:
-                older.unlink(missing_ok=True)
-            return Lease(mine)
-        mine.unlink(missing_ok=True)  # it had changed hands in between
-        time.sleep(0.01)
-    return None
-
-
-def lease_holder(folder: Path) -> str | None:
-    """Name of the owner whose lease is the newest; None where there is none."""
-    held = _leases(folder)
-    return str(_lease_content(held[-1]).get("owner", "unknown")) if held else None
-
-
-def release_lease(folder: Path, owner: Owner) -> bool:
-    """Remove the lease of an owner that is known to be dead (by the scheduler, say); True where it held one."""
-    if lease_holder(folder) != owner.name:
-        return False
-    for path in _leases(folder):
-        path.unlink(missing_ok=True)
-    return True
-
-
-def _free(path: Path, owner: Owner, stale_after_s: float) -> bool:
-    """Whether a lease may be taken over."""
-    try:
-        silent_s = time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return True
-    content = _lease_content(path)
-    if silent_s > stale_after_s or content.get("owner") == owner.name:
-        return True
-    pid, started_ticks = content.get("pid"), content.get("started_ticks")
-    if content.get("machine") != _machine() or not isinstance(pid, int) or not isinstance(started_ticks, int):
-        return False
-    return not Process(pid, started_ticks).alive()
-
-
-def _create(path: Path, owner: Owner) -> bool:
-    """Make the file; False when another was quicker. Raises `StoreError`, and leaves no empty file where the disk is full."""
-    me = Process.of(os.getpid())
-    content = {
-        "owner": owner.name,
-        "machine": _machine(),
-        "pid": me.pid,
-        "started_ticks": me.started_ticks,
-    }
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("x", encoding="utf-8")
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    try:
-        with file:
-            file.write(dump(content) + "\n")
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise cannot_write(path, error) from error
-    return True
-
-
-def _lease_content(path: Path) -> dict[str, Any]:
-    """What a lease says; empty where it has gone, is damaged, or its owner died while writing it."""
-    try:
-        found = parsed(read(path) or "{}", path)
-    except RefusedError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _machine() -> str:
-    """Where a pid means one process: this boot of this machine, and the namespace of pids."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-
-
-def _leases(folder: Path) -> list[Path]:
-    """All leases in the folder, the newest last."""
-    return sorted(
-        (p for p in folder.glob("lease-*.json") if re.fullmatch("[0-9]{1,18}", p.stem[6:])), key=_lease_number
-    )
-
-
-def _lease_path(folder: Path, number: int) -> Path:
-    return folder / f"lease-{number}.json"
-
-
-def _lease_number(path: Path) -> int:
-    return int(path.stem.partition("-")[2])

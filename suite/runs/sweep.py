@@ -83,8 +83,10 @@ class UnknownSweepError(ValueError):
 class WorkloadChoice(Entry):
     """A workload and the options that differ from its defaults."""
 
-    name: str = Field(description="Registry name.")
-    options: dict[str, Any] = Field(default={}, description="Options that differ from its defaults.")
+    name: str
+    """Registry name."""
+    options: dict[str, Any] = Field(default={})
+    """Options that differ from its defaults."""
 
     @property
     def label(self) -> str:
@@ -96,21 +98,18 @@ class WorkloadChoice(Entry):
 class Arm(Entry):
     """A label for a method with options."""
 
-    algorithm: str = Field(description="Registry name of the method.")
-    options: dict[str, Any] = Field(default={}, description="Options that differ from its defaults.")
-    per_lr: dict[str, float] = Field(
-        default={}, description="Options that are stated as multiples of the peak learning rate."
-    )
-    baseline: str = Field(
-        default="",
-        description="Arm of the uncompressed run of the same optimizer. Without it: this arm itself.",
-    )
-    control: bool = Field(
-        default=False, description="A negative control: known to be bad, it shows that the study can tell."
-    )
-    lr: Annotated[float | None, GIVEN] = Field(
-        default=None, gt=0, description="A pinned peak learning rate; takes the arm out of tuning."
-    )
+    algorithm: str
+    """Registry name of the method."""
+    options: dict[str, Any] = Field(default={})
+    """Options that differ from its defaults."""
+    per_lr: dict[str, float] = Field(default={})
+    """Options that are stated as multiples of the peak learning rate."""
+    baseline: str = ""
+    """Arm of the uncompressed run of the same optimizer. Without it: this arm itself."""
+    control: bool = False
+    """A negative control: known to be bad, it shows that the study can tell."""
+    lr: Annotated[float | None, GIVEN] = Field(default=None, gt=0)
+    """A pinned peak learning rate; takes the arm out of tuning."""
 
     @property
     def label(self) -> str:
@@ -144,51 +143,43 @@ class Setting:
 class RateShape(Entry):
     """The course of the learning rate apart from its peak."""
 
-    schedule: str = Field(default="cosine", description="Name of the schedule.")
-    warmup: int = Field(default=0, ge=0, description="Steps of linear warm-up, at most all.")
-    min_ratio: float = Field(default=0.0, ge=0, le=1, description="End value over the peak.")
+    schedule: str = "cosine"
+    """Name of the schedule."""
+    warmup: int = Field(default=0, ge=0)
+    """Steps of linear warm-up, at most all."""
+    min_ratio: float = Field(default=0.0, ge=0, le=1)
+    """End value over the peak."""
 
 
 class Finals(Entry):
     """A second stage: the best rates of every arm are tried by more seeds, and the choice is among them."""
 
-    rates: int = Field(
-        ge=2, description="Rates of an arm that enter: the best by the seeds of the first stage."
-    )
-    n_seeds: Positive = Field(
-        alias="seeds", description="Seeds of these rates in all, those of the first stage among them."
-    )
+    rates: int = Field(ge=2)
+    """Rates of an arm that enter: the best by the seeds of the first stage."""
+    n_seeds: Positive = Field(alias="seeds")
+    """Seeds of these rates in all, those of the first stage among them."""
 
 
 class TuningBudget(Entry):
     """How learning rates are looked for, the same for every arm: on a log grid around a rate stated for it or its baseline."""
 
-    centres: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        default={},
-        description="Arm: the rate in the middle, for a baseline also that of its arms which have none here.",
-    )
+    centres: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
+    """Arm: the rate in the middle, for a baseline also that of its arms which have none here."""
     options: dict[str, dict[str, Annotated[tuple[Any, ...], ONE_OR_MORE, Field(min_length=2), DISTINCT]]] = (
-        Field(
-            default={},
-            description="Baseline arm: options that its arms are tuned in beside the rate, each with its values. "
-            "An arm that gives such an option itself keeps it.",
-        )
+        Field(default={})
     )
-    points: int = Field(
-        default=5,
-        ge=3,
-        description="Rates that are tried; odd, so that the centre has neighbours on both sides.",
-    )
-    factor: float = Field(default=10**0.5, gt=1, description="Step of the grid.")
-    extensions: int = Field(
-        default=3, description="How often a choice on an edge may extend the grid, of all arms."
-    )
-    n_seeds: Positive = Field(
-        default=1, alias="seeds", description=f"Seeds of a trial, from {TUNING_SEED} on; none is ever scored."
-    )
-    finals: Annotated[Finals | None, GIVEN] = Field(
-        default=None, description="The second stage. Without it: none, the first decides."
-    )
+    """Baseline arm: options that its arms are tuned in beside the rate, each with its values. An arm that gives such an
+    option itself keeps it."""
+    points: int = Field(default=5, ge=3)
+    """Rates that are tried; odd, so that the centre has neighbours on both sides."""
+    factor: float = Field(default=10**0.5, gt=1)
+    """Step of the grid."""
+    extensions: int = 3
+    """How often a choice on an edge may extend the grid, of all arms."""
+    n_seeds: Positive = Field(default=1, alias="seeds")
+    """Seeds of a trial, from 10000 on; none is ever scored."""
+    finals: Annotated[Finals | None, GIVEN] = None
+    """The second stage. Without it: none, the first decides."""
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -205,10 +196,14 @@ class TuningBudget(Entry):
 class Exclusion(Entry):
     """A rule that takes arms out: all that agree with every key that it gives."""
 
-    arm: Annotated[str | None, GIVEN] = Field(default=None, description="Label of the arm.")
-    sharding: Annotated[str | None, GIVEN] = Field(default=None, description="Sharding.")
-    workload: Annotated[str | None, GIVEN] = Field(default=None, description="Registry name of the workload.")
-    world_size: Annotated[int | None, GIVEN] = Field(default=None, description="Workers.")
+    arm: Annotated[str | None, GIVEN] = None
+    """Label of the arm."""
+    sharding: Annotated[str | None, GIVEN] = None
+    """Sharding."""
+    workload: Annotated[str | None, GIVEN] = None
+    """Registry name of the workload."""
+    world_size: Annotated[int | None, GIVEN] = None
+    """Workers."""
 
     def takes(self, panel: Setting, arm: Arm) -> bool:
         """Whether it takes the arm out of the panel."""
@@ -233,67 +228,51 @@ def _with_baselines(arms: Any) -> Any:
 class Sweep(Entry):
     """A sweep file."""
 
-    title: str = Field(default="", description="One line: what it is for.")
-    base: str = Field(
-        default="",
-        description="Start from that sweep beside this one, its tuned rates included; keys given here replace its keys.",
-    )
+    title: str = ""
+    """One line: what it is for."""
+    base: str = ""
+    """Start from that sweep beside this one, its tuned rates included; keys given here replace its keys."""
     workloads: Annotated[
         tuple[Annotated[WorkloadChoice, BeforeValidator(_named)], ...],
         ONE_OR_MORE,
         Field(min_length=1),
         DISTINCT,
-    ] = Field(description="What is trained: names, or mappings with options.")
-    shardings: Words = Field(
-        default=("iid",),
-        description="How the data is spread over workers: iid, by-class, by-package (what a workload offers).",
-    )
-    world_sizes: Integers = Field(alias="world_size", description="Workers: one number or several.")
-    backend: Backend = Field(default="simulated", description="Where runs are trained.")
-    steps: Positive = Field(description="Optimizer steps of a run.")
-    budgets: Numbers = Field(
-        default=(WHOLE,),
-        description=f"Budgets of a budget sweep: rising multiples of `steps` between 1/{WIDEST:g} and {WIDEST:g}, 1 among them.",
-    )
-    references: Words = Field(
-        default=(),
-        description="Arms that run at all budgets, net speedups are read on the first of them. Without it: all arms.",
-    )
-    batch_size: Positive = Field(description="Examples a worker and step.")
-    bucket_bytes: Positive = Field(default=DEFAULT_BUCKET_BYTES, description="Bytes of a gradient bucket.")
-    seeds: int = Field(
-        ge=1,
-        le=TUNING_SEED,
-        description="How many seeds are scored: 0 to this less 1. Those above are for tuning.",
-    )
-    headline: bool = Field(
-        default=False,
-        description="It is to decide: refused where half of its intervals will be wider than half the margin (by tuning runs).",
-    )
-    margin: Annotated[float | None, GIVEN] = Field(
-        default=None,
-        gt=0,
-        description="What counts as equal, in the metric's unit. Without it: the workload's margin.",
-    )
-    ranks: bool = Field(
-        default=False, description="Methods are compared by an exact test, so the seeds must suffice for one."
-    )
-    shape: RateShape = Field(
-        default=RateShape(), alias="lr", description="Course of the learning rate apart from its peak."
-    )
-    rates: str = Field(
-        default="",
-        description="File of the tuned learning rates beside this one. Without it: `<name>-lr.yaml`.",
-    )
-    tuning: TuningBudget = Field(
-        default=TuningBudget(), description="How learning rates are looked for, the same for every arm."
-    )
-    arms: Annotated[dict[str, Arm], BeforeValidator(_with_baselines)] = Field(
-        description="Label: a method with options."
-    )
-    excludes: Annotated[tuple[Exclusion, ...], ONE_OR_MORE, DISTINCT] = Field(
-        default=(), alias="exclude", description="Rules that take arms out of settings."
-    )
+    ]
+    """What is trained: names, or mappings with options."""
+    shardings: Words = ("iid",)
+    """How the data is spread over workers: iid, by-class, by-package (what a workload offers)."""
+    world_sizes: Integers = Field(alias="world_size")
+    """Workers: one number or several."""
+    backend: Backend = "simulated"
+    """Where runs are trained."""
+    steps: Positive
+    """Optimizer steps of a run."""
+    budgets: Numbers = (WHOLE,)
+    """Budgets of a budget sweep: rising multiples of `steps` between 1/16 and 16, 1 among them."""
+    references: Words = ()
+    """Arms that run at all budgets, net speedups are read on the first of them. Without it: all arms."""
+    batch_size: Positive
+    """Examples a worker and step."""
+    bucket_bytes: Positive = DEFAULT_BUCKET_BYTES
+    """Bytes of a gradient bucket."""
+    seeds: int = Field(ge=1, le=TUNING_SEED)
+    """How many seeds are scored: 0 to this less 1. Those above are for tuning."""
+    headline: bool = False
+    """It is to decide: refused where half of its intervals will be wider than half the margin (by tuning runs)."""
+    margin: Annotated[float | None, GIVEN] = Field(default=None, gt=0)
+    """What counts as equal, in the metric's unit. Without it: the workload's margin."""
+    ranks: bool = False
+    """Methods are compared by an exact test, so the seeds must suffice for one."""
+    shape: RateShape = Field(default=RateShape(), alias="lr")
+    """Course of the learning rate apart from its peak."""
+    rates: str = ""
+    """File of the tuned learning rates beside this one. Without it: `<name>-lr.yaml`."""
+    tuning: TuningBudget = TuningBudget()
+    """How learning rates are looked for, the same for every arm."""
+    arms: Annotated[dict[str, Arm], BeforeValidator(_with_baselines)]
+    """Label: a method with options."""
+    excludes: Annotated[tuple[Exclusion, ...], ONE_OR_MORE, DISTINCT] = Field(default=(), alias="exclude")
+    """Rules that take arms out of settings."""
 
     @property
     def path(self) -> Path:
@@ -513,19 +492,20 @@ def _check_budgets(sweep: Sweep) -> None:
 class Trial(Entry):
     """One learning rate tried."""
 
-    lr: float = Field(description="Peak learning rate.")
-    options: dict[str, Any] = Field(default={}, description="Values of the options tuned beside it.")
-    value: float | None = Field(
-        default=None, description="Mean of the final metric over the tuning seeds. Null: not all ended well."
-    )
-    nll: float | None = Field(
-        default=None, description="Mean of the negative log-likelihood. Null: the same, or there is none."
-    )
-    values: Annotated[tuple[float, ...], AS_TUPLE] = Field(
-        default=(), description="Final metric by tuning seed: what the choice of the rate is uncertain by."
-    )
-    status: str = Field(description="`done`, or that of the first run that ended otherwise.")
-    runs: Words = Field(description="Run ids, one a seed. Rates of the second stage have more of them.")
+    lr: float
+    """Peak learning rate."""
+    options: dict[str, Any] = Field(default={})
+    """Values of the options tuned beside it."""
+    value: float | None = None
+    """Mean of the final metric over the tuning seeds. Null: not all ended well."""
+    nll: float | None = None
+    """Mean of the negative log-likelihood. Null: the same, or there is none."""
+    values: Annotated[tuple[float, ...], AS_TUPLE] = ()
+    """Final metric by tuning seed: what the choice of the rate is uncertain by."""
+    status: str
+    """`done`, or that of the first run that ended otherwise."""
+    runs: Words
+    """Run ids, one a seed. Rates of the second stage have more of them."""
 
     @property
     def label(self) -> str:
@@ -536,23 +516,26 @@ class Trial(Entry):
 class Tuned(Entry):
     """The chosen learning rate of an arm in a panel."""
 
-    workload: str = Field(description="Workload, with its options where some are given.")
-    sharding: str = Field(description="Sharding.")
-    world_size: int = Field(description="Workers.")
-    arm: str = Field(description="Label of the arm.")
-    lr: float = Field(description="The chosen peak learning rate.")
-    options: dict[str, Any] = Field(
-        default={}, description="The chosen values of the options tuned beside it."
-    )
-    edge: Literal["none", "low", "high"] = Field(description="Whether it is an end of the grid.")
-    tuned_for: str = Field(description="Identity of all that it was tuned for.")
-    source: str = Field(
-        default="",
-        description="Hash of the method's source that the trials ran with. Empty: it was not kept.",
-    )
-    trials: Annotated[tuple[Trial, ...], AS_TUPLE] = Field(
-        default=(), description="Every rate that was tried."
-    )
+    workload: str
+    """Workload, with its options where some are given."""
+    sharding: str
+    """Sharding."""
+    world_size: int
+    """Workers."""
+    arm: str
+    """Label of the arm."""
+    lr: float
+    """The chosen peak learning rate."""
+    options: dict[str, Any] = Field(default={})
+    """The chosen values of the options tuned beside it."""
+    edge: Literal["none", "low", "high"]
+    """Whether it is an end of the grid."""
+    tuned_for: str
+    """Identity of all that it was tuned for."""
+    source: str = ""
+    """Hash of the method's source that the trials ran with. Empty: it was not kept."""
+    trials: Annotated[tuple[Trial, ...], AS_TUPLE] = ()
+    """Every rate that was tried."""
 
     def is_of(self, trial: Trial) -> bool:
         """Whether a trial is of what was chosen."""
@@ -562,11 +545,12 @@ class Tuned(Entry):
 class RatesFile(Entry):
     """The file as it is written."""
 
-    sweep: str = Field(default="", description="The sweep whose tuning wrote it.")
-    seeds: Integers = Field(default=(), description="The tuning seeds.")
-    rates: Annotated[tuple[Tuned, ...], AS_TUPLE] = Field(
-        default=(), description="An entry an arm and setting."
-    )
+    sweep: str = ""
+    """The sweep whose tuning wrote it."""
+    seeds: Integers = ()
+    """The tuning seeds."""
+    rates: Annotated[tuple[Tuned, ...], AS_TUPLE] = ()
+    """An entry an arm and setting."""
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from typing_extensions import TypedDict
 from suite.runs.documents import JSON, Amount, Count, Positive, problem
 from suite.runs.files import RefusedError, dump, identity, plain, write_atomic
 from suite.runs.provenance import keep_changes
-from suite.runs.result import Provenance
-from suite.runs.store import read_version
+from suite.runs.store import Provenance, read_version
 
 SESSION_VERSION: Final = 1
 FILE: Final = "session.json"

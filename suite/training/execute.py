@@ -26,19 +26,9 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final
 
-from suite.runs.files import StoreError
-from suite.runs.result import Status
+from suite.runs.files import STALE_AFTER_S, Lease, Owner, StoreError, take_lease
 from suite.runs.spec import RunSpec, source_of
-from suite.runs.store import (
-    STALE_AFTER_S,
-    Lease,
-    NewerResultError,
-    Outcome,
-    Owner,
-    Store,
-    failed,
-    take_lease,
-)
+from suite.runs.store import NewerResultError, Outcome, Status, Store, failed
 from suite.training import checkpoint as files
 from suite.training.checkpoint import (
     CHECKPOINT_S,

@@ -25,12 +25,11 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
-from suite.runs.files import StoreError
+from suite.runs.files import Owner, StoreError, lease_holder, release_lease
 from suite.runs.plan import GPU_GROUP_BYTES, GROUP_BYTES, groups
 from suite.runs.provenance import THREAD_VARIABLES
-from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.store import Owner, Store, failed, lease_holder, release_lease
+from suite.runs.store import Status, Store, failed
 from suite.training.checkpoint import CHECKPOINT_S, Interrupted, PipeStop
 from suite.training.processes import exit_text
 

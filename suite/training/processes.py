@@ -42,9 +42,8 @@ from typing import Any, Final
 
 from suite.runs.files import dump, write_atomic
 from suite.runs.provenance import THREAD_VARIABLES
-from suite.runs.result import Status
 from suite.runs.spec import RunSpec, SpecError
-from suite.runs.store import Outcome, failed
+from suite.runs.store import Outcome, Status, failed
 from suite.training.checkpoint import CheckpointPolicy, Hooks, Interrupted, PipeStop, Start
 
 # ---- finding each other

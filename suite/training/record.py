@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from suite.runs.files import finite
 from suite.runs.provenance import provenance
-from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.store import Outcome, blank_result
+from suite.runs.store import Outcome, Status, blank_result
 from suite.training.checkpoint import Start
 
 _KEYS: Final = ("rank", "kind", "stage", "collective", "group")

@@ -427,8 +427,7 @@ def test_no_rate_is_written_from_failures(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     from bandwise.verbs import sweep as verb
-    from suite.runs.result import Status
-    from suite.runs.store import failed
+    from suite.runs.store import Status, failed
     from suite.training.execute import execute
     from suite.training.pool import Tally
 

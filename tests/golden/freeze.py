@@ -357,7 +357,7 @@ def _forget_where(table: dict[str, Any]) -> None:
 def made_up_study() -> dict[str, Any]:
     """The tests' made-up study: curves, and runs that diverged, failed, were never run."""
     from suite.analysis.collect import collect, write
-    from suite.runs.result import Status
+    from suite.runs.store import Status
     from tests.suite.analysis import made_up_curves, made_up_study
 
     with tempfile.TemporaryDirectory() as folder:
@@ -453,8 +453,7 @@ def _put_back(sweep: str, root: Path) -> None:
     from suite.analysis.study import study_of
     from suite.runs.files import dump
     from suite.runs.plan import make_plan
-    from suite.runs.result import Status
-    from suite.runs.store import Store
+    from suite.runs.store import Status, Store
     from suite.runs.sweep import load_sweep
     from suite.workloads import get
     from tests.suite.analysis import made_up_study

@@ -15,7 +15,7 @@ from report.study.build import build_page
 from report.study.data import StudyData, load
 from suite.analysis.collect import collect, write
 from suite.analysis.tables import Row
-from suite.runs.result import Status
+from suite.runs.store import Status
 from tests.report import made_up_speed
 from tests.suite.analysis import made_up_curves
 from tests.suite.analysis import made_up_study as made

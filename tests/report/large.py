@@ -10,8 +10,7 @@ from suite.analysis.collect import collect, write
 from suite.analysis.published import write_refused
 from suite.analysis.study import Study
 from suite.runs.files import dump
-from suite.runs.result import Status
-from suite.runs.store import Store
+from suite.runs.store import Status, Store
 from tests.suite.analysis import made_up_study as made
 
 EVALUATIONS = 8

@@ -20,9 +20,8 @@ from suite.analysis.equal_time import net_table, round_rows
 from suite.analysis.speed_columns import session_table_path
 from suite.analysis.study import Entry, Study, Yardstick
 from suite.analysis.tables import frame_of, write_table
-from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store
+from suite.runs.store import Status, Store
 from tests.report import made_up_speed as fast
 from tests.suite.analysis import made_up_study as made
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from suite.analysis.collect import collect, write
 from suite.analysis.published import facts_path, write_refused
 from suite.runs.files import dump
-from suite.runs.result import Status
-from suite.runs.store import Store
+from suite.runs.store import Status, Store
 from tests.report import made_up_speed
 from tests.suite.analysis import made_up_study as made
 

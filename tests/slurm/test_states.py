@@ -11,8 +11,7 @@ from slurm import scheduler
 from slurm.records import Record, records
 from slurm.scheduler import Job, SlurmError
 from slurm.states import BEGUN, WORDS, RunStates, last_words, run_states, settle
-from suite.runs.result import Status
-from suite.runs.store import Store, failed
+from suite.runs.store import Status, Store, failed
 from tests.slurm.specs import tiny
 
 NAME = "bandwise-tiny"

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from suite.analysis.study import Entry, Study
-from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store
+from suite.runs.store import Status, Store
 from tests.suite.analysis import made_up_study as made
 from tests.suite.analysis.made_up_study import Made, arm
 

@@ -14,9 +14,8 @@ import numpy as np
 
 from suite.analysis.study import Arm, Entry, Study, Yardstick
 from suite.runs.files import dump
-from suite.runs.result import Status
 from suite.runs.spec import Part, Rate, RunSpec
-from suite.runs.store import Store
+from suite.runs.store import Status, Store
 
 RING_BYTES = 2 * 3 / 4 * 4 * 301_066
 STEPS = 200

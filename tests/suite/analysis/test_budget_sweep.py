@@ -14,7 +14,7 @@ from suite.analysis.export import find
 from suite.analysis.published import facts_path
 from suite.analysis.tables import read_table, table_path
 from suite.runs.files import dump
-from suite.runs.result import Status
+from suite.runs.store import Status
 from tests.suite.analysis import made_up_ladder as ladder
 from tests.suite.analysis import made_up_study as made
 

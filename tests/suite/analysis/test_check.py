@@ -15,8 +15,7 @@ from suite.analysis.collect import collect, write
 from suite.analysis.published import facts_path
 from suite.analysis.study import Study
 from suite.runs.provenance import ERROR, WARNING
-from suite.runs.result import Status
-from suite.runs.store import Store
+from suite.runs.store import Status, Store
 from tests.suite.analysis import made_up_study as made
 
 FEW = made.FEW[:3]

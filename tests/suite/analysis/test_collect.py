@@ -14,8 +14,7 @@ from suite.analysis.published import facts_path
 from suite.analysis.statistics import paired_difference
 from suite.analysis.study import StudyError
 from suite.analysis.tables import read_table, table_path
-from suite.runs.result import Status
-from suite.runs.store import Store
+from suite.runs.store import Status, Store
 from tests.suite.analysis import made_up_study as made
 
 BASELINES = {"allreduce-lion", "allreduce-sgd"}

@@ -12,8 +12,7 @@ from suite.analysis.collect import collect, documents
 from suite.analysis.columns import CURVES, RUNS
 from suite.analysis.study import Study
 from suite.analysis.tables import from_csv, table_path
-from suite.runs.result import Status
-from suite.runs.store import Store
+from suite.runs.store import Status, Store
 from tests.suite.analysis import made_up_study as made
 from tests.suite.analysis.made_up_curves import keep, spec_of
 

@@ -18,9 +18,8 @@ from suite.analysis.speed import planned_kinds
 from suite.analysis.speed_columns import ARMS, CASES, DIRECT, session_table_path
 from suite.analysis.tables import read_frame, read_table, to_csv
 from suite.runs.plan import make_plan
-from suite.runs.result import Status
 from suite.runs.spec import sources
-from suite.runs.store import Store
+from suite.runs.store import Status, Store
 from suite.runs.sweep import load_sweep
 from tests.audit.__main__ import main as audit
 from tests.suite.analysis import made_up_ladder as ladder

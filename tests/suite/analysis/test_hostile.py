@@ -14,8 +14,8 @@ from bandwise.cli import main
 from report.study.build import build_page
 from suite.analysis.collect import collect, write
 from suite.analysis.columns import RUNS
-from suite.runs.files import StoreError
-from suite.runs.store import Owner, Store
+from suite.runs.files import Owner, StoreError
+from suite.runs.store import Store
 from suite.training.execute import RunOwnership
 from tests.suite.analysis import made_up_study as made
 from tests.suite.runs.hostile import DAMAGES, SCRIPT

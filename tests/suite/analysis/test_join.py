@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from reference_impls import registry
-from suite.runs.result import Status
-from suite.runs.store import Store
+from suite.runs.store import Status, Store
 from tests.suite.analysis import made_up_session as made
 from tests.suite.analysis import made_up_study
 from tests.suite.analysis.made_up_session import arms, arms_of

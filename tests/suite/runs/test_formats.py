@@ -11,7 +11,8 @@ import pytest
 
 from bandwise.cli import main
 from suite.runs.documents import problem
-from suite.runs.result import (
+from suite.runs.spec import RunSpec
+from suite.runs.store import (
     CIRCUMSTANCE,
     LIVE,
     RESULT_VERSION,
@@ -21,10 +22,9 @@ from suite.runs.result import (
     Evaluation,
     Note,
     Result,
+    Store,
     result_problem,
 )
-from suite.runs.spec import RunSpec
-from suite.runs.store import Store
 from tests.suite.runs.project import ended, one_spec
 from tests.suite.workloads.cases import CASES
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.files import StoreError
-from suite.runs.store import Lease, Owner, lease_holder, release_lease, take_lease
+from suite.runs.files import Lease, Owner, StoreError, lease_holder, release_lease, take_lease
 
 ROOT = Path(__file__).resolve().parents[3]
 A, B = Owner("a"), Owner("b")
@@ -58,7 +57,7 @@ def test_an_owner_of_the_same_name_has_it_back_at_once(tmp_path: Path) -> None:
     assert after.held()
 
 
-TAKE = "import sys, suite.runs.store as l, pathlib; l.take_lease(pathlib.Path(sys.argv[1]), l.Owner('a'))"
+TAKE = "import sys, suite.runs.files as l, pathlib; l.take_lease(pathlib.Path(sys.argv[1]), l.Owner('a'))"
 
 
 def test_a_dead_process_of_this_machine_holds_nothing(tmp_path: Path) -> None:

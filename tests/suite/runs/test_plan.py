@@ -18,8 +18,7 @@ from suite.runs.plan import (
     smallest_p,
     summary,
 )
-from suite.runs.result import Status
-from suite.runs.store import Store, failed
+from suite.runs.store import Status, Store, failed
 from suite.runs.sweep import Arm, Trial, Tuned, load_rates, load_sweep, sweep_names, tuned_for, write_rates
 from suite.training.train import train_group
 from suite.workloads import get

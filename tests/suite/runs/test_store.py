@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.files import StoreError, StoreFullError, finite, write_atomic
-from suite.runs.result import Status, counts
-from suite.runs.store import STALE_AFTER_S, Store, failed, load_spec
+from suite.runs.files import STALE_AFTER_S, StoreError, StoreFullError, finite, write_atomic
+from suite.runs.store import Status, Store, counts, failed, load_spec
 from tests.suite.runs.project import SWEEP, ended, one_spec, write_sweep
 from tests.support import skip_or_fail
 
@@ -86,7 +85,7 @@ def test_a_kill_between_writing_and_renaming_leaves_the_old_file(
     path = tmp_path / "result.json"
     write_atomic(path, "old")
     code = (
-        "import os, pathlib, signal, suite.runs.store as s\n"
+        "import os, pathlib, signal, suite.runs.files as s\n"
         "os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)\n"
         f"s.write_atomic(pathlib.Path({str(path)!r}), 'new')\n"
     )

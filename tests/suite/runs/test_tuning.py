@@ -9,9 +9,8 @@ import pytest
 
 from suite.runs.documents import YamlError
 from suite.runs.plan import make_plan
-from suite.runs.result import Status
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store, failed
+from suite.runs.store import Status, Store, failed
 from suite.runs.sweep import TUNING_SEED, Trial, load_rates, load_sweep, write_rates
 from suite.runs.tuning import (
     TuningError,

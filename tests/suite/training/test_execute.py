@@ -15,8 +15,9 @@ import pytest
 
 from bandwise.cli import main
 from bandwise.output import ProgressLine
+from suite.runs.files import Owner, take_lease
 from suite.runs.spec import RunSpec
-from suite.runs.store import Owner, Store, take_lease
+from suite.runs.store import Store
 from suite.training import checkpoint as files
 from suite.training.checkpoint import Interrupted, Interruption
 from suite.training.execute import execute

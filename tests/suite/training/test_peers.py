@@ -7,8 +7,7 @@ import time
 import pytest
 import torch.distributed as dist
 
-from suite.runs.result import Status
-from suite.runs.store import failed
+from suite.runs.store import Status, failed
 from suite.training.processes import PART_S, PeersLostError, Place, Rendezvous, cause, first_cause, send_end
 from tests.suite.runs.project import one_spec
 

@@ -15,10 +15,10 @@ import pytest
 
 from reference_impls import info, load_plugin
 from reference_impls.registry import PLUGINS, registry
+from suite.runs.files import Owner, take_lease
 from suite.runs.plan import make_plan, open_specs
-from suite.runs.result import counts
 from suite.runs.spec import RunSpec
-from suite.runs.store import Owner, Store, take_lease
+from suite.runs.store import Store, counts
 from suite.runs.sweep import load_sweep
 from suite.training.checkpoint import Interrupted
 from suite.training.execute import execute

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.result import Status
-from suite.runs.store import Owner, Store, failed, take_lease
+from suite.runs.files import Owner, take_lease
+from suite.runs.store import Status, Store, failed
 from suite.training import processes
 from suite.training.execute import execute
 from suite.training.processes import (
