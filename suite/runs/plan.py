@@ -265,10 +265,7 @@ def run_rows(plan: Plan, found: Mapping[str, Status]) -> list[dict[str, Any]]:
 def _rate(sweep: Sweep, panel: Setting, arm: Arm, rates: Rates) -> tuple[float, Mapping[str, Any]]:
     """The peak learning rate of an arm and the options tuned beside it, the same at all budgets."""
     if arm.baseline not in {other.label for other in sweep.arms_of(panel)}:
-        raise arm.error(
-            "baseline",
-            f"'{arm.baseline}' is excluded from {panel.label}: exclude this arm too",
-        )
+        raise arm.error("baseline", f"'{arm.baseline}' is excluded from {panel.label}: exclude this arm too")
     return rates.lr(sweep, panel, arm)
 
 

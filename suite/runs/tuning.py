@@ -255,10 +255,7 @@ def candidates(sweep: Sweep, panel: Setting) -> Iterator[Candidate]:
         centres = sweep.tuning.centres
         centre = centres.get(arm.label, centres.get(arm.baseline))
         if centre is None:
-            raise arm.error(
-                "baseline",
-                f"tuning.centres lacks '{arm.baseline}': add its rate, or pin `lr:`",
-            )
+            raise arm.error("baseline", f"tuning.centres lacks '{arm.baseline}': add its rate, or pin `lr:`")
         yield Candidate(panel, arm, workload_of(panel), centre)
 
 

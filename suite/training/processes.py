@@ -368,11 +368,7 @@ def as_rank(spec: RunSpec, rank: int, store: Any, start: Start, folder: Path, ho
     torch.set_num_threads(1)
     try:
         dist.init_process_group(
-            "gloo",
-            store=store,
-            rank=rank,
-            world_size=spec.world_size,
-            timeout=timedelta(seconds=TIMEOUT_S),
+            "gloo", store=store, rank=rank, world_size=spec.world_size, timeout=timedelta(seconds=TIMEOUT_S)
         )
     except RuntimeError as error:
         first = (str(error).splitlines() or [""])[0]

@@ -42,10 +42,7 @@ FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
         "train.parquet": "a Parquet file, or a folder of them, to train on",
         "val.parquet": "a Parquet file, or a folder of them, that judges",
     },
-    "text": {
-        "train": "a folder of files of text to train on",
-        "val": "a folder of files of text that judge",
-    },
+    "text": {"train": "a folder of files of text to train on", "val": "a folder of files of text that judge"},
 }
 TEST_WINDOWS: Final = 2048
 """Windows at the most that a run is judged on at its end, spread evenly."""

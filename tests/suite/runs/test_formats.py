@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -13,12 +12,7 @@ from bandwise.cli import main
 from suite.runs.documents import problem
 from suite.runs.spec import RunSpec
 from suite.runs.store import (
-    CIRCUMSTANCE,
-    LIVE,
     RESULT_VERSION,
-    SETTLED,
-    TERMINAL,
-    Ending,
     Evaluation,
     Note,
     Result,
@@ -71,10 +65,6 @@ def test_what_a_real_run_writes_is_what_is_declared(
         assert problem(Evaluation, json.loads(line)) is None
 
 
-def test_a_result_ends_with_every_word_that_ends_a_run_and_no_other() -> None:
-    assert set(get_args(Ending)) == TERMINAL
-
-
 def test_lower_is_better_of_all_scores_beside_the_metric() -> None:
     """`Workload.direction_of` says so without asking; a score such as a second accuracy would need more."""
     for case in CASES:  # every workload, small
@@ -105,9 +95,3 @@ def test_what_keys_say_together_is_checked_too() -> None:
         key: result[key] for key in ("schema_version", "run_id", "spec", "status", "reason", "provenance")
     }
     assert result_problem(bare, spec.run_id) == "metric is missing, though the run is done"
-
-
-def test_the_page_of_files_has_every_state() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "file-formats.md").read_text(encoding="utf-8")
-    section = text.partition("States are")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`(\w+)`", section)) == SETTLED | CIRCUMSTANCE | LIVE

@@ -99,23 +99,6 @@ def _begin():  # a run that had failed is begun again
     return prepare, act, check
 
 
-def _fresh():
-    from suite.runs.store import Store
-    from tests.suite.runs.project import one_spec
-
-    spec = one_spec()
-
-    def act(root):
-        Store(root).begin(spec)
-
-    def check(root, whole):
-        state = Store(root).status(spec.run_id).state
-        assert state == "running" if whole else state in {"missing", "running"}, state
-        assert Store(root).refused() == []
-
-    return (lambda root: root.mkdir(parents=True)), act, check
-
-
 def _finish():
     from suite.runs.store import Store
     from tests.suite.runs.project import ended, one_spec
@@ -203,39 +186,11 @@ def _ranks():
     return prepare, (lambda root: save(root, 4)), check
 
 
-def _tables():
-    from suite.analysis import collect as collecting
-    from suite.analysis.collect import collect, documents, write
-    from tests.suite.analysis import made_up_study as made
-
-    study = made.study_of(seeds=2, made=made.FEW[:3])
-
-    tables, texts = [], {}  # collecting reads the runs alone, which stay as they are
-
-    def prepare(root):
-        made.run_all(root, study, made.FEW[:3])
-        tables.append(collect(root, study))
-        for path, text in documents(root, tables[0]).items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("old" if path.name.endswith("-runs.csv") else text)
-            texts[path.relative_to(root)] = text
-        # what is written, not what is worked out for it, is cut short: 70 times the same tables
-        collecting.documents = lambda root, _: {root / path: text for path, text in texts.items()}
-
-    def check(root, whole):
-        for path, text in texts.items():
-            assert (root / path).read_text() == text if whole else (root / path).read_text() in (text, "old")
-
-    return prepare, (lambda root: write(root, tables[0]) and None), check
-
-
 SCENES = {
-    "begin": _fresh,
     "begin again": _begin,
     "finish": _finish,
     "checkpoint": _checkpoint,
     "checkpoint of ranks": _ranks,
-    "tables": _tables,
 }
 
 

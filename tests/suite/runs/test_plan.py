@@ -10,18 +10,15 @@ import pytest
 from bandwise.verbs.sweep import described
 from suite.runs.documents import YamlError
 from suite.runs.plan import (
-    MINIMUM_FOR_INTERVAL,
     Estimator,
     PlanError,
     make_plan,
     open_specs,
-    smallest_p,
     summary,
 )
 from suite.runs.store import Status, Store, failed
-from suite.runs.sweep import Arm, Trial, Tuned, load_rates, load_sweep, sweep_names, tuned_for, write_rates
+from suite.runs.sweep import Arm, load_sweep, sweep_names, tuned_for
 from suite.training.train import train_group
-from suite.workloads import get
 from tests.suite.runs.project import SWEEP, one_spec, write_sweep
 
 
@@ -53,20 +50,6 @@ def test_a_plan_holds_every_arm_with_every_seed_and_pairs_seeds(tmp_path: Path) 
     assert len({run.spec.run_id for run in plan.runs}) == 6
 
 
-@pytest.mark.parametrize(
-    ("seeds", "said"), [(4, "means alone: an interval needs 6 seeds"), (6, "intervals, no ranks")]
-)
-def test_a_plan_promises_intervals_only_with_the_seeds_for_them(
-    seeds: int, said: str, tmp_path: Path
-) -> None:
-    path = write_sweep(tmp_path, SWEEP.replace("seeds: 3", f"seeds: {seeds}"))
-    found = summary(make_plan(load_sweep(path)), Store(tmp_path / "results"))
-    assert found["seeds_for_intervals"] == MINIMUM_FOR_INTERVAL == 6
-    (line,) = [line for line in described(found) if "comparisons" in line]
-    assert said in line
-    assert ("interval" in line.replace("an interval needs", "")) == (seeds >= 6), "nothing else is promised"
-
-
 def test_a_filter_keeps_matching_arms(tmp_path: Path) -> None:
     sweep = load_sweep(write_sweep(tmp_path))
     assert {run.arm.label for run in make_plan(sweep, "loc*").runs} == {"local"}
@@ -78,11 +61,6 @@ def test_an_arm_needs_its_baseline_in_the_same_panel(tmp_path: Path) -> None:
     sweep = load_sweep(write_sweep(tmp_path, SWEEP + "exclude: [{arm: plain}]\n"))
     with pytest.raises(YamlError, match=r"small.yaml:11: key 'arms.local.baseline': 'plain' is excluded"):
         make_plan(sweep)
-
-
-@pytest.mark.parametrize(("comparisons", "seeds"), [(1, 6), (2, 7), (10, 9), (20, 10), (40, 11)])
-def test_the_seeds_that_ranks_need(comparisons: int, seeds: int) -> None:
-    assert smallest_p(seeds, comparisons) <= 0.05 < smallest_p(seeds - 1, comparisons)
 
 
 def test_a_ranking_that_no_data_could_reach_is_refused(tmp_path: Path) -> None:
@@ -120,34 +98,6 @@ def test_untuned_arms_say_how_to_tune(tmp_path: Path) -> None:
         make_plan(sweep)
 
 
-def test_rates_are_read_back_and_refused_for_other_settings(tmp_path: Path) -> None:
-    sweep = load_sweep(write_sweep(tmp_path, TUNABLE))
-    (panel,) = sweep.panels()
-    trials = (
-        Trial(lr=0.1, value=1.5, status="done", runs=("0" * 16, "2" * 16)),
-        Trial(lr=1.0, status="diverged", runs=("1" * 16,)),
-    )
-    entries = [
-        Tuned(
-            workload="quadratic",
-            sharding="iid",
-            world_size=2,
-            arm=arm.label,
-            lr=0.1,
-            edge="low",
-            tuned_for=tuned_for(sweep, panel, arm),
-            trials=trials,
-        )
-        for arm in sweep.arms.values()
-    ]
-    write_rates(sweep, entries)
-    assert load_rates(sweep.rates_path).entries == tuple(entries)
-    assert {run.spec.lr.peak for run in make_plan(sweep).runs} == {0.1}
-    changed = load_sweep(write_sweep(tmp_path, TUNABLE.replace("steps: 12", "steps: 13")))
-    with pytest.raises(YamlError, match=r"small-lr.yaml was tuned for other settings"):
-        make_plan(changed)
-
-
 @pytest.mark.parametrize("name", sweep_names())
 def test_shipped_sweeps_can_be_planned(name: str) -> None:
     sweep = load_sweep(name)
@@ -180,12 +130,6 @@ def test_a_study_at_equal_time_has_a_control_with_every_optimizer_and_two_tuning
     }
 
 
-def test_the_quick_study_is_of_a_workload_that_can_tell() -> None:
-    quick = load_sweep("quick")
-    assert [choice.name for choice in quick.workloads] == ["code-packages"]
-    assert (quick.shardings, quick.margin) == (("iid", "by-class"), get("code-packages").margin)
-
-
 @pytest.mark.parametrize(("period", "warned"), [(13, True), (12, False), (4, False)])
 def test_rounds_longer_than_the_training_are_warned_of(period: int, warned: bool, tmp_path: Path) -> None:
     """The training has 12 steps."""
@@ -209,3 +153,56 @@ def test_a_guess_before_any_run_is_near_what_training_takes(
     (outcome,) = train_group([spec])
     assert outcome.result["status"] == "done"
     assert guess == pytest.approx(outcome.result["train_s"], rel=0.5)
+
+
+# ---- budgets ----------------------------------------------------------------------------------------------------------------
+
+LADDER = SWEEP.replace("steps: 12", "steps: 12\nbudgets: [0.5, 1, 1.41]")
+SQUEEZE = LADDER + "  squeeze: {algorithm: apmsqueeze, baseline: plain, lr: 0.1}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("[]", "the list is empty"),
+        ("[0, 1]", "each is a multiple of `steps` between 1/16 and 16"),
+        ("[-1, 1]", "each is a multiple of `steps` between 1/16 and 16"),
+        ("[1, 1e300]", "each is a multiple of `steps` between 1/16 and 16"),
+        ("[1, 1]", "must rise, each to more steps than the one before; of 12 steps these are [12, 12]"),
+        ("[1, 0.5]", "must rise, each to more steps than the one before; of 12 steps these are [12, 6]"),
+        ("[1, 1.01]", "must rise, each to more steps than the one before; of 12 steps these are [12, 12]"),
+        ("[0.5, 2]", "1 must be among them: rates are tuned and methods are compared there"),
+        ("[1]", "a budget sweep has two budgets or more: add some, or leave the key out"),
+        ("1", "a budget sweep has two budgets or more: add some, or leave the key out"),
+    ],
+)
+def test_what_is_no_ladder_is_refused_by_its_line(given: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(YamlError) as caught:
+        load_sweep(write_sweep(tmp_path, LADDER.replace("[0.5, 1, 1.41]", given)))
+    assert str(caught.value) == f"small.yaml:6: key 'budgets': {message}"
+
+
+def test_everything_that_has_a_length_is_rescaled_and_nothing_else(tmp_path: Path) -> None:
+    plan = make_plan(load_sweep(write_sweep(tmp_path, SQUEEZE)))
+    assert [run.budget for run in plan.runs] == [0.5] * 9 + [1.0] * 9 + [1.41] * 9
+    rungs = {run.budget: run.spec for run in plan.runs if (run.arm.label, run.spec.seed) == ("squeeze", 0)}
+    assert {budget: spec.steps for budget, spec in rungs.items()} == {0.5: 6, 1.0: 12, 1.41: 17}
+    assert {budget: spec.lr.warmup for budget, spec in rungs.items()} == {0.5: 1, 1.0: 2, 1.41: 3}
+    assert {spec.lr.peak for spec in rungs.values()} == {0.1}
+    assert {budget: spec.algorithm.options["total_steps"] for budget, spec in rungs.items()} == {
+        budget: spec.steps for budget, spec in rungs.items()
+    }
+    local = {run.spec.algorithm.options["period"] for run in plan.runs if run.arm.label == "local"}
+    assert local == {4}, "a period is the method's own, whatever the budget"
+
+
+def test_the_runs_of_budget_1_are_those_without_a_ladder(tmp_path: Path) -> None:
+    plain, climbed = (
+        make_plan(load_sweep(write_sweep(tmp_path, text, name)))
+        for text, name in ((SWEEP, "plain"), (LADDER, "climbed"))
+    )
+    assert [run.spec.run_id for run in climbed.whole] == [run.spec.run_id for run in plain.runs]
+    assert plain.whole == list(plain.runs)
+    assert len(climbed.specs) == 3 * len(plain.specs)
+    panel, arm = plain.runs[0].panel, plain.runs[0].arm
+    assert tuned_for(plain.sweep, panel, arm) == tuned_for(climbed.sweep, panel, arm), "rates are those of 1"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.files import STALE_AFTER_S, StoreError, StoreFullError, finite, write_atomic
+from suite.runs.files import STALE_AFTER_S, StoreError, StoreFullError, write_atomic
 from suite.runs.store import Status, Store, counts, failed, load_spec
 from tests.suite.runs.project import SWEEP, ended, one_spec, write_sweep
 from tests.support import skip_or_fail
@@ -65,35 +65,6 @@ def test_a_silent_run_is_stale_and_a_stopped_one_missing(tmp_path: Path) -> None
     assert store.status(spec.run_id).state == "running"
     store.abandon(spec.run_id)
     assert store.status(spec.run_id).state == "missing"
-
-
-def test_who_has_a_file_open_reads_the_old_one_to_its_end(tmp_path: Path) -> None:
-    """What replaces a file is another file: no reader ever sees a half of each."""
-    path = tmp_path / "result.json"
-    write_atomic(path, "old " * 10_000)
-    with path.open() as reader:
-        start = reader.read(3)
-        write_atomic(path, "new")
-        assert start + reader.read() == "old " * 10_000
-    assert path.read_text() == "new"
-    assert os.listdir(tmp_path) == ["result.json"]
-
-
-def test_a_kill_between_writing_and_renaming_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "result.json"
-    write_atomic(path, "old")
-    code = (
-        "import os, pathlib, signal, suite.runs.files as s\n"
-        "os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"s.write_atomic(pathlib.Path({str(path)!r}), 'new')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
-    assert done.returncode < 0
-    assert path.read_text() == "old"
-    write_atomic(path, "newer")
-    assert path.read_text() == "newer"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
@@ -149,23 +120,6 @@ def test_damage_is_named(tmp_path: Path) -> None:
     assert (store.folder(spec.run_id) / "refused-result.json").read_text() == "{", "set aside, not lost"
     with pytest.raises(StoreError, match="no run '0123456789abcdef'"):
         store.spec("0123456789abcdef")
-
-
-def test_no_file_holds_a_number_that_json_lacks(tmp_path: Path) -> None:
-    assert [finite(x) for x in (1.5, float("nan"), float("inf"))] == [1.5, None, None]
-    store = Store(tmp_path)
-    spec = one_spec()
-    store.begin(spec)
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        store.finish(spec.run_id, Status("done"), {"status": "done", "reason": "", "x": float("nan")}, [])
-
-
-def test_trees_merge_by_copying(tmp_path: Path) -> None:
-    for place, seed in (("a", 0), ("b", 1)):
-        failed(one_spec(seed=seed), Status("diverged", "loss is inf")).save(Store(tmp_path / place))
-        Store(tmp_path / place).put_spec(one_spec(seed=seed))
-    shutil.copytree(tmp_path / "a", tmp_path / "b", dirs_exist_ok=True)
-    assert Store(tmp_path / "b").run_ids() == sorted(one_spec(seed=seed).run_id for seed in (0, 1))
 
 
 def test_states_outside_the_vocabulary_and_bad_ends_without_reason_are_refused() -> None:

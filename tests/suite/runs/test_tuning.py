@@ -16,10 +16,6 @@ from suite.runs.tuning import (
     TuningError,
     TuningFailedError,
     best_trial,
-    candidates,
-    choose,
-    grid,
-    grid_rate,
     tune,
 )
 from suite.training.execute import execute
@@ -53,24 +49,10 @@ def test_within_the_margin_of_the_best_metric_the_lowest_nll_wins(trials: list[T
     assert best.lr == chosen
 
 
-def test_nothing_is_chosen_from_failures() -> None:
-    assert best_trial([trial(1, None), trial(2, None)], get("digits-mlp")) is None
-
-
 def test_without_an_nll_the_best_metric_wins_in_its_own_direction() -> None:
     best = best_trial([trial(1, 0.5), trial(2, 0.499), trial(3, 0.6)], get("quadratic"))
     assert best is not None
     assert best.lr == 2
-
-
-def test_rates_lie_on_a_log_grid_of_three_digits() -> None:
-    assert [grid_rate(0.003, 10**0.5, offset) for offset in range(-2, 3)] == [
-        0.0003,
-        0.000949,
-        0.003,
-        0.00949,
-        0.03,
-    ]
 
 
 def carry_out(store: Store, seen: list[RunSpec]) -> Callable[[Sequence[RunSpec]], None]:
@@ -126,22 +108,6 @@ def test_an_arm_that_diverges_everywhere_is_tried_lower_and_then_refused(tmp_pat
         )
 
 
-def test_one_diverged_seed_makes_a_rate_unusable(tmp_path: Path) -> None:
-    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(extensions=0, centre=0.5)))
-    store = Store(tmp_path / "results")
-
-    def run(specs: Sequence[RunSpec]) -> None:
-        lucky = [spec for spec in specs if not (spec.lr.peak == 0.5 and spec.seed == TUNING_SEED)]
-        list(execute(lucky, store))
-        for spec in set(specs) - set(lucky):
-            failed(spec, Status("diverged", "for the test")).save(store)
-
-    for tuned in tune(sweep, store, run):
-        middle = tuned.trials[1]
-        assert (middle.lr, middle.status, middle.value) == (0.5, "diverged", None)
-        assert tuned.lr != 0.5
-
-
 def test_pinned_arms_are_left_alone_and_a_missing_centre_is_named(tmp_path: Path) -> None:
     text = SWEEP.replace("baseline: plain, lr: 0.1}", "baseline: plain}")
     sweep = load_sweep(write_sweep(tmp_path, text))
@@ -152,16 +118,6 @@ def test_pinned_arms_are_left_alone_and_a_missing_centre_is_named(tmp_path: Path
     sweep = load_sweep(write_sweep(tmp_path, text + BUDGET.format(extensions=0, centre=0.5)))
     store = Store(tmp_path / "results")
     assert [tuned.arm for tuned in tune(sweep, store, carry_out(store, []))] == ["local"]
-
-
-def test_an_arm_has_the_centre_of_its_baseline_unless_it_has_its_own(tmp_path: Path) -> None:
-    for centres, expected in (
-        ("{plain: 0.5}", {"plain": 0.5, "local": 0.5}),
-        ("{plain: 0.5, local: 0.125}", {"plain": 0.5, "local": 0.125}),
-    ):
-        sweep = load_sweep(write_sweep(tmp_path, f"{TUNABLE}tuning: {{points: 3, centres: {centres}}}\n"))
-        (panel,) = sweep.panels()
-        assert {c.arm.label: c.centre for c in candidates(sweep, panel)} == expected
 
 
 def test_unfinished_trials_stop_the_choice(tmp_path: Path) -> None:
@@ -227,29 +183,6 @@ def test_options_are_tuned_beside_the_rate(tmp_path: Path) -> None:
     wider = TUNABLE + MOMENTA.replace("0.5]", "0.5, 0.9]").format(extensions=0, centre=0.5)
     with pytest.raises(YamlError, match="was tuned for other settings"):
         make_plan(load_sweep(write_sweep(tmp_path, wider)))
-
-
-def test_an_edge_is_one_of_rates_whatever_the_options(tmp_path: Path) -> None:
-    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + MOMENTA.format(extensions=0, centre=0.5)))
-    (candidate, _) = candidates(sweep, next(iter(sweep.panels())))
-    for edge, lr in (("low", 0.25), ("none", 0.5), ("high", 1.0)):
-        trials = [
-            trial(rate, 0.1 if rate == lr and m else 0.7).model_copy(update={"options": {"momentum": m}})
-            for rate in (0.25, 0.5, 1.0)
-            for m in (0, 0.5)
-        ]
-        tuned = choose(sweep, candidate, trials)
-        assert tuned is not None
-        assert (tuned.lr, tuned.options, tuned.edge) == (lr, {"momentum": 0.5}, edge)
-
-
-def test_an_arm_keeps_an_option_of_its_own(tmp_path: Path) -> None:
-    text = TUNABLE.replace("options: {period: 4}", "options: {period: 4, momentum: 0.9}")
-    assert text != TUNABLE
-    sweep = load_sweep(write_sweep(tmp_path, text + MOMENTA.format(extensions=0, centre=0.5)))
-    plain, local = candidates(sweep, next(iter(sweep.panels())))
-    assert len(grid(sweep, plain, -1, 1)) == 6
-    assert [at.options for at in grid(sweep, local, -1, 1)] == [{}, {}, {}]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,9 +17,9 @@ from suite.runs.files import Owner, take_lease
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.training import checkpoint as files
-from suite.training.checkpoint import Interrupted, Interruption
+from suite.training.checkpoint import Interrupted
 from suite.training.execute import execute
-from tests.suite.runs.project import After, beats, kept, one_spec
+from tests.suite.runs.project import After, kept, one_spec
 
 ROOT = Path(__file__).resolve().parents[3]
 EAGER = {**os.environ, "BANDWISE_COMPILE": "0"}
@@ -243,31 +241,6 @@ def test_an_interruption_on_a_full_disk_goes_on_from_the_older_checkpoint(
     assert outcome.result["steps"] == 20
 
 
-def test_an_interruption_before_the_first_step_leaves_the_run_missing(tmp_path: Path) -> None:
-    spec, store, asked = one_spec(), Store(tmp_path), Interruption()
-    asked.request("too early")
-    with pytest.raises(Interrupted, match="too early"):
-        list(execute([spec], store, interruption=asked))
-    assert store.status(spec.run_id).state == "missing"
-    assert not list(store.folder(spec.run_id).glob("lease*"))
-
-
-def test_a_long_step_apart_the_run_shows_life_by_the_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("suite.training.checkpoint.SIGN_OF_LIFE_S", 0.0)
-    seen: list[int] = []
-    list(execute([one_spec(steps=20)], Store(tmp_path), seen.append))
-    assert seen == list(range(1, 21))
-
-
-def wait_for(what: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_between_two_steps_stops_bandwise_run_there(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -289,43 +262,3 @@ def test_a_signal_between_two_steps_stops_bandwise_run_there(
     assert (note.state, note.reason, note.step) == ("interrupted", f"stopped by {name}", 5)
     assert main(["run", spec.run_id, "--results", str(tmp_path)]) == 0
     assert store.status(spec.run_id).state == "done"
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGINT"])
-def test_a_signal_stops_bandwise_run_at_a_checkpoint(signal_name: str, tmp_path: Path) -> None:
-    spec, store = one_spec(steps=40_000), Store(tmp_path)
-    store.put_spec(spec)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bandwise", "run", spec.run_id, "--results", str(tmp_path)],
-        cwd=ROOT, env=EAGER, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    wait_for(lambda: beats(store, spec))
-    process.send_signal(signal.Signals[signal_name])
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert f"stopped by {signal_name}; the same command goes on from here" in errors
-    note = store.note(spec.run_id)
-    assert note is not None
-    assert (note.state, note.reason) == ("interrupted", f"stopped by {signal_name}")
-    assert note.step > 0
-
-
-@pytest.mark.full
-def test_runs_need_neither_pandas_nor_plotting(tmp_path: Path) -> None:
-    spec, store = one_spec(steps=2), Store(tmp_path)
-    store.put_spec(spec)
-    code = (
-        "import sys\n"
-        "from suite.training.execute import execute\n"
-        "from suite.runs.store import Store\n"
-        "store = Store(sys.argv[1])\n"
-        "(outcome,) = execute([store.spec(sys.argv[2])], store)\n"
-        "assert outcome.status.state == 'done', outcome.status\n"
-        "print(*sorted({'pandas', 'seaborn', 'matplotlib'} & set(sys.modules)))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path), spec.run_id],
-        cwd=ROOT, env=EAGER, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert done.stdout == "\n"

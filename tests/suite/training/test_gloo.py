@@ -1,51 +1,75 @@
-"""Runs on real gloo processes: the bits of the simulated run, and faults with their reason."""
+"""Real ranks: they find each other, have the bits of the simulation, and go on after a stop, a kill, a full disk."""
 
 from __future__ import annotations
 
+import errno
+import json
 import multiprocessing
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch.distributed as dist
 
+from suite.runs.files import Owner, take_lease
 from suite.runs.spec import RunSpec
-from suite.runs.store import Outcome, Store
-from suite.training.checkpoint import Hooks, Start
+from suite.runs.store import Status, Store, failed
+from suite.training import checkpoint as files
+from suite.training import processes
+from suite.training.checkpoint import Hooks, Interrupted, Interruption, Start
 from suite.training.execute import execute
-from suite.training.processes import exit_text, launch
+from suite.training.processes import (
+    PART_S,
+    PeersLostError,
+    Place,
+    Rendezvous,
+    RendezvousError,
+    cause,
+    first_cause,
+    join_launch,
+    launch,
+    launch_identity,
+    own_address,
+    place_in_launch,
+    send_end,
+)
 from suite.training.train import train_group
-from tests.suite.runs.project import one_spec
+from tests.suite.runs.project import kept, one_spec
+from tests.support import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
+SRUN = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "GLOO_SOCKET_IFNAME": "lo"}
 UNEQUAL = {"run_id", "spec", "train_s", "lost_s", "provenance", "attempt", "sources"}
 
-
-def facts(outcome: Outcome) -> dict[str, object]:
-    return {key: value for key, value in outcome.result.items() if key not in UNEQUAL}
+# ---- ranks of this machine -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.gloo
-def test_real_processes_give_the_bits_and_bytes_of_the_simulation(tmp_path: Path) -> None:
-    """Lion Cub's sums are votes, so nothing may differ: curve, final metric, ledger, kinds."""
-    spec = one_spec(
-        "lion-cub-1bit",
-        {"momentum_sync": "never"},
-        "digits-mlp",
-        sharding="by-class",
-        steps=4,
-        peak=1e-3,
-        backend="gloo",
-    )
-    store = Store(tmp_path)
-    (real,) = execute([spec], store)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lion-cub-1bit", {"momentum_sync": "never"}),
+        pytest.param("root-sgd", {"burn_in": 3, "weight_decay": 0.01}, marks=pytest.mark.full),
+    ],
+)
+def test_real_processes_give_the_bits_and_bytes_of_the_simulation(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    """Sums of votes and of two ranks have one order, so nothing may differ: curve, final metric, ledger, kinds."""
+    spec = one_spec(name, options, "digits-mlp", sharding="by-class", steps=5, peak=1e-3, backend="gloo")
+    (real,) = execute([spec], store := Store(tmp_path))
     (simulated,) = train_group([replace(spec, backend="simulated")])
     assert real.status.state == "done", real.status.reason
-    assert facts(real) == facts(simulated)
+    facts = [{k: v for k, v in o.result.items() if k not in UNEQUAL} for o in (real, simulated)]
+    assert facts[0] == facts[1]
     assert real.metrics == simulated.metrics
     assert store.result(spec.run_id) == real.result
     assert real.run_id != simulated.run_id
@@ -66,8 +90,7 @@ def test_a_rank_that_dies_is_named_and_the_others_are_stopped(tmp_path: Path) ->
 
     outcome = launch(spec, Start(), tmp_path, Hooks(kill_one))
     assert outcome.status.state == "error"
-    assert "signal SIGKILL" in outcome.status.reason
-    assert outcome.status.reason.startswith("rank 1 died")
+    assert outcome.status.reason.startswith("rank 1 died: signal SIGKILL")
     assert set(multiprocessing.active_children()) == others
 
 
@@ -80,43 +103,144 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     assert "choose a free port" in outcome.status.reason
 
 
+# ---- interrupted, killed, out of space -------------------------------------------------------------------------------------
+
+
+def stop_after(spec: RunSpec, store: Store, step: int) -> int:
+    """Interrupt a run once it has come that far; returns the step of its checkpoint."""
+    asked = Interruption()
+
+    def look(done: int) -> None:
+        if done >= step:
+            asked.request("a test")
+
+    with pytest.raises(Interrupted):
+        list(execute([spec], store, look, interruption=asked))
+    note = store.note(spec.run_id)
+    assert note is not None
+    assert (note.state, note.reason) == ("interrupted", "a test")
+    assert spec.steps > note.step >= step
+    return note.step
+
+
+@pytest.mark.gloo
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("lion-cub-1bit", {"momentum_sync": "never"}),
+        ("one-bit-adam", {"total_steps": 800, "warmup_fraction": 0.5}),
+        ("local-adamw", {"period": 7}),
+    ],
+)
+@pytest.mark.full
+def test_ranks_stop_at_the_same_step_and_go_on_to_the_bit(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    spec = one_spec(name, options, steps=800, peak=0.01, backend="gloo")
+    store, whole = Store(tmp_path / "stopped"), Store(tmp_path / "whole")
+    step = stop_after(spec, store, 100)
+    names = sorted(path.name for path in store.folder(spec.run_id).glob("checkpoint*"))
+    assert names == [f"checkpoint-{step}-0.pt", f"checkpoint-{step}-1.pt", "checkpoint.json"]
+    (outcome,) = execute([spec], store)
+    assert outcome.status.state == "done", outcome.status.reason
+    list(execute([spec], whole))
+    assert kept(store, spec.run_id) == kept(whole, spec.run_id)
+    assert not list(store.folder(spec.run_id).glob("checkpoint*"))
+
+
+LOCAL = one_spec("local-adamw", {"period": 3}, steps=400, peak=0.01, backend="gloo")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store with one run of local rounds that was never interrupted."""
+    store = Store(tmp_path_factory.mktemp("whole"))
+    list(execute([LOCAL], store))
+    return store
+
+
 @pytest.mark.gloo
 @pytest.mark.full
-def test_ranks_started_by_a_launcher_meet_and_one_of_them_saves(tmp_path: Path) -> None:
-    spec = one_spec(steps=3, backend="gloo")
-    (tmp_path / "spec.json").write_text(spec.to_json())
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "bandwise",
-        "run",
-        str(tmp_path / "spec.json"),
-        "--results",
-        str(tmp_path),
-    ]
-    where = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "WORLD_SIZE": "2",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    ranks = [
-        subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env={**os.environ, **where, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    assert [rank.communicate(timeout=120)[1] for rank in ranks] == [None, None]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    result = Store(tmp_path).result(spec.run_id)
-    assert result is not None
-    assert (result["status"], result["steps"]) == ("done", 3)
+def test_a_kill_of_one_rank_is_gone_on_from_the_last_checkpoint(tmp_path: Path, whole: Store) -> None:
+    store = Store(tmp_path)
+    others = set(multiprocessing.active_children())
+    steps: list[int] = []
+
+    def kill_one(step: int) -> None:
+        note = store.note(LOCAL.run_id)
+        if note is not None and note.step >= 100 and not steps:
+            steps.append(note.step)
+            os.kill(max(p.pid or 0 for p in set(multiprocessing.active_children()) - others), signal.SIGKILL)
+
+    (outcome,) = execute([LOCAL], store, kill_one, checkpoint_s=0.0)
+    assert "rank 1 died: signal SIGKILL" in outcome.status.reason
+    begun: list[int] = []
+
+    def look(step: int) -> None:
+        note = store.note(LOCAL.run_id)
+        begun.append(note.step if note else 0)
+
+    (outcome,) = execute([LOCAL], store, look)
+    assert begun[0] >= steps[0], "it did not begin anew"
+    assert kept(store, LOCAL.run_id) == kept(whole, LOCAL.run_id)
+
+
+@pytest.mark.gloo
+@pytest.mark.full
+def test_a_rank_file_that_cannot_be_read_makes_all_ranks_begin_anew(tmp_path: Path, whole: Store) -> None:
+    store = Store(tmp_path)
+    step = stop_after(LOCAL, store, 100)
+    files.rank_path(store.folder(LOCAL.run_id), step, 1).write_bytes(b"nonsense")
+    (outcome,) = execute([LOCAL], store)
+    assert outcome.result["steps"] == LOCAL.steps
+    assert kept(store, LOCAL.run_id) == kept(whole, LOCAL.run_id)
+
+
+def test_the_old_checkpoint_stands_until_the_new_one_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 dies, or has no space, at every write of the second checkpoint's publication."""
+    for step in (5, 9):
+        for rank in range(2):
+            files.rank_path(tmp_path, step, rank).write_bytes(b"a checkpoint")
+        if step == 5:
+            files.publish(tmp_path, LOCAL, "code", 5)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(RuntimeError, match="no space left"):
+            files.publish(tmp_path, LOCAL, "code", 9)
+    assert files.published(tmp_path, LOCAL, "code") == 5
+    files.publish(tmp_path, LOCAL, "code", 9)
+    assert files.published(tmp_path, LOCAL, "code") == 9
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["checkpoint-9-0.pt", "checkpoint-9-1.pt", "checkpoint.json"]
+    with pytest.raises(files.CheckpointError, match="begun by other code"):
+        files.published(tmp_path, LOCAL, "newer code")
+    files.rank_path(tmp_path, 9, 1).unlink()
+    with pytest.raises(files.CheckpointError, match=r"at step 9 lacks the files of ranks \[1\]"):
+        files.published(tmp_path, LOCAL, "code")
+
+
+# ---- ranks of a launcher find each other -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({}, None),
+        ({"RANK": "1", "WORLD_SIZE": "4"}, Place(1, 4)),
+        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "3"}, Place(2, 3)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, None),
+    ],
+)
+def test_the_place_in_a_launch_is_read_from_the_environment(
+    environment: dict[str, str], place: Place | None
+) -> None:
+    assert place_in_launch(environment) == place
 
 
 def test_a_launch_of_another_size_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -126,19 +250,164 @@ def test_a_launch_of_another_size_is_refused(monkeypatch: pytest.MonkeyPatch, tm
         list(execute([one_spec(backend="gloo")], Store(tmp_path)))
 
 
-def test_a_simulated_run_does_not_mind_a_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in (("RANK", "1"), ("WORLD_SIZE", "3")):
-        monkeypatch.setenv(name, value)
-    (outcome,) = execute([one_spec()], Store(tmp_path))
-    assert outcome.status.state == "done"
+def test_a_launch_differs_from_its_restart_and_from_other_steps() -> None:
+    job = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0"}
+    others = ({"SLURM_RESTART_COUNT": "1"}, {"SLURM_STEP_ID": "1"}, {"BANDWISE_LAUNCH": "a/b"})
+    found = [launch_identity({**job, **more}) for more in ({}, *others)]
+    assert found == ["17.0.0", "17.0.1", "17.1.0", "a_b"]
+    with pytest.raises(RendezvousError, match="set MASTER_ADDR and MASTER_PORT, or BANDWISE_LAUNCH"):
+        launch_identity({})
 
 
-def test_exit_codes_in_words() -> None:
-    assert exit_text(3) == "exit code 3"
-    assert exit_text(-9) == "signal SIGKILL (out of memory, or killed by hand)"
-    assert exit_text(-6) == "signal SIGABRT"
+def test_the_address_is_that_of_the_interface() -> None:
+    assert own_address({"GLOO_SOCKET_IFNAME": "lo"}) == "127.0.0.1"
+    assert own_address({"MASTER_ADDR": "10.0.0.7", "GLOO_SOCKET_IFNAME": "lo"}) == "10.0.0.7"
+    assert own_address({"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}) == "127.0.0.1"
+    with pytest.raises(RendezvousError, match=r"interface 'eth77' .* there are .*lo"):
+        own_address({"GLOO_SOCKET_IFNAME": "eth77"})
 
 
-def test_only_known_backends_are_specs() -> None:
-    with pytest.raises(ValueError, match="'nccl' is none of simulated, gloo"):
-        RunSpec.from_dict({**one_spec().as_dict(), "backend": "nccl"})
+def come_together(folder: Path, places: list[Place], timeout_s: float = 20.0) -> list[Any]:
+    """What becomes of ranks that come one after the other: a `Rendezvous`, or the error."""
+    found: list[Any] = []
+
+    def come(place: Place) -> None:
+        try:
+            found.append(join_launch(place, folder, SRUN, timeout_s))
+        except RendezvousError as error:
+            found.append(error)
+
+    ranks = [threading.Thread(target=come, args=(place,)) for place in places]
+    for rank in ranks:
+        rank.start()
+        time.sleep(0.2)
+    for rank in ranks:
+        rank.join()
+    return found
+
+
+def test_ranks_find_each_other_by_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
+    (tmp_path / "rendezvous-17.0.1.json").write_text(json.dumps({"address": "127.0.0.1", "port": 1}))
+    one, other = come_together(tmp_path, [Place(1, 2), Place(0, 2)])
+    left = [path.name for path in tmp_path.iterdir()]
+    assert left == ["rendezvous-17.0.1.json"], "another launch's file stays"
+    one.send("key", {"step": 3})
+    assert other.recv("key") == {"step": 3}
+    with pytest.raises(RendezvousError, match=r"waited 0\.2 s for 'nothing' in vain"):
+        other.recv("nothing", 0.2)
+
+
+def test_who_does_not_come_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "PART_S", 1.0)  # rank 0 waits so long that the absent one may leave
+    said = {str(error) for error in come_together(tmp_path, [Place(0, 3), Place(2, 3)], 1.0)}
+    assert said == {
+        "ranks [1] did not come within 1 s; those who came: [0, 2]. Look at the logs of the absent"
+    }
+    (error,) = come_together(tmp_path, [Place(1, 2)], 0.5)
+    assert "rank 0 did not come within 0.5 s: it published no rendezvous-17.0.0.json" in str(error)
+
+
+# ---- rank 0 asks around before it says why a run failed --------------------------------------------------------------------
+
+LOST = Status("error", "step 3: RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection reset by peer")
+
+
+@pytest.fixture
+def rendezvous() -> Rendezvous:
+    """A store that three ranks share, as rank 0 has it."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+    return Rendezvous(store, Place(0, 3))
+
+
+def ended(rendezvous: Rendezvous, rank: int, status: Status) -> None:
+    send_end(rendezvous, "run/0", Place(rank, 3), failed(one_spec(world_size=3), status))
+
+
+def test_the_fault_that_came_first_is_told_with_its_rank(rendezvous: Rendezvous) -> None:
+    ended(rendezvous, 1, LOST)
+    ended(rendezvous, 2, Status("oom", "step 3: MemoryError: 8 GiB"))
+    found = cause(rendezvous, "run/0", Place(0, 3), LOST)
+    assert found == Status("oom", "rank 2, step 3: MemoryError: 8 GiB")
+    killed, other = (Status("error", f"rank 1 died: signal {name}") for name in ("SIGKILL", "SIGABRT"))
+    lost = Status("error", f"rank 0 {LOST.reason}")
+    assert first_cause([lost, killed, other]) is killed
+    assert first_cause([lost, lost]) is lost
+
+
+def test_who_says_nothing_is_named(rendezvous: Rendezvous) -> None:
+    ended(rendezvous, 2, LOST)
+    with pytest.raises(PeersLostError, match=r"^step 3: rank 1 ended without a word"):
+        cause(rendezvous, "run/0", Place(0, 3), LOST, grace_s=0.5)
+    rendezvous.store.set("left/2", "")
+    began = time.monotonic()
+    rendezvous.leave()
+    assert time.monotonic() - began < PART_S / 2, "it waits for nobody who is gone"
+
+
+# ---- whole launches --------------------------------------------------------------------------------------------------------
+
+
+def launched(results: Path, specs: list[str], **more: str) -> list[subprocess.Popen[str]]:
+    """Two ranks as srun would start them, or torchrun where `more` says so."""
+    code = (
+        "import sys, torch\n"
+        "from suite.training.execute import execute\n"
+        "from suite.runs.store import Store\n"
+        "torch.set_num_threads(1)\n"
+        "store = Store(sys.argv[1])\n"
+        "for o in execute([store.spec(i) for i in sys.argv[2:]], store):\n"
+        "    print(o.run_id, o.status.state, o.status.reason)\n"
+    )
+    common = {**os.environ, **SRUN, "BANDWISE_COMPILE": "0", **more}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(results), *specs],
+            cwd=ROOT, env={**common, "SLURM_PROCID": str(rank), **({"RANK": str(rank)} if more else {})},
+            stdout=subprocess.PIPE, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+
+
+@pytest.mark.gloo
+@pytest.mark.full
+@pytest.mark.parametrize("torchrun", [False, True])
+def test_a_launch_trains_run_after_run_and_passes_over_what_others_have(
+    torchrun: bool, tmp_path: Path
+) -> None:
+    specs = [one_spec(steps=20, seed=seed, backend="gloo") for seed in range(4)]
+    store, more = Store(tmp_path / "joined"), dict[str, str]()
+    for spec in specs:
+        store.put_spec(spec)
+    assert take_lease(store.folder(specs[1].run_id), Owner("another")) is not None
+    failed(specs[2], Status("skipped", "a test")).save(store)
+    if torchrun:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            more = {"MASTER_PORT": str(free.getsockname()[1]), "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
+    ranks = launched(store.root, [spec.run_id for spec in specs], **more)
+    expected = [f"{specs[i].run_id} done " for i in (0, 3)]
+    assert [rank.communicate(timeout=120)[0].splitlines() for rank in ranks] == [expected, expected]
+    whole = Store(tmp_path / "whole")
+    list(execute([specs[3]], whole))
+    assert kept(store, specs[3].run_id) == kept(whole, specs[3].run_id)
+    assert store.status(specs[1].run_id).state == "missing"
+    assert not list(store.folder(specs[0].run_id).glob("rendezvous*"))
+
+
+@pytest.mark.gloo
+@pytest.mark.full
+def test_a_rank_that_is_killed_is_named_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    spec = one_spec("local-adamw", {"period": 3}, steps=1500, peak=0.01, backend="gloo")
+    store, whole = Store(tmp_path / "joined"), Store(tmp_path / "whole")
+    store.put_spec(spec)
+    ranks = launched(store.root, [spec.run_id])
+    assert eventually((store.folder(spec.run_id) / "status.json").exists, 60)
+    time.sleep(0.3)
+    ranks[1].kill()
+    assert "error step" in ranks[0].communicate(timeout=30)[0]
+    ranks[1].communicate(timeout=30)
+    assert "rank 1 ended without a word (killed, or lost with a node)" in store.status(spec.run_id).reason
+    again = launched(store.root, [spec.run_id])
+    assert [rank.communicate(timeout=60)[0] for rank in again] == [f"{spec.run_id} done \n"] * 2
+    list(execute([replace(spec, backend="simulated")], whole))
+    assert store.metrics(spec.run_id) == whole.metrics(replace(spec, backend="simulated").run_id)

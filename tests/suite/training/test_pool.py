@@ -15,14 +15,13 @@ import pytest
 
 from reference_impls import info, load_plugin
 from reference_impls.registry import PLUGINS, registry
-from suite.runs.files import Owner, take_lease
 from suite.runs.plan import make_plan, open_specs
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, counts
 from suite.runs.sweep import load_sweep
 from suite.training.checkpoint import Interrupted
 from suite.training.execute import execute
-from suite.training.pool import Tally, run_local
+from suite.training.pool import Slot, SlotError, Tally, run_local, slots
 from tests.suite.runs.project import SWEEP, After, beats, one_spec, write_sweep
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -187,20 +186,6 @@ def test_an_interrupt_lets_the_group_finish_that_is_under_way(tmp_path: Path) ->
 
 
 @pytest.mark.full
-def test_one_interrupt_lets_groups_finish_and_keeps_them(tmp_path: Path) -> None:
-    sweep, results = write_sweep(tmp_path, LONG), tmp_path / "results"
-    specs = make_plan(load_sweep(sweep)).specs
-    process = start(sweep, results)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "interrupted: finishing what is under way" in errors
-    assert "Traceback" not in errors
-    found = states(Store(results), specs)
-    assert set(found) == {"done", "missing"}, "no run is left half-way"
-
-
-@pytest.mark.full
 def test_a_termination_stops_at_a_checkpoint_and_leaves_no_process(tmp_path: Path) -> None:
     sweep, results = write_sweep(tmp_path, LONG.replace("steps: 600", "steps: 20000")), tmp_path / "results"
     process = subprocess.Popen(
@@ -232,22 +217,46 @@ def members(session: int) -> str:
     return listed.stdout.strip()
 
 
+@pytest.fixture
+def six_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 2, 3, 5, 7, 9})
+
+
+@pytest.mark.usefixtures("six_cores")
+def test_how_they_are_dealt() -> None:
+    assert slots() == (Slot(),) * 6
+    assert slots(2) == (Slot(), Slot())
+    assert slots(gpus=["0", "3"]) == (Slot("0"), Slot("3"))
+    assert slots(3, ["0", "3"]) == (Slot("0"), Slot("3"), Slot("0"))
+    assert slots(cores=4) == (Slot(None, (1, 2, 3, 5)),)
+    assert slots(2, ["0"], 3) == (Slot("0", (1, 2, 3)), Slot("0", (5, 7, 9)))
+
+
+@pytest.mark.usefixtures("six_cores")
+@pytest.mark.parametrize(
+    ("jobs", "gpus", "cores", "what"),
+    [
+        (4, [], 2, "4 workers of 2 cores need 8, and this process may use 6"),
+        (None, [], 7, "1 workers of 7 cores need 7"),
+        (1, ["0", "1"], 0, "1 workers for 2 GPUs: a worker sees one"),
+        (None, ["0", "0"], 0, "GPUs 0,0: name each once"),
+    ],
+)
+def test_what_cannot_be_had(jobs: int | None, gpus: list[str], cores: int, what: str) -> None:
+    with pytest.raises(SlotError, match=what):
+        slots(jobs, gpus, cores)
+
+
 @pytest.mark.full
-@pytest.mark.usefixtures("halved")
-def test_runs_of_another_sweep_are_passed_over_and_left_alone(tmp_path: Path) -> None:
-    """They are of a plugin's method, which the worker knows too."""
-    specs, store = [one_spec("halved", seed=seed) for seed in range(3)], Store(tmp_path)
-    store.begin(specs[1], "another")
-    lease = take_lease(store.folder(specs[1].run_id), Owner("another"))
-    assert lease is not None
-    tally = run_local(specs, store, jobs=1)
-    assert (tally.runs, tally.states, tally.failures) == (3, {"done": 2, "running": 1}, [])
-    assert lease.held()
-    assert store.status(specs[1].run_id).state == "running"
-    result = store.result(specs[0].run_id)
-    assert result is not None
-    assert result["sources"]["algorithm"] == info("halved").source_hash
-
-
-def test_nothing_to_do_starts_nothing(tmp_path: Path) -> None:
-    assert run_local([], Store(tmp_path), report=lambda tally: pytest.fail("a worker was started")).runs == 0
+def test_workers_stay_in_their_slots(tmp_path: Path) -> None:
+    """By what the runs record of the process that trained them."""
+    core = max(os.sched_getaffinity(0))
+    store, specs = Store(tmp_path), [one_spec(seed=seed) for seed in range(2)]
+    before = os.environ.get("CUDA_VISIBLE_DEVICES"), os.sched_getaffinity(0)
+    assert run_local(specs[:1], store, [Slot("none", (core,))]).states == {"error": 1}
+    assert "finds no GPU here: leave --gpus out" in store.status(specs[0].run_id).reason
+    assert run_local(specs[1:], store, [Slot()]).states == {"done": 1}
+    bound, free = (store.result(spec.run_id)["provenance"] for spec in specs)  # type: ignore[index]
+    assert (bound["variables"]["CUDA_VISIBLE_DEVICES"], bound["cores"]) == ("none", 1)
+    assert (free["variables"].get("CUDA_VISIBLE_DEVICES"), free["cores"]) == (before[0], len(before[1]))
+    assert (os.environ.get("CUDA_VISIBLE_DEVICES"), os.sched_getaffinity(0)) == before

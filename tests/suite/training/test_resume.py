@@ -19,7 +19,6 @@ from suite.training.checkpoint import (
     Interrupted,
     Start,
     read,
-    whole_path,
     write,
 )
 from suite.training.execute import execute
@@ -93,22 +92,6 @@ def test_every_method_goes_on_to_the_bit(
     assert {outcome.result["steps"] for outcome in again.values()} == {STEPS}
 
 
-@pytest.mark.full
-def test_checkpoints_on_the_way_change_nothing(table: list[RunSpec], whole: dict[str, Outcome]) -> None:
-    """A checkpoint ends exchanges that are under way; that must not show."""
-    specs = [spec for spec in table if spec.world_size == 3]
-    seen: list[int] = []
-    outcomes = list(
-        train_group(
-            specs,
-            policy=CheckpointPolicy(checkpoint_s=0.0),
-            keep=lambda checkpoint: seen.append(checkpoint.step),
-        )
-    )
-    assert sorted(set(seen)) == list(range(1, STEPS))
-    assert [lasting(o) for o in outcomes] == [lasting(whole[o.run_id]) for o in outcomes]
-
-
 MEMBERS = [
     one_spec(name, options, "digits-mlp", steps=12, peak=0.01, seed=seed)
     for seed in range(2)
@@ -175,10 +158,7 @@ list(execute([store.spec(i) for i in store.run_ids()], store, checkpoint_s=0.0))
 
 @pytest.mark.parametrize(
     ("where", "count"),
-    [
-        ("step", 11),
-        *(pytest.param("write", count, marks=pytest.mark.full) for count in (5, 16, 33, 36)),
-    ],
+    [("step", 11), *(pytest.param("write", count, marks=pytest.mark.full) for count in (5, 16, 33, 36))],
 )
 def test_a_kill_at_any_moment_loses_nothing_but_time(where: str, count: int, tmp_path: Path) -> None:
     """In the middle of a step, and in the middle of any write: of a checkpoint, a status, a result."""
@@ -200,21 +180,3 @@ def test_a_kill_at_any_moment_loses_nothing_but_time(where: str, count: int, tmp
     for spec in specs:
         assert kept(store, spec.run_id) == kept(whole, spec.run_id)
         assert not [path.name for path in store.folder(spec.run_id).iterdir() if "checkpoint" in path.name]
-
-
-@pytest.mark.full
-def test_the_time_of_all_attempts_is_summed(tmp_path: Path) -> None:
-    spec, store = one_spec(steps=2000), Store(tmp_path)
-    with pytest.raises(Interrupted):
-        list(execute([spec], store, interruption=After(1500)))
-    held = read(whole_path(store.folder(spec.run_id)), spec, _source(store, spec))
-    assert held is not None
-    (outcome,) = execute([spec], store)
-    assert outcome.result["train_s"] > held.train_s > 0
-    assert outcome.result["lost_s"] == 0.0
-
-
-def _source(store: Store, spec: RunSpec) -> str:
-    from suite.runs.spec import sources
-
-    return str(sources(spec)["algorithm"])

@@ -137,12 +137,6 @@ def test_by_package_no_two_ranks_read_the_same_package(world_size: int) -> None:
     assert readers[0] != readers[1]
 
 
-def test_a_batch_is_text_and_what_follows() -> None:
-    text, following = task("code-gpt").batch(5)
-    assert torch.equal(text[..., 1:], following[..., :-1])
-    assert bytes([*text[2, 3].tolist(), int(following[2, 3, -1])]) in load_corpus().text.tobytes()
-
-
 @pytest.mark.parametrize(("size", "millions"), [("0.14m", 0.14), ("0.9m", 0.9), ("3.3m", 3.3), ("20m", 20.1)])
 def test_sizes_are_what_they_say(size: str, millions: float) -> None:
     parameters = sum(parameter.numel() for parameter in get("code-gpt", size=size).build().parameters())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 import subprocess
@@ -107,12 +106,6 @@ def test_gradients_are_computed_where_parameters_and_batches_are(case: Case) -> 
     there = {name: value.to("meta") for name, value in params.items()}
     gradients, losses = vmap(grad_and_value(case.task().loss))(there, *(part.to("meta") for part in batch))
     assert {found.device.type for found in (losses, *gradients.values())} == {"meta"}
-
-
-@every_workload
-def test_the_default_batch_size_is_the_workloads(case: Case) -> None:
-    task = case.task(world_size=2, batch_size=None)
-    assert task.batch(0)[0].shape[:2] == (2, case.workload().batch_size)
 
 
 @parametrized(*IN_FULL, "causal-lm")
@@ -240,21 +233,6 @@ def test_the_module_is_the_loss(case: Case) -> None:
 
 
 @every_small_workload
-def test_batched_rows_equal_a_loop(case: Case) -> None:
-    rows = rows_of(case, 5)
-    loss = case.task(0).loss
-    gradients, losses = vmap(grad_and_value(loss))(rows[0], *rows[1])
-    for row in range(5):
-        params, batch = {name: value[row] for name, value in rows[0].items()}, [part[row] for part in rows[1]]
-        # the seed of the task whose loss is called does not matter
-        one, value = grad_and_value(case.task(seed=row).loss)(params, *batch)
-        torch.testing.assert_close(losses[row], value, rtol=1e-5, atol=1e-5)
-        for name, gradient in one.items():
-            scale = float(gradient.abs().max())
-            torch.testing.assert_close(gradients[name][row], gradient, rtol=0, atol=2e-5 * scale)
-
-
-@every_small_workload
 @pytest.mark.usefixtures("one_thread")
 def test_a_row_does_not_depend_on_its_company(case: Case) -> None:
     """Bit-equal alone, among a few, and among 24, at the workload's own batch size: so the result of a run
@@ -283,29 +261,6 @@ def test_evaluate(case: Case) -> None:
     assert all(value.grad is None and torch.equal(value, before[name]) for name, value in params.items())
     broken = {name: torch.full_like(value, math.nan) for name, value in before.items()}
     assert any(math.isnan(value) for value in task.evaluate(broken).values())
-
-
-@every_workload
-def test_how_it_is_judged_is_declared(case: Case) -> None:
-    workload = case.workload()
-    units = {
-        "accuracy": "points",
-        "bits_per_byte": "bits/byte",
-        "excess_loss": "1",
-        "test_loss": "1",
-        "log_loss": "nats",
-        "bits_per_token": "bits/token",
-    }
-    assert workload.name == case.name
-    assert workload.version >= 1
-    assert workload.unit == units[workload.metric]
-    assert workload.direction == ("higher" if workload.metric == "accuracy" else "lower")
-    assert workload.margin > 0
-    assert not workload.no_verdict.endswith(".")
-    assert {**workload.options, **case.options} == workload.options
-    for field in dataclasses.fields(workload):
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(workload, field.name, None)
 
 
 @every_workload

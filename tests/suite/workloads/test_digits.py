@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import grad, grad_and_value, vmap
+from torch.func import grad
 
 from suite.workloads import DataError, digits, get
 from suite.workloads.base import find_distribution
@@ -67,22 +67,6 @@ def test_shards_and_test_part_are_disjoint_and_cover_all_images(sharding: str) -
     assert made.steps_per_epoch == math.ceil(1257 / 128)
 
 
-def test_the_split_is_redrawn_for_each_seed_and_shared_by_all_settings() -> None:
-    assert torch.equal(task().test, task("by-class", world_size=2).test)
-    assert not torch.equal(task().test, task(seed=1).test)
-
-
-def test_by_class_batches_hold_their_labels() -> None:
-    made = task("by-class")
-    for step in range(30):
-        labels = made.batch(step)[1]
-        assert (labels % 4 == torch.arange(4)[:, None]).all()
-    mixed = task("iid").batch(0)[1]
-    assert all(row.unique().numel() > 3 for row in mixed)
-    with pytest.raises(ValueError, match="leave some of 11 workers without data: use world_size <= 10"):
-        task("by-class", world_size=11)
-
-
 def test_images_and_labels_belong_together() -> None:
     made = task(seed=2)
     pixels, labels = load_digits()
@@ -112,26 +96,6 @@ def test_scores_are_exact() -> None:
     assert scored["accuracy"] == pytest.approx(100 * float((labels == 0).double().mean()), abs=1e-9)
 
 
-def train(made: DigitsTask, steps: int, lr: float) -> dict[str, torch.Tensor]:
-    """Plain SGD on the mean gradient of all workers."""
-    params = made.initial()
-    gradient = vmap(grad_and_value(made.loss), in_dims=(None, 0, 0))
-    for step in range(steps):
-        gradients, _ = gradient(params, *made.batch(step))
-        params = {name: value - lr * gradients[name].mean(0) for name, value in params.items()}
-    return params
-
-
-@pytest.mark.parametrize("sharding", ["iid", "by-class"])
-def test_sgd_learns_digits(sharding: str) -> None:
-    made = task(sharding)
-    before = made.evaluate(made.initial())
-    after = made.evaluate(train(made, steps=60, lr=0.3))
-    assert before["accuracy"] < 30
-    assert after["accuracy"] > 93
-    assert after["nll"] < 0.3
-
-
 # ---- a fifth of them mislabelled ---------------------------------------------------------------------------------------------
 
 
@@ -145,19 +109,6 @@ def test_a_fifth_of_the_training_labels_are_wrong_and_no_other() -> None:
         assert len({*made.train.tolist(), *made.test.tolist()}) == 1497
         assert made.labels.min() == 0
         assert made.labels.max() == 9
-
-
-def test_wrong_labels_are_uniform_over_the_other_digits() -> None:
-    truth = torch.from_numpy(load_digits()[1].astype(np.int64))
-    shifts = []
-    for seed in range(150):
-        labels = task(seed=seed, name="digits-noisy").labels
-        wrong = labels != truth
-        shifts.append((labels - truth)[wrong] % 10)
-    counts = torch.cat(shifts).bincount(minlength=10)
-    assert counts[0] == 0
-    # 1000 each; 26.1 is passed once in a thousand by chance, were the draws not fixed (8 degrees of freedom)
-    assert float(((counts[1:] - 1000.0) ** 2 / 1000).sum()) < 26.1
 
 
 def test_by_class_goes_by_the_labels_that_training_sees() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import nn
 from torch.func import grad_and_value, vmap
 
 from suite import DATA
-from suite.runs.plan import make_plan, summary, warnings_of
+from suite.runs.plan import make_plan, warnings_of
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep, sweep_names
@@ -26,7 +25,6 @@ from suite.workloads import DataError, WorkloadOptionError, get, user_data
 from suite.workloads.models import ARCHITECTURES, ModelWorkload, initial_values
 from suite.workloads.vision import random_crop
 from tests.suite.runs.project import After, kept, one_spec
-from tests.suite.training.test_gloo_resume import stop_after
 from tests.suite.workloads import made_up_data as data
 
 TINY = {"vocabulary": data.VOCABULARY, "context": 16}
@@ -112,16 +110,6 @@ def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "transformers", None)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"causal-lm needs transformers, .* pip install 'bandwise\[models\]'"):
         workload_of("causal-lm").build()
-
-
-@pytest.mark.full
-def test_names_and_options_need_no_package_of_the_extra() -> None:
-    code = (
-        "import sys; sys.modules.update(dict.fromkeys(('transformers', 'pyarrow', 'PIL')))\n"
-        "from suite.workloads import get, names, options\n"
-        "for name in names(): options(name), get(name)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize(
@@ -261,30 +249,6 @@ def test_own_batches_are_the_rows_of_the_batch(at: Callable[[Path], None]) -> No
         for row in range(3):
             for part, own in zip(task.batch(5), task.own_batch(5, row), strict=True):  # type: ignore[attr-defined]
                 assert torch.equal(part[row], own)
-
-
-@pytest.mark.gloo
-@pytest.mark.full
-@pytest.mark.parametrize("kind", ["tokens, masked", "cifar10"])
-def test_ranks_stopped_in_the_middle_of_an_epoch_go_on_to_the_bit(
-    kind: str, at: Callable[[Path], None], tmp_path: Path
-) -> None:
-    """With accumulation; the crops, masks and order of batches of the rest are those of the run that nobody stopped."""
-    folder, name, options = FORMATS[kind]
-    at(data.folder_of(folder))
-    options = {**options, "accumulate": 2}
-    method = {"total_steps": 60, "warmup_fraction": 0.2}
-    spec = one_spec(
-        "one-bit-adam", method, name, workload_options=options, steps=60, peak=0.003, backend="gloo"
-    )
-    stopped, whole = Store(tmp_path / "stopped"), Store(tmp_path / "whole")
-    step = stop_after(spec, stopped, 20)
-    epoch = get(name, **spec.workload.options).task(0, 2, batch_size=4).steps_per_epoch
-    assert step % epoch, "in the middle of an epoch"
-    for store in (stopped, whole):
-        (outcome,) = execute([spec], store)
-        assert outcome.status.state == "done", outcome.status.reason
-    assert kept(stopped, spec.run_id) == kept(whole, spec.run_id)
 
 
 def test_going_on_in_the_middle_of_an_epoch_to_the_bit(at: Callable[[Path], None], tmp_path: Path) -> None:
@@ -450,17 +414,6 @@ def test_the_tables_of_the_papers_are_planned_without_their_data(
         make_plan(sweep)
 
 
-@pytest.mark.full
-def test_every_table_of_a_paper_has_a_price(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(DATA, raising=False)
-    assert len(PAPERS) >= 10
-    for name in PAPERS:
-        plan = make_plan(load_sweep(name), without_data=True)
-        found = summary(plan, Store(tmp_path))
-        assert found["core_seconds_left"] > 3600 * len(plan.runs), name
-        assert set(plan.lacking) <= set(found["warnings"])
-
-
 def test_a_price_is_what_the_products_of_a_model_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six operations a parameter and token, and attention's; without data, and without the memory of the model."""
     monkeypatch.setattr("suite.workloads.models.products_per_second", lambda: 1e9)
@@ -472,14 +425,3 @@ def test_a_price_is_what_the_products_of_a_model_cost(monkeypatch: pytest.Monkey
     assert found["evaluate"] == pytest.approx(2048 * operations / 3 / 1e9, rel=0.03)
     again = workload_of("causal-lm", model="gpt2", context=128, checkpointing=True, accumulate=4)
     assert again.seconds(2, 4)["gradients"] == pytest.approx(found["gradients"] * 4 / 3, rel=0.01)
-
-
-def test_gradients_are_scaled_by_what_comes_from_above(at: Callable[[Path], None]) -> None:
-    at(data.folder_of("tokens"))
-    task = get("causal-lm", model="gpt2-mini", **TINY).task(0, 1, batch_size=2)
-    params = {name: value.unsqueeze(0) for name, value in task.initial().items()}
-    loss = vmap(grad_and_value(lambda own, *batch: 3.0 * task.loss(own, *batch)))
-    plain = vmap(grad_and_value(task.loss))
-    tripled, once = loss(params, *task.batch(0))[0], plain(params, *task.batch(0))[0]
-    for name, value in once.items():
-        torch.testing.assert_close(tripled[name], 3 * value)

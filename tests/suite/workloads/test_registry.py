@@ -17,12 +17,6 @@ def test_options_explain_themselves(name: str) -> None:
         assert isinstance(info.default, info.type)
 
 
-def test_equal_options_make_equal_workloads() -> None:
-    assert get("quadratic", dim=100) == get("quadratic")
-    assert get("quadratic", dim=10) != get("quadratic")
-    assert get("digits-mlp") != get("digits-cnn")
-
-
 def test_an_integer_is_taken_where_a_float_is_due() -> None:
     sigma = get("quadratic", sigma=2).options["sigma"]
     assert (sigma, type(sigma)) == (2.0, float)

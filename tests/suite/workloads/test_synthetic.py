@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,10 @@ from torch.func import grad, hessian, vmap
 from suite.workloads import get
 from suite.workloads.synthetic import (
     BLOCK,
-    BUCKETS,
-    CATEGORIES,
-    EXPONENT,
     SAMPLES,
     TEST_SIZE,
     TRAIN_SIZE,
     Quadratic,
-    hashed,
-    impressions,
     spectrum,
 )
 
@@ -56,22 +50,6 @@ def test_optima_of_the_workers_and_of_their_mean() -> None:
     params = task.initial()
     losses = vmap(task.loss, in_dims=(None, 0))(params, slopes)
     assert float(losses.mean()) == pytest.approx(task.evaluate(params)["excess_loss"], rel=1e-5)
-
-
-def test_the_noise_is_normal_and_independent() -> None:
-    task = Quadratic(dim=50, sigma=0.3).task(0, 2, batch_size=2)
-    drawn = np.stack([task.batch(step)[0].numpy() for step in range(250)]).astype(np.float64) / 0.3
-    count = drawn.size
-    assert abs(drawn.mean()) < 4 / np.sqrt(count)
-    assert abs(drawn.var() - 1) < 4 * np.sqrt(2 / count)
-    assert abs((drawn**4).mean() - 3) < 4 * np.sqrt(96 / count)
-    for one, other in (
-        (drawn[:, 0], drawn[:, 1]),
-        (drawn[:, :, 0], drawn[:, :, 1]),
-        (drawn[1:], drawn[:-1]),
-        (drawn[..., 1:], drawn[..., :-1]),
-    ):
-        assert abs((one * other).mean()) < 4 / np.sqrt(one.size)
 
 
 def test_sgd_settles_at_the_closed_form() -> None:
@@ -108,14 +86,6 @@ def test_one_average_at_the_end_loses_nothing() -> None:
 
 def label_noise(seed: int = 0, batch_size: int | None = None, **options: bool) -> Any:
     return get("label-noise-diagonal", **options).task(seed, 4, batch_size=batch_size)
-
-
-def test_the_teacher_is_sparse_and_redrawn() -> None:
-    teachers = [label_noise(seed).teacher for seed in range(20)]
-    for teacher in teachers:
-        assert sorted(np.abs(teacher)) == [0.0] * 95 + [1.0] * 5
-    assert len({tuple(teacher) for teacher in teachers}) == 20
-    assert {-1.0, 1.0} <= set(np.concatenate(teachers))
 
 
 def test_the_gradient_under_label_noise_is_the_closed_form() -> None:
@@ -197,30 +167,6 @@ def clicks(sharding: str = "iid", seed: int = 0) -> Any:
     return get("ctr-zipf").task(seed, 4, sharding)
 
 
-def test_categories_follow_zipfs_law_and_clicks_their_probability() -> None:
-    categories, probabilities, clicked = impressions(1)
-    for field, size in enumerate(CATEGORIES):
-        law = np.arange(1, size + 1) ** -EXPONENT
-        for rank in (0, 1, 9):
-            expected = len(categories) * (law / law.sum())[rank]
-            assert abs(int((categories[:, field] == rank).sum()) - expected) < 4 * math.sqrt(expected)
-        assert 0 <= categories[:, field].min() <= categories[:, field].max() < size
-    assert set(np.unique(clicked)) == {0.0, 1.0}
-    for low, high in itertools.pairwise(np.quantile(probabilities, np.linspace(0, 1, 11))):
-        inside = (probabilities >= low) & (probabilities <= high)
-        spread = math.sqrt(float((probabilities * (1 - probabilities))[inside].sum()))
-        assert abs(float((clicked - probabilities)[inside].sum())) < 4 * spread
-
-
-def test_the_hash_spreads_and_tells_fields_apart() -> None:
-    buckets = hashed(np.arange(20_000)[:, None].repeat(len(CATEGORIES), axis=1))
-    loads = np.bincount(buckets.flatten(), minlength=BUCKETS)
-    assert len(loads) == BUCKETS
-    assert loads.max() < 4 * loads.mean()
-    assert (loads > 0).mean() > 0.99
-    assert len(set(hashed(np.zeros((1, len(CATEGORIES)), dtype=np.int64))[0])) == len(CATEGORIES)
-
-
 def test_the_machine_is_the_sum_over_all_pairs_and_hardly_any_gradient_is_not_zero() -> None:
     made, module = clicks(), get("ctr-zipf").module(3)
     buckets = made.batch(0)[0]
@@ -248,10 +194,3 @@ def test_scores_of_clicks_are_exact() -> None:
         expected = float(-(own * q.log() + (1 - own) * (1 - q).log()).mean())
         assert scored[name] == pytest.approx(expected, rel=1e-6)
     assert made.test_size == TEST_SIZE == len(q)
-
-
-def test_by_class_goes_by_the_first_field() -> None:
-    made, sites = clicks("by-class"), impressions(0)[0][:, 0]
-    for rank, shard in enumerate(made.sampler.shards):
-        assert (sites[shard] % 4 == rank).all()
-    assert sorted(np.concatenate(made.sampler.shards)) == list(range(TRAIN_SIZE))

@@ -1,4 +1,4 @@
-"""Leases: one owner a run, taken over only when stale or its owner is dead, and by one of those who try."""
+"""Leases: one owner a run, taken over only when stale or its owner is dead, by one of those who try; the cache of answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.files import Lease, Owner, StoreError, lease_holder, release_lease, take_lease
+from suite.runs import files
+from suite.runs.files import (
+    Lease,
+    Owner,
+    StoreError,
+    cache_folder,
+    disk_cached,
+    lease_holder,
+    release_lease,
+    take_lease,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 A, B = Owner("a"), Owner("b")
@@ -113,3 +123,34 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot write"):
         take_lease(tmp_path / "file" / "run", A)
+
+
+# ---- the cache of answers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BANDWISE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_question_is_worked_out_once() -> None:
+    said = iter(["first", "second", "third"])
+    assert disk_cached(["q", 1], lambda: next(said)) == "first"
+    assert disk_cached(["q", 1], lambda: next(said)) == "first"
+    assert disk_cached(["q", 1.0], lambda: next(said)) == "second", "an option of 1.0 is another than 1"
+    (path,) = [p for p in cache_folder().iterdir() if "first" in p.read_text()]
+    path.write_text('"fir')
+    assert disk_cached(["q", 1], lambda: next(said)) == "third"
+
+
+def test_other_code_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert disk_cached(["q"], lambda: 1) == 1
+    monkeypatch.setattr(files, "_code_hash", lambda: "other")
+    assert disk_cached(["q"], lambda: 2) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_no_error(own_folder: Path) -> None:
+    own_folder.write_text("a file is in the way")
+    assert disk_cached(["q"], lambda: 1) == 1
+    assert disk_cached(["q"], lambda: 2) == 2
