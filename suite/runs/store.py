@@ -551,6 +551,18 @@ def failed(spec: RunSpec, status: Status) -> Outcome:
     return Outcome(spec.run_id, status, blank_result(spec, status), ())
 
 
+EXPECTED_FAULTS: Final = (RuntimeError, ValueError, ArithmeticError, MemoryError)
+"""What a method or a collective may raise in a step; anything else is a fault of the program and ends the process."""
+
+
+def fault_status(error: Exception) -> Status:
+    """The status of a run that ended with an exception."""
+    out_of_memory = (
+        isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
+    )
+    return Status("oom" if out_of_memory else "error", f"{type(error).__name__}: {error}")
+
+
 def read_version(
     path: Path, version: int, problem_of: Callable[[dict[str, Any]], str | None], fix: str
 ) -> dict[str, Any] | None:

@@ -118,49 +118,42 @@ class Action(IntEnum):
     STOP = 2
 
 
-class CheckpointPolicy:
-    """Asked between steps. checkpoint_s: seconds between checkpoints, infinite for none."""
-
-    def __init__(self, interruption: Interruption | None = None, checkpoint_s: float = math.inf) -> None:
-        self._interruption = interruption or Interruption()
-        self._checkpoint_s = checkpoint_s
-        self._saved = self._shown = time.monotonic()
-
-    def action(self) -> Action:
-        """What this process is for: stop when asked to, save when it is time."""
-        if self._interruption.requested is not None:
-            return Action.STOP
-        return Action.SAVE if time.monotonic() - self._saved >= self._checkpoint_s else Action.GO
-
-    def saved(self) -> None:
-        """A checkpoint has been written or tried: the next one is due a full interval from now."""
-        self._saved = time.monotonic()
-
-    def silent(self) -> bool:
-        """Whether it is time for a sign of life; counts as given."""
-        now = time.monotonic()
-        if now - self._shown < SIGN_OF_LIFE_S:
-            return False
-        self._shown = now
-        return True
-
-    @property
-    def reason(self) -> str:
-        """Why to stop, as far as this process knows."""
-        return self._interruption.requested or "another rank was asked to stop"
-
-
-@dataclass(frozen=True)
+@dataclass
 class Hooks:
-    """What the caller wants to be told, and may ask for, while a run on real processes is under way.
+    """What training asks, and whom it tells, between two steps.
 
-    progress: completed steps. saved: step of the checkpoint that stands, and why a newer one could not be written.
+    progress: told the completed steps. saved: told the step of the checkpoint that stands, and why a newer one could not be
+    written. interruption: may ask for a stop. checkpoint_s: seconds between checkpoints, infinite for none.
     """
 
     progress: Callable[[int], None] = lambda step: None
     saved: Callable[[int, str], None] = lambda step, problem: None
     interruption: Interruption = field(default_factory=Interruption)
-    checkpoint_s: float = CHECKPOINT_S
+    checkpoint_s: float = math.inf
+    _written_s: float = field(default_factory=time.monotonic, init=False)
+    _shown_s: float = field(default_factory=time.monotonic, init=False)
+
+    def action(self) -> Action:
+        """What this process is for: stop when asked to, save when it is time."""
+        if self.interruption.requested is not None:
+            return Action.STOP
+        return Action.SAVE if time.monotonic() - self._written_s >= self.checkpoint_s else Action.GO
+
+    def written(self) -> None:
+        """A checkpoint has been written or tried: the next one is due a full interval from now."""
+        self._written_s = time.monotonic()
+
+    def show(self, step: int, evaluated: bool) -> None:
+        """Tell `progress` how far the run is: after an evaluation, and where it has been silent for long."""
+        now = time.monotonic()
+        if evaluated or now - self._shown_s >= SIGN_OF_LIFE_S:
+            self._shown_s = now
+            self.progress(step)
+
+    @property
+    def reason(self) -> str:
+        """Why to stop, as far as this process knows."""
+        return self.interruption.requested or "another rank was asked to stop"
 
 
 CHECKPOINT_SCHEMA: Final = 1

@@ -4,8 +4,8 @@
 over; what an earlier attempt began is gone on with. An interruption stops all runs between two steps, with checkpoints.
 
     simulated            a group of runs from one batched gradient call (`train`)
-    gloo                 a process a rank, started here (`processes`)
-    torchrun, srun       this process is one rank, and trains run after run with the others (`join`)
+    gloo                 a process a rank, started here (`processes`, `gloo`)
+    torchrun, srun       this process is one rank, and trains run after run with the others
 
 In a launch rank 0 decides which runs are trained, keeps what becomes of them, and tells the others, who only take part. Where
 a rank was killed and a scheduler will say why, rank 0 waits for that and leaves the run as if it had been killed too.
@@ -23,18 +23,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
 from suite.runs.files import STALE_AFTER_S, Lease, Owner, StoreError, take_lease
 from suite.runs.spec import RunSpec, source_of
-from suite.runs.store import NewerResultError, Outcome, Status, Store, failed
+from suite.runs.store import EXPECTED_FAULTS, NewerResultError, Outcome, Status, Store, failed, fault_status
 from suite.training import checkpoint as files
 from suite.training.checkpoint import (
     CHECKPOINT_S,
     Checkpoint,
     CheckpointError,
-    CheckpointPolicy,
     Hooks,
     Interrupted,
     Interruption,
@@ -47,7 +47,6 @@ from suite.training.processes import (
     Place,
     Rendezvous,
     RendezvousError,
-    as_rank,
     cause,
     check_size,
     join_launch,
@@ -55,7 +54,6 @@ from suite.training.processes import (
     place_in_launch,
     send_end,
 )
-from suite.training.record import EXPECTED_FAULTS, fault_status
 
 MAX_ATTEMPTS: Final = 5
 ALONE_AFTER: Final = 2
@@ -94,10 +92,15 @@ def execute(
     hooks = Hooks(progress, interruption=interruption or Interruption(), checkpoint_s=checkpoint_s)
     place = place_in_launch(os.environ) if specs[0].backend == "gloo" else None
     with RunOwnership(
-        store, owner or Owner.here(), max_attempts=max_attempts, stale_after_s=stale_after_s, again=again
+        store,
+        owner or Owner.here(),
+        hooks,
+        max_attempts=max_attempts,
+        stale_after_s=stale_after_s,
+        again=again,
     ) as ownership:
         if place is not None:
-            yield from join(specs, store, ownership, hooks, place, scheduled=scheduled)
+            yield from _join(specs, ownership, place, scheduled)
             return
         waiting = list(dict.fromkeys(specs))
         while taken := ownership.take(waiting):  # once more at the end: others may have given some back
@@ -105,95 +108,71 @@ def execute(
             starts = ownership.starts(taken)
             for part in ownership.parts(taken, starts):
                 own = {spec.run_id: starts.pop(spec.run_id) for spec in part}
-                yield from _Part(part, own, store, ownership, hooks, port, device).carry_out()
+                yield from _carry_out(part, own, ownership, port, device)
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Leased runs that stand at the same step and are trained together."""
-
-    specs: Sequence[RunSpec]
-    starts: dict[str, Start]
-    store: Store
-    ownership: RunOwnership
-    hooks: Hooks
-    port: int
-    device: str
-
-    def carry_out(self) -> Iterator[Outcome]:
-        """Begin the runs, train them, and keep how they end."""
-        specs = []
-        for spec in self.specs:
-            begun = self.ownership.begin(spec, self.starts.pop(spec.run_id), len(self.specs))
-            if isinstance(begun, Start):
-                self.starts[spec.run_id] = begun
-                specs.append(spec)
-            elif self.ownership.end(begun):
-                yield begun
-        try:
-            for outcome in self._train(specs):
-                if self.ownership.end(outcome):
-                    yield outcome
-        except Interrupted as interrupted:
-            self.ownership.interrupt(interrupted.run_ids, interrupted.reason)
-            raise
-
-    def _train(self, specs: Sequence[RunSpec]) -> Iterator[Outcome]:
-        """The outcomes as they come. What stops the whole group before its runs can end alone ends them all."""
-        ended = set()
-        try:
-            for outcome in self._outcomes(specs):
-                ended.add(outcome.run_id)
+def _carry_out(
+    part: Sequence[RunSpec], starts: dict[str, Start], ownership: RunOwnership, port: int, device: str
+) -> Iterator[Outcome]:
+    """Begin leased runs that stand at the same step, train them together, and keep how they end."""
+    specs = []
+    for spec in part:
+        begun = ownership.begin(spec, starts.pop(spec.run_id), len(part))
+        if isinstance(begun, Start):
+            starts[spec.run_id] = begun
+            specs.append(spec)
+        elif ownership.end(begun):
+            yield begun
+    try:
+        for outcome in _outcomes(specs, starts, ownership, port, device):
+            if ownership.end(outcome):
                 yield outcome
-        except EXPECTED_FAULTS as error:
-            for spec in specs:
-                if spec.run_id not in ended:
-                    yield failed(spec, fault_status(error))
+    except Interrupted as interrupted:
+        ownership.interrupt(interrupted.run_ids, interrupted.reason)
+        raise
 
-    def _outcomes(self, specs: Sequence[RunSpec]) -> Iterator[Outcome]:
+
+def _outcomes(
+    specs: Sequence[RunSpec], starts: dict[str, Start], ownership: RunOwnership, port: int, device: str
+) -> Iterator[Outcome]:
+    """The outcomes as they come. What stops the whole group before its runs can end alone ends them all."""
+    left = {spec.run_id: spec for spec in specs}
+    try:
         if specs and specs[0].backend == "simulated":
             from suite.training.train import train_group
 
-            hooks = self.ownership.hooks(specs[0], self.hooks)
-            policy = CheckpointPolicy(hooks.interruption, hooks.checkpoint_s)
-            yield from train_group(
-                specs,
-                self.starts,
-                hooks.progress,
-                policy=policy,
-                keep=self.ownership.keep,
-                device=self.device,
+            hooks = ownership.hooks(specs[0])
+            outcomes = train_group(specs, starts, hooks, keep=ownership.keep, device=device)
+        else:
+            outcomes = (
+                launch(spec, starts[spec.run_id], ownership.folder(spec), ownership.hooks(spec), port)
+                for spec in specs
             )
-            return
-        for spec in specs:
-            hooks = self.ownership.hooks(spec, self.hooks)
-            yield launch(spec, self.starts[spec.run_id], self.store.folder(spec.run_id), hooks, self.port)
+        for outcome in outcomes:
+            del left[outcome.run_id]
+            yield outcome
+    except EXPECTED_FAULTS as error:
+        yield from (failed(spec, fault_status(error)) for spec in left.values())
 
 
 HOLD_POLL_S: Final = 0.5
 
 
-def join(
-    specs: Sequence[RunSpec],
-    store: Store,
-    ownership: RunOwnership,
-    hooks: Hooks,
-    place: Place,
-    *,
-    scheduled: bool,
+def _join(
+    specs: Sequence[RunSpec], ownership: RunOwnership, place: Place, scheduled: bool
 ) -> Iterator[Outcome]:
-    """Train the runs with the other ranks; yields this rank's outcomes. scheduled: as in `execute`.
+    """Train the runs with the other ranks of a launch; yields this rank's outcomes. scheduled: as in `execute`.
 
     Raises `SpecError`, `Interrupted`, and where a scheduler will say more, `PeersLostError`.
     """
     for spec in specs:
         check_size(spec, place)
     try:
-        rendezvous = join_launch(place, store.folder(specs[0].run_id), os.environ)
+        rendezvous = join_launch(place, ownership.folder(specs[0]), os.environ)
     except RendezvousError as error:
         yield from _not_joined(specs, ownership, place, str(error))
         return
-    joined = _Joined(store, ownership, hooks, place, rendezvous, scheduled)
+    joined = _Joined(ownership, place, rendezvous, scheduled)
     try:
         for number, spec in enumerate(specs):
             yield from (joined.lead if place.rank == 0 else joined.follow)(f"run/{number}", spec)
@@ -203,9 +182,9 @@ def join(
 
 @dataclass(frozen=True)
 class _Joined:
-    store: Store
+    """A rank among those of its launch."""
+
     ownership: RunOwnership
-    hooks: Hooks
     place: Place
     rendezvous: Rendezvous
     scheduled: bool
@@ -218,7 +197,7 @@ class _Joined:
         if isinstance(begun, Start):
             self.rendezvous.send(key, {"go": True, "attempt": begun.attempt, "step": begun.step})
             try:
-                begun = self._train(key, spec, begun, self.ownership.hooks(spec, self.hooks))
+                begun = self._train(key, spec, begun, self.ownership.hooks(spec))
             except Interrupted as interrupted:
                 self.ownership.interrupt(interrupted.run_ids, interrupted.reason)
                 raise
@@ -237,7 +216,7 @@ class _Joined:
             yield failed(spec, Status("error", str(error)))
             return
         if word["go"]:
-            yield self._train(key, spec, Start(word["attempt"], step=word["step"]), self.hooks)
+            yield self._train(key, spec, Start(word["attempt"], step=word["step"]), self.ownership.asked)
 
     def _explained(self, key: str, spec: RunSpec, own: Outcome) -> Outcome:
         """Rank 0's outcome, or that of the rank whose fault came first."""
@@ -248,7 +227,7 @@ class _Joined:
                 return failed(spec, Status("error", str(lost)))
             sys.stderr.write(f"{lost}; waiting for the scheduler's word\n")
             deadline = time.monotonic() + HOLD_S
-            while self.hooks.interruption.requested is None and time.monotonic() < deadline:
+            while self.ownership.asked.interruption.requested is None and time.monotonic() < deadline:
                 self.ownership.alive()
                 time.sleep(HOLD_POLL_S)
             self.ownership.leave(spec.run_id)
@@ -258,10 +237,11 @@ class _Joined:
     def _train(self, key: str, spec: RunSpec, start: Start, hooks: Hooks) -> Outcome:
         import torch.distributed as dist
 
+        from suite.training.gloo import train_rank
+
         store: Any = dist.PrefixStore(key, self.rendezvous.store)  # type: ignore[attr-defined]
-        folder = self.store.folder(spec.run_id)
         try:
-            outcome = as_rank(spec, self.place.rank, store, start, folder, hooks)
+            outcome = train_rank(spec, self.place.rank, store, start, self.ownership.folder(spec), hooks)
         except EXPECTED_FAULTS as error:
             outcome = failed(spec, fault_status(error))
         if self.place.rank > 0:
@@ -275,29 +255,29 @@ def _not_joined(
     """The ranks have not found each other: rank 0 ends the runs as `error`."""
     for spec in specs if place.rank > 0 else ownership.take(specs):
         outcome = failed(spec, Status("error", reason))
-        if place.rank > 0:
-            yield outcome
-            continue
-        ownership.begin(spec, Start(), 1)
-        if ownership.end(outcome):
+        if place.rank == 0:
+            ownership.begin(spec, Start(), 1)
+        if place.rank > 0 or ownership.end(outcome):
             yield outcome
 
 
 class RunOwnership:
     """A context manager; leaving it gives back what is still owned, as never begun where nothing else was noted.
 
-    again: also take runs that have settled.
+    asked: what the caller wants to be told of runs. again: also take runs that have settled.
     """
 
     def __init__(
         self,
         store: Store,
         owner: Owner,
+        asked: Hooks,
         *,
-        max_attempts: int = MAX_ATTEMPTS,
-        stale_after_s: float = STALE_AFTER_S,
-        again: bool = False,
+        max_attempts: int,
+        stale_after_s: float,
+        again: bool,
     ) -> None:
+        self.asked = asked
         self._store = store
         self._owner = owner
         self._max_attempts = max_attempts
@@ -309,6 +289,10 @@ class RunOwnership:
 
     def __enter__(self) -> RunOwnership:
         return self
+
+    def folder(self, spec: RunSpec) -> Path:
+        """Where a run's files lie."""
+        return self._store.folder(spec.run_id)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -378,14 +362,14 @@ class RunOwnership:
             if lease.heartbeat() and run_id in self._under_way:
                 self._store.heartbeat(run_id)
 
-    def hooks(self, spec: RunSpec, asked: Hooks) -> Hooks:
+    def hooks(self, spec: RunSpec) -> Hooks:
         """The caller's hooks, by which the owned runs are kept alive too and the run's checkpoints are noted."""
 
         def alive(step: int) -> None:
             self.alive()
-            asked.progress(step)
+            self.asked.progress(step)
 
-        return replace(asked, progress=alive, saved=partial(self.saved, spec.run_id))
+        return replace(self.asked, progress=alive, saved=partial(self.saved, spec.run_id))
 
     def keep(self, checkpoint: Checkpoint) -> None:
         """Write a simulated run's checkpoint. Without space the run goes on without it, which is noted if it can be."""

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,12 +25,12 @@ from reference_impls.compilation import paths
 from suite.runs.files import StoreError
 from suite.runs.plan import evaluation_steps
 from suite.runs.spec import RunSpec, learning_rate, source_of, sources, task_of
-from suite.runs.store import Outcome
+from suite.runs.store import EXPECTED_FAULTS, Outcome, Status, failed
 from suite.training.checkpoint import (
     Action,
     Checkpoint,
     CheckpointError,
-    CheckpointPolicy,
+    Hooks,
     Interrupted,
     Start,
     publish,
@@ -37,39 +38,54 @@ from suite.training.checkpoint import (
     read,
     write,
 )
-from suite.training.record import EXPECTED_FAULTS, LedgerSums, Recorder
-from suite.training.train import BatchedGradients, first_difference, taken
+from suite.training.train import (
+    BatchedGradients,
+    LedgerSums,
+    Recorder,
+    first_difference,
+    taken,
+)
 from suite.workloads import RankedTask, Task
 
 COMPARED: Final = 1 << 20
 """Elements of which all ranks' replicas are compared at a time."""
 
 
-def train_rank(
-    spec: RunSpec,
-    start: Start,
-    folder: Path,
-    progress: Callable[[int], None] = lambda step: None,
-    *,
-    policy: CheckpointPolicy,
-    saved: Callable[[int, str], None] = lambda step, problem: None,
-) -> Outcome:
-    """Train as one rank of the initialised default process group. The outcome of rank 0 is the run's.
+TIMEOUT_S: Final = 120.0
+"""How long a collective may take before its ranks give up."""
 
-    folder: of the run, where ranks keep their checkpoints. policy: of rank 0 decides when to save, any may ask for a
-    stop. saved: told the step of the checkpoint that stands, and why a newer one could not be written. A fault of this
-    rank ends up in its outcome; ranks that lose a peer fault in turn. `progress` and `saved` are told by every rank.
-    Raises `Interrupted` on all ranks alike.
+
+def train_rank(spec: RunSpec, rank: int, store: Any, start: Start, folder: Path, hooks: Hooks) -> Outcome:
+    """Be one rank of a run: form the process group over `store`, train, part. The outcome of rank 0 is the run's.
+
+    folder: of the run, where ranks keep their checkpoints. hooks: of rank 0 decide when to save, any may ask for a stop;
+    every rank tells its own. A fault of this rank ends up in its outcome; ranks that lose a peer fault in turn. Raises
+    `Interrupted` on all ranks alike.
     """
+    torch.set_num_threads(1)
+    limit = timedelta(seconds=TIMEOUT_S)
+    try:
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=spec.world_size, timeout=limit)
+    except RuntimeError as error:
+        first = (str(error).splitlines() or [""])[0]
+        reason = f"rank {rank} could not reach the others ({first}): check GLOO_SOCKET_IFNAME"
+        return failed(spec, Status("error", reason))
+    try:
+        return _trained(spec, start, folder, hooks if rank == 0 else replace(hooks, checkpoint_s=math.inf))
+    finally:
+        dist.destroy_process_group()
+
+
+def _trained(spec: RunSpec, start: Start, folder: Path, hooks: Hooks) -> Outcome:
     started = time.perf_counter()
     task = task_of(spec)
     recorder = Recorder(spec, task.workload, start)
     rows: list[dict[str, Any]] = []
     try:
-        start = _resumed(spec, start, folder, saved)
+        start = _resumed(spec, start, folder, hooks.saved)
         recorder = Recorder(spec, task.workload, start)
         rank = _Rank(task, recorder, start)
-        rank.train(folder, progress, policy, saved)
+        rank.train(folder, hooks)
         rows = _all_rows(rank.bytes)
         _compare_replicas(recorder, rank.params)
     except EXPECTED_FAULTS as error:
@@ -101,29 +117,21 @@ class _Rank:
             self._optimizer.load_state_dict(dict(start.checkpoint.state))
         self._gradients, self._rate = BatchedGradients(self.task), learning_rate(spec)
 
-    def train(
-        self,
-        folder: Path,
-        progress: Callable[[int], None],
-        policy: CheckpointPolicy,
-        saved: Callable[[int, str], None],
-    ) -> None:
+    def train(self, folder: Path, hooks: Hooks) -> None:
         """Step by step to the end, or to what ends the run."""
         evaluate_at = evaluation_steps(self.spec.steps)
         for step in range(self._first, self.spec.steps):
-            action = self._step(step, policy.action())
+            action = self._step(step, hooks.action())
             if self.recorder.status is not None:
                 break
             if step + 1 in evaluate_at:
                 self._evaluate(step)
-                progress(step + 1)
-            elif policy.silent():
-                progress(step + 1)
+            hooks.show(step + 1, step + 1 in evaluate_at)
             if action and step + 1 < self.spec.steps:
-                saved(*self._save(folder, step + 1))
-                policy.saved()
+                hooks.saved(*self._save(folder, step + 1))
+                hooks.written()
                 if action is Action.STOP:
-                    raise Interrupted(policy.reason, [self.spec.run_id])
+                    raise Interrupted(hooks.reason, [self.spec.run_id])
 
     def _step(self, step: int, wanted: Action) -> Action:
         """One step of training; returns what all ranks do after it."""

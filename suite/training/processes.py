@@ -2,8 +2,8 @@
 
 *Ranks of this machine*: `launch` starts them. They find each other at a store that the launcher hosts, so that it outlives them
 and its port is whatever the system gives. A rank that dies ends the run as `error`, with the rank and its exit code. Ranks are
-told to stop through their pipes; signals are the affair of the process at the top. `as_rank` is what every rank does, whoever
-started it.
+told to stop through their pipes; signals are the affair of the process at the top. `gloo.train_rank` is what every rank does,
+whoever started it.
 
 *Ranks of torchrun or srun*: they agree on what to do, and find out why a run failed, at torch's `TCPStore`. With MASTER_ADDR and
 MASTER_PORT (torchrun) it is there. Otherwise rank 0 opens it at whatever port the system gives and writes where into a file in
@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import multiprocessing
 import os
 import re
@@ -44,7 +43,7 @@ from suite.runs.files import dump, write_atomic
 from suite.runs.provenance import THREAD_VARIABLES
 from suite.runs.spec import RunSpec, SpecError
 from suite.runs.store import Outcome, Status, failed
-from suite.training.checkpoint import CheckpointPolicy, Hooks, Interrupted, PipeStop, Start
+from suite.training.checkpoint import Hooks, Interrupted, PipeStop, Start
 
 # ---- finding each other
 
@@ -356,34 +355,6 @@ def _ranks(numbers: list[int]) -> str:
 
 # ---- ranks of this machine
 
-TIMEOUT_S: Final = 120.0
-"""How long a collective may take before its ranks give up."""
-
-
-def as_rank(spec: RunSpec, rank: int, store: Any, start: Start, folder: Path, hooks: Hooks) -> Outcome:
-    """Be one rank of a run: form the process group over `store`, train, part. Raises `Interrupted`."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    try:
-        dist.init_process_group(
-            "gloo", store=store, rank=rank, world_size=spec.world_size, timeout=timedelta(seconds=TIMEOUT_S)
-        )
-    except RuntimeError as error:
-        first = (str(error).splitlines() or [""])[0]
-        return failed(
-            spec,
-            Status("error", f"rank {rank} could not reach the others ({first}): check GLOO_SOCKET_IFNAME"),
-        )
-    from suite.training.gloo import train_rank
-
-    policy = CheckpointPolicy(hooks.interruption, hooks.checkpoint_s if rank == 0 else math.inf)
-    try:
-        return train_rank(spec, start, folder, hooks.progress, policy=policy, saved=hooks.saved)
-    finally:
-        dist.destroy_process_group()
-
 
 def launch(spec: RunSpec, start: Start, folder: Path, hooks: Hooks, port: int = 0) -> Outcome:
     """Start the ranks here and wait for the run's outcome. port: of the rendezvous point, 0 for any that is free.
@@ -516,15 +487,12 @@ def _serve(
         interruption=PipeStop(pipe),
         checkpoint_s=checkpoint_s,
     )
+    from suite.training.gloo import train_rank
+
     try:
-        pipe.send(("outcome", _join_and_train(spec, rank, start, Path(folder), hooks, port)))
+        store = connect("127.0.0.1", port, is_master=False)
+        pipe.send(("outcome", train_rank(spec, rank, store, start, Path(folder), hooks)))
+    except RendezvousError as error:
+        pipe.send(("outcome", failed(spec, Status("error", str(error)))))
     except Interrupted as interrupted:
         pipe.send(("interrupted", interrupted.reason))
-
-
-def _join_and_train(spec: RunSpec, rank: int, start: Start, folder: Path, hooks: Hooks, port: int) -> Outcome:
-    try:
-        store = connect("127.0.0.1", port, TIMEOUT_S, is_master=False)
-    except RendezvousError as error:
-        return failed(spec, Status("error", str(error)))
-    return as_rank(spec, rank, store, start, folder, hooks)

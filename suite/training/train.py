@@ -1,15 +1,21 @@
-"""Many runs trained at once, from the gradients of all their workers in one batched call.
+"""Many runs trained at once, from the gradients of all their workers in one batched call, and what is kept of each.
 
 Row r of every tensor belongs to one worker. Rows may belong to different runs and seeds of one workload. A row's result does
 not depend on how many rows are computed with it, so a run has the same bits alone, in any group, and on a real process group.
 `at_probes` gives the gradients at the points where a method wants them besides its parameters, of the same samples.
 
-The runs of a group share workload, world size, sharding, steps and batch size; methods, options, learning rates and
-seeds may differ. Each run is a `Member` with its own `SimulatedCluster`, which lives in its rows of two shared
-buffers, and its own recorder. A run that diverges or fails ends alone.
+The runs of a group share workload, world size, sharding, steps and batch size; methods, options, learning rates and seeds may
+differ. Each run is a `Member` with its own `SimulatedCluster`, which lives in its rows of two shared buffers, and its own
+recorder. A run that diverges or fails ends alone.
 
-On a GPU bits do depend on the group, and differ from one time to the next: its kernels are chosen by the size of a call, and some
-add in no fixed order. Initial parameters, batches and every coin that a method tosses are those of the same run on a processor.
+On a GPU bits do depend on the group, and differ from one time to the next: its kernels are chosen by the size of a call, and
+some add in no fixed order. Initial parameters, batches and every coin that a method tosses are those of the same run on a
+processor.
+
+*What is kept*, the same for every backend: curve, divergence, bytes. A run has diverged when a training loss or the final
+metric is not finite, or when the training loss, mean over workers, rises above `EXPLOSION` times the greater of 1 and its first
+value. The driver's ledger keeps a row a step; `LedgerSums` empties it step by step into sums, which a checkpoint can carry.
+Numbers are added in the order of steps however often a run is interrupted, so that the sums are the same floats.
 """
 
 from __future__ import annotations
@@ -17,7 +23,9 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor
@@ -25,12 +33,197 @@ from torch.func import grad_and_value, vmap
 
 from reference_impls import SimulatedCluster
 from reference_impls.compilation import paths
+from suite.runs.files import finite
 from suite.runs.plan import evaluation_steps, group_key
+from suite.runs.provenance import provenance
 from suite.runs.spec import RunSpec, learning_rate, source_of, sources, task_of
-from suite.runs.store import Outcome
-from suite.training.checkpoint import Action, Checkpoint, CheckpointPolicy, Interrupted, Start
-from suite.training.record import EXPECTED_FAULTS, LedgerSums, Recorder
-from suite.workloads import DataWorkload, Task
+from suite.runs.store import EXPECTED_FAULTS, Outcome, Status, blank_result, fault_status
+from suite.training.checkpoint import Action, Checkpoint, Hooks, Interrupted, Start
+from suite.workloads import DataWorkload, Task, Workload
+
+if TYPE_CHECKING:
+    from reference_impls.drivers.ledger import Ledgers
+
+_KEYS: Final = ("rank", "kind", "stage", "collective", "group")
+
+
+class LedgerSums:
+    """Rows of `Ledgers.totals`, one a rank, kind, stage, collective and group. rows: those of an earlier attempt."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._rows = {tuple(row[key] for key in _KEYS): dict(row) for row in rows}
+
+    def take(self, ledger: Ledgers) -> None:
+        """Add what the ledger holds and empty it; once a step."""
+        for row in ledger.totals():
+            key = tuple(row[key] for key in _KEYS)
+            total = self._rows.get(key)
+            if total is None:
+                self._rows[key] = row
+                continue
+            for name, value in row.items():
+                if name not in _KEYS:
+                    total[name] += value
+        ledger.clear()
+
+    def wire_bytes(self) -> dict[int, float]:
+        """Bytes that each rank has sent so far, added as `bytes_summary` does; a rank that sent nothing is not in it."""
+        sent: dict[int, float] = {}
+        for row in self._rows.values():
+            sent[row["rank"]] = sent.get(row["rank"], 0.0) + row["wire_bytes"]
+        return sent
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows so far, rank by rank, in the order of first use."""
+        return sorted((dict(row) for row in self._rows.values()), key=lambda row: int(row["rank"]))
+
+
+EXPLOSION: Final = 100.0
+_NEW: Final = Start()
+
+
+class Recorder:
+    """Follows one run step by step; `outcome` closes it. `status` is None while all is well. gpu: its name, if on one."""
+
+    def __init__(self, spec: RunSpec, workload: Workload, start: Start = _NEW, gpu: str = "") -> None:
+        provenance()  # looked up now: at the end the checkout may hold other code
+        self.spec = spec
+        self._gpu = gpu
+        self.status: Status | None = None
+        self._workload = workload
+        self._attempt = start.attempt
+        self._lost_s = start.lost_s
+        self._earlier_s = start.checkpoint.train_s if start.checkpoint else 0.0
+        held = start.checkpoint.recorder if start.checkpoint else {}
+        self.metrics: list[dict[str, Any]] = [dict(line) for line in held.get("metrics", ())]
+        self._final: dict[str, float] = {}
+        self._kinds: Counter[str] = Counter(held.get("kinds"))
+        self._paths: dict[str, set[str]] = {name: set(took) for name, took in held.get("paths", {}).items()}
+        self._first_loss: float | None = held.get("first_loss")
+        self._last_loss: float | None = held.get("last_loss")
+        self._steps: int = held.get("steps", 0)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it, as plain data."""
+        return {
+            "metrics": [dict(line) for line in self.metrics],
+            "kinds": dict(self._kinds),
+            "paths": {name: sorted(taken) for name, taken in self._paths.items()},
+            "first_loss": self._first_loss,
+            "last_loss": self._last_loss,
+            "steps": self._steps,
+        }
+
+    def trained_s(self, train_s: float) -> float:
+        """Seconds trained over all attempts, `train_s` of them in this one."""
+        return self._earlier_s + train_s
+
+    def loss(self, value: float) -> None:
+        """Note the mean training loss of the step under way; sets `status` when the run has diverged."""
+        step = self._steps + 1
+        if self._first_loss is None:
+            self._first_loss = value
+        if not math.isfinite(value):
+            self.end("diverged", f"training loss is {value} at step {step}")
+        elif value > EXPLOSION * max(1.0, self._first_loss):
+            self.end(
+                "diverged", f"training loss {value:.3g} at step {step}, {self._first_loss:.3g} at the first"
+            )
+        self._last_loss = value
+
+    def step(self, kind: str, paths: Mapping[str, set[str]]) -> None:
+        """Note a completed step: its kind and which path each compiled function took in it."""
+        self._steps += 1
+        self._kinds[kind] += 1
+        for name, taken in paths.items():
+            self._paths.setdefault(name, set()).update(taken)
+
+    def evaluation(self, scores: Mapping[str, float], lr: float, wire_bytes: float) -> None:
+        """Note a point of the curve, after the last completed step. wire_bytes: sent so far, mean over ranks.
+
+        Raises ValueError for scores without the workload's metric; so does `judged`.
+        """
+        self._require_metric(scores)
+        self.metrics.append(
+            {
+                "step": self._steps,
+                "lr": lr,
+                "train_loss": None if self._last_loss is None else finite(self._last_loss),
+                "wire_bytes": wire_bytes,
+                **{name: finite(value) for name, value in scores.items()},
+            }
+        )
+
+    def judged(self, scores: Mapping[str, float]) -> None:
+        """Note what the whole test part says at the end; what is not finite means divergence."""
+        self._require_metric(scores)
+        self._final = dict(scores)
+        if not all(math.isfinite(value) for value in scores.values()):
+            self.end("diverged", "the final metric is not finite")
+
+    def _require_metric(self, scores: Mapping[str, float]) -> None:
+        if (metric := self._workload.metric) not in scores:
+            raise ValueError(
+                f"workload {self._workload.name} is judged by {metric}, and its evaluate or watch answers "
+                f"{', '.join(scores) or 'nothing'}: answer {metric} too"
+            )
+
+    def fault(self, error: Exception) -> None:
+        """Note an exception raised by the method or a collective."""
+        status = fault_status(error)
+        self.end(status.state, f"step {self._steps + 1}: {status.reason}")
+
+    def end(self, state: str, reason: str) -> None:
+        """Set the terminal status; the first one stands."""
+        if self.status is None:
+            self.status = Status(state, reason)
+
+    def outcome(
+        self, ledger: Sequence[Mapping[str, Any]], train_s: float, sources: Mapping[str, Any]
+    ) -> Outcome:
+        """Close the run: `done` unless something ended it.
+
+        ledger: rows summed over steps, for all ranks. train_s: of this attempt.
+        """
+        status = self.status or Status("done")
+        metric = self._workload.metric
+        values = [line[metric] for line in self.metrics if line[metric] is not None]
+        final = self._final if status.state == "done" else {}
+        blank = blank_result(self.spec, status)
+        result = {
+            **blank,
+            "provenance": {**blank["provenance"], **({"gpu": self._gpu} if self._gpu else {})},
+            "attempt": self._attempt,
+            "metric": metric,
+            "direction": self._workload.direction,
+            "directions": {name: self._workload.direction_of(name) for name in final},
+            "final": final,
+            "best": (max if self._workload.direction == "higher" else min)(values, default=None),
+            "train_loss_last": None if self._last_loss is None else finite(self._last_loss),
+            "steps": self._steps,
+            "steps_by_kind": dict(sorted(self._kinds.items())),
+            "bytes": bytes_summary(ledger, self.spec.world_size),
+            "path": {name: "/".join(sorted(taken)) for name, taken in sorted(self._paths.items())},
+            "sources": dict(sources),
+            "train_s": round(self.trained_s(train_s), 4),
+            "lost_s": self._lost_s,
+        }
+        return Outcome(self.spec.run_id, status, result, self.metrics)
+
+
+def bytes_summary(ledger: Sequence[Mapping[str, Any]], world_size: int) -> dict[str, Any]:
+    """Mean and maximum over ranks of all bytes of the run, and the rows they are summed from."""
+    summary: dict[str, Any] = {}
+    for name in ("payload", "wire"):
+        per_rank = [0.0] * world_size
+        for row in ledger:
+            per_rank[row["rank"]] += row[f"{name}_bytes"]
+        summary[f"{name}_per_rank_mean"] = math.fsum(per_rank) / world_size
+        summary[f"{name}_per_rank_max"] = max(per_rank)
+    return {**summary, "by": [dict(row) for row in ledger]}
+
+
+# ---- a group of runs -------------------------------------------------------------------------------------------------------
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -229,19 +422,18 @@ def taken(
 def train_group(
     specs: Sequence[RunSpec],
     starts: dict[str, Start] | None = None,
-    progress: Callable[[int], None] = lambda step: None,
+    hooks: Hooks | None = None,
     *,
-    policy: CheckpointPolicy | None = None,
     keep: Callable[[Checkpoint], None] = lambda checkpoint: None,
     device: str = "cpu",
 ) -> Iterator[Outcome]:
-    """Train the runs to the end and yield their outcomes. `progress` is called with the completed steps.
+    """Train the runs to the end and yield their outcomes.
 
     starts: where runs begin that are not new, all at the same step; they are taken out of the mapping. keep: given a
-    checkpoint of each run that is under way when `policy` says so. device: torch's, where all of it is computed.
+    checkpoint of each run that is under way when `hooks` say so. device: torch's, where all of it is computed.
 
     Raises ValueError when the runs cannot share a group or read files of the user's on a GPU, RuntimeError where there is none,
-    `Interrupted` when the policy says stop, after the outcomes of runs that had ended alone and the checkpoints of the others.
+    `Interrupted` when the hooks say stop, after the outcomes of runs that had ended alone and the checkpoints of the others.
     Needs about `suite.runs.plan.COPIES` floats a parameter, worker and run.
     """
     starts = {} if starts is None else starts
@@ -250,7 +442,7 @@ def train_group(
         raise ValueError("these runs cannot be trained together: cut them with groups(), and by their steps")
     if device == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(no_gpu())
-    policy = policy or CheckpointPolicy()
+    hooks = hooks or Hooks()
     started = time.perf_counter()
     tasks = {spec.seed: task_of(spec) for spec in specs}
     if device != "cpu" and isinstance(workload := tasks[specs[0].seed].workload, DataWorkload):
@@ -278,10 +470,10 @@ def train_group(
     evaluate_at = evaluation_steps(specs[0].steps)
     first, action = begun.pop(), Action.GO
     for step in range(first, specs[0].steps):
-        if action := policy.action():
+        if action := hooks.action():
             if step > first:  # else there is nothing new
                 _save(members, (time.perf_counter() - started) / len(specs), keep)
-            policy.saved()
+            hooks.written()
             if action is Action.STOP:
                 break
         batches = {seed: task.batch(step) for seed, task in tasks.items()}
@@ -298,15 +490,13 @@ def train_group(
         if step + 1 in evaluate_at:
             for member in members:
                 member.evaluate(step)
-            progress(step + 1)
-        elif policy.silent():
-            progress(step + 1)
+        hooks.show(step + 1, step + 1 in evaluate_at)
         if all(member.recorder.status for member in members):
             break
     train_s = (time.perf_counter() - started) / len(specs)
     if action is Action.STOP:
         yield from (member.outcome(train_s) for member in members if member.recorder.status)
-        raise Interrupted(policy.reason, [m.spec.run_id for m in members if not m.recorder.status])
+        raise Interrupted(hooks.reason, [m.spec.run_id for m in members if not m.recorder.status])
     for member in members:
         member.compare_replicas()
     for member in members:

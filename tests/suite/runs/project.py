@@ -11,7 +11,7 @@ from suite.runs.store import Outcome, Store
 from suite.runs.sweep import load_sweep
 from suite.training.checkpoint import Interruption
 from suite.training.execute import execute
-from suite.training.record import Recorder
+from suite.training.train import Recorder
 from suite.workloads import get
 
 SWEEP = """\

@@ -15,7 +15,7 @@ from suite.runs.spec import RunSpec
 from suite.runs.store import Outcome, Store
 from suite.training.checkpoint import (
     Checkpoint,
-    CheckpointPolicy,
+    Hooks,
     Interrupted,
     Start,
     read,
@@ -61,7 +61,7 @@ def stopped(specs: list[RunSpec], step: int) -> tuple[dict[str, Checkpoint], lis
     ended = []
     with pytest.raises(Interrupted) as caught:
         for outcome in train_group(
-            specs, policy=CheckpointPolicy(After(step)), keep=lambda c: held.__setitem__(c.run_id, c)
+            specs, hooks=Hooks(interruption=After(step)), keep=lambda c: held.__setitem__(c.run_id, c)
         ):
             ended.append(outcome)
     assert set(caught.value.run_ids) == set(held)

@@ -15,8 +15,7 @@ from suite.runs.plan import groups
 from suite.runs.spec import Part, RunSpec, learning_rate, task_of
 from suite.runs.store import Outcome, Store
 from suite.training.execute import execute
-from suite.training.record import Recorder
-from suite.training.train import BatchedGradients, split, train_group
+from suite.training.train import BatchedGradients, Recorder, split, train_group
 from suite.workloads import DataError, get
 from tests.suite.runs.project import one_spec
 from tests.suite.workloads.cases import CASES
