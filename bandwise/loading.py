@@ -72,8 +72,8 @@ def load(study: str, results: str | os.PathLike[str] | None = None) -> Study:
     import pandas as pd
 
     from suite.analysis.columns import BUDGET_RUNS, CURVES, NET, NET_ROUNDS, RUNS, TUNING, WORTH
-    from suite.analysis.published import SESSION, find_frame, source, studies_of
-    from suite.analysis.speed_columns import session_facts_path
+    from suite.analysis.published import find_frame, session_facts_path, source, studies_of
+    from suite.analysis.tables import SESSION
     from suite.runs.store import default_root
 
     root = default_root() if results is None else Path(results)

@@ -40,13 +40,11 @@ from report.drawing.theme import FAMILIES
 from report.rendering import slug
 from report.study.data import SHARDINGS
 from slurm.profile import ProfileFile
-from suite.analysis.columns import NET, ONE_WORKER, SUMMARY, WORTH
-from suite.analysis.export import OF_SESSION, OF_SWEEP
-from suite.analysis.published import SESSION, STUDY_FACTS, documents_root
-from suite.analysis.speed_columns import CONFIRMED, session_facts_path
-from suite.analysis.tables import Row, read_frame, read_table, table_path
+from suite.analysis.columns import CLAIMS, CONFIRMED, NET, ONE_WORKER, PARTS, SUMMARY, WORTH
+from suite.analysis.published import STUDY_FACTS, documents_root, session_facts_path
+from suite.analysis.tables import SESSION, Row, read_frame, read_table, table_path
 from suite.claims.claim import WORDS, load_claims
-from suite.claims.columns import CLAIMS, MEASURED, PARTS, deciding, effect, group_of, statements
+from suite.claims.record import MEASURED, deciding, effect, group_of, statements
 from suite.claims.verdict import COUNTS_AS
 from suite.runs.files import write_atomic
 from suite.runs.sweep import Sweep
@@ -457,7 +455,7 @@ def _default(value: Any) -> str:
 
 def columns(root: Path, *names: str) -> str:
     """The columns of tables, without the ends of intervals."""
-    tables = {table.suffix: table for table in (*OF_SWEEP, *OF_SESSION)}
+    tables = {table.suffix: table for table in (SUMMARY, WORTH, NET)}
     return "\n".join(
         f"- `{name}`: {', '.join(column for column in tables[name].names if not column.endswith(('low', 'high')))}."
         for name in names

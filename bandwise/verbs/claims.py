@@ -79,8 +79,8 @@ def _write(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
 
 
 def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
+    from suite.analysis.columns import CLAIMS
     from suite.analysis.published import source
-    from suite.claims.columns import CLAIMS
     from suite.claims.record import claim_row, differences, judge_all, recorded
 
     record = source(root, CLAIMS.suffix)  # what is on record was judged by data of the same side
@@ -97,8 +97,8 @@ def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
 
 
 def _show(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
+    from suite.analysis.columns import CLAIMS
     from suite.analysis.published import source
-    from suite.claims.columns import CLAIMS
     from suite.claims.record import recorded
 
     rows, parts, origin = *recorded(root), source(root, CLAIMS.suffix).words
@@ -119,7 +119,7 @@ def _show(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
 
 
 def _line(row: dict[str, Any], parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    from suite.claims.columns import deciding, effect
+    from suite.claims.record import deciding, effect
 
     part = deciding(row, parts)
     own = [one for one in parts if one["role"] == "part"]
@@ -135,7 +135,7 @@ def _line(row: dict[str, Any], parts: Sequence[dict[str, Any]]) -> dict[str, Any
 
 
 def _full(row: dict[str, Any], parts: Sequence[dict[str, Any]]) -> list[str]:
-    from suite.claims.columns import effect
+    from suite.claims.record import effect
 
     pairs = [
         ("claim", row["claim"]),
@@ -167,7 +167,7 @@ def _of(part: dict[str, Any]) -> str:
 def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
     """How many statements have which verdict, each counted once."""
     from suite.claims.claim import WORDS
-    from suite.claims.columns import statements
+    from suite.claims.record import statements
 
     words = [row["verdict"] for row in statements(rows)]
     return {word: words.count(word) for word in WORDS if word in words}

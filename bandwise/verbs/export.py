@@ -9,15 +9,39 @@ The table is the one that reports show, brought up to date: made here where that
 from __future__ import annotations
 
 import argparse
+import io
+import math
+import shlex
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from bandwise.options import OptionError, results_root
 from bandwise.output import print_json
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from suite.analysis.columns import Table
+
 NAME = "export"
 FORMATS = ("csv", "latex", "parquet")
+DIGITS = 4
+"""Significant digits of floats in LaTeX; CSV and Parquet have all that the table has."""
+_ESCAPES = str.maketrans(
+    {
+        "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+        "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
+        "|": r"\textbar{}", "\n": " ", "\r": " ", "\t": " ",
+    }
+)  # fmt: skip
+
+
+class ExportError(ValueError):
+    """A table cannot be exported as it was asked for; the message says what can."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Export."""
-    from suite.analysis.export import choose, find, to_parquet, to_text
+    from suite.analysis.tables import read_frame, to_csv
     from suite.runs.files import replacing
     from suite.runs.sweep import tables_of
 
@@ -41,21 +65,24 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(f"name a file with --out: {'the answer' if args.json else 'Parquet'} needs one")
     root = results_root(args)
     _collect(root, args.name)
-    table, rows = find(root, args.name, args.table)
-    columns = choose(table, args.columns)
+    whole, path = _find(root, args.name, args.table)
+    table = _chosen(whole, args.columns)
+    frame = read_frame(path, whole)[list(table.names)]
     if args.format == "parquet":
-        content = to_parquet(columns, rows)
+        content = _parquet(frame)
+    elif args.format == "latex":
+        content = to_latex(table, frame, f"{tables_of(args.name)}: {table.suffix}").encode()
     else:
-        content = to_text(columns, rows, args.format, f"{tables_of(args.name)}: {table.suffix}").encode()
+        content = to_csv(table, frame).encode()
     if args.out is None:
         sys.stdout.buffer.write(content)  # UTF-8 whatever the terminal has: it is data
         return 0
     with replacing(args.out) as file:
         file.write(content)
     if args.json:
-        print_json({"table": table.suffix, "rows": len(rows), "format": args.format, "path": str(args.out)})
+        print_json({"table": table.suffix, "rows": len(frame), "format": args.format, "path": str(args.out)})
     else:
-        print(f"{args.out}: {len(rows)} rows of {table.suffix}")
+        print(f"{args.out}: {len(frame)} rows of {table.suffix}")
     return 0
 
 
@@ -77,3 +104,100 @@ def _collect(root: Path, name: str) -> None:
     collect_session(
         root, tables_of(name)
     )  # after the sweep's tables, of which a budget sweep's seconds are made
+
+
+def _find(root: Path, name: str, suffix: str | None) -> tuple[Table, Path]:
+    """A table of a sweep or session and its file; by default its summary or arms. Raises `ExportError`."""
+    from suite.analysis.columns import ARMS, OF_SESSION, OF_STUDY, SUMMARY, SWEEP_OPTIONAL
+    from suite.analysis.published import find_table
+    from suite.analysis.tables import SESSION
+    from suite.runs.sweep import tables_of
+
+    own = tables_of(name)
+    of_sweep = ((table, find_table(root, table, own)) for table in (SUMMARY, *OF_STUDY, *SWEEP_OPTIONAL))
+    of_session = ((table, find_table(root, table, f"{SESSION}{own}")) for table in (ARMS, *OF_SESSION))
+    there = {table.suffix: (table, path) for table, path in (*of_sweep, *of_session) if path.is_file()}
+    if not there:
+        raise ExportError(f"no tables of {name} under {root}: {_remedy(name)}")
+    if suffix is not None and suffix not in there:
+        raise ExportError(f"{name} has no table {suffix!r}; it has {', '.join(there)}")
+    return there[suffix] if suffix is not None else next(iter(there.values()))
+
+
+def _remedy(name: str) -> str:
+    """What makes the tables of a sweep or session."""
+    from suite.runs.sweep import UnknownSweepError, load_sweep
+
+    try:
+        return f"`{load_sweep(name).command('sweep')}` trains what is missing"
+    except UnknownSweepError as unknown:
+        return f"{unknown}; `{shlex.join(['bandwise', 'session', name])}` holds a session of that name"
+
+
+def _chosen(table: Table, names: Sequence[str] | None) -> Table:
+    """The table with the columns of these names alone, in their order, without a key. Raises `ExportError`."""
+    known = {column.name: column for column in table.columns}
+    if odd := [name for name in names or () if name not in known]:
+        raise ExportError(f"table {table.suffix} has no column {odd[0]!r}; it has {', '.join(known)}")
+    return replace(table, columns=tuple(known[name] for name in names), keys=0) if names else table
+
+
+def _parquet(frame: pd.DataFrame) -> bytes:
+    buffer = io.BytesIO()
+    try:
+        frame.to_parquet(buffer, engine="pyarrow", index=False)
+    except ImportError:
+        raise ExportError(
+            "Parquet needs pyarrow, which is not installed: `pip install pyarrow`, or --format csv"
+        ) from None
+    return buffer.getvalue()
+
+
+def to_latex(table: Table, frame: pd.DataFrame, caption: str) -> str:
+    """A table as LaTeX with booktabs; comments above it say what its columns mean.
+
+    Args:
+        table: The columns.
+        frame: Its rows.
+        caption: Of the table.
+
+    Returns:
+        Lines of LaTeX, whatever the texts hold.
+    """
+    return "".join(f"{line}\n" for line in _latex(table, frame, caption))
+
+
+def _latex(table: Table, frame: pd.DataFrame, caption: str) -> Iterator[str]:
+    from suite.analysis.tables import rows_of
+
+    align = "".join("r" if column.kind in {"int", "float"} else "l" for column in table.columns)
+    yield "% needs \\usepackage{booktabs}"
+    yield from (f"% {column.name}: {column.meaning}" for column in table.columns)
+    yield r"\begin{table}"
+    yield rf"\caption{{{_escaped(caption)}}}"
+    yield rf"\begin{{tabular}}{{{align}}}"
+    yield r"\toprule"
+    yield " & ".join(map(_escaped, table.names)) + r" \\"
+    yield r"\midrule"
+    yield from (" & ".join(map(_cell, row.values())) + r" \\" for row in rows_of(frame))
+    yield from (r"\bottomrule", r"\end{tabular}", r"\end{table}")
+
+
+def _escaped(text: str) -> str:
+    return text.translate(_ESCAPES)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "--"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return _escaped(value)
+    if isinstance(value, float) and math.isinf(value):
+        return r"$\infty$" if value > 0 else r"$-\infty$"
+    text = str(value) if isinstance(value, int) else format(value, f".{DIGITS}g")
+    mantissa, exponent, power = text.partition("e")
+    if exponent:
+        return rf"${mantissa}\times 10^{{{int(power)}}}$"
+    return f"${text}$" if text.startswith("-") else text

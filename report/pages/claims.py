@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from report.drawing.table import Cell, Column, Line, Row, View
 from report.rendering import ALONE, Links, ReportError, write_page
+from suite.analysis.columns import CLAIMS, PARTS
 from suite.analysis.published import find_frame, origin_words
 from suite.analysis.tables import rows_of
 from suite.claims.claim import JUDGED, WORDS
-from suite.claims.columns import CLAIMS, MEASURED, PARTS, deciding, effect, group_of, statements
+from suite.claims.record import MEASURED, deciding, effect, group_of, statements
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from report.study.publication import update_tables
 from report.study.runs import drift, origins_view
 from report.study.sessions import ended_sentence, session_parts
 from report.study.step_time import alone_sentence
-from suite.analysis.published import files_of, load_refused, studies_of, write_refused
+from suite.analysis.published import files_of, refused_rows, studies_of
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import TABLES, TableError
 from suite.runs.files import write_atomic
@@ -67,13 +67,12 @@ class BuiltSite:
 
 
 def update_all(root: Path) -> None:
-    """Bring the tables of every shipped sweep with runs here up to date, and say what is refused.
+    """Bring the tables of every shipped sweep with runs here up to date.
 
     Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them. Sweeps without tables here are looked
     at where there are runs that are in no table made here. What is published stays as it is, and so do the tables of sweeps on
     files of the user's where these are not at hand (`bandwise --data-dir DIR report`).
     """
-    write_refused(root)
     for session in sessions_of(None):
         collect_session(root, session)
     known = {name for name in studies_of(root) if files_of(root, name)}
@@ -251,7 +250,7 @@ def _index(
         equal_time=overview.equal_time(by_address, {at: page.equal_time for at, page in drawn.items()}),
         bars=overview.claims_bars(verdicts),
         studies=overview.studies_view(by_address),
-        refused=overview.refused_view(load_refused(root), unread),
+        refused=overview.refused_view(refused_rows(root), unread),
         origins=origins_view(*studies.values()),
         drift=drift(*studies.values()),
         data=embedded({"tables": {}}),
@@ -275,7 +274,7 @@ def _headline(
             found.append(f"{study.sweep}: {sentence.replace(' They are listed below and in no mean.', '')}")
     if aside := [f"{study.sweep} ({study.origin.aside})" for study in studies.values() if study.origin.aside]:
         found.append(f"Made here and not shown, since it is not whole: {'; '.join(aside)}.")
-    rest = len(load_refused(root)) + len(unread)
+    rest = len(refused_rows(root)) + len(unread)
     return found + ([f"{rest} of what lies here is refused, and listed below."] if rest else [])
 
 

@@ -11,7 +11,7 @@ from report.drawing.table import Cell, Column, Line, Row, View
 from report.pages.claims import Verdicts
 from report.study.data import StudyData
 from suite.claims.claim import WORDS
-from suite.claims.columns import statements
+from suite.claims.record import statements
 
 STUDIES: Final = (
     Column("study", "study"),
@@ -78,7 +78,7 @@ def _study(study: StudyData, address: str) -> Line:
 
 
 def refused_view(rows: Sequence[Row], unread: Sequence[tuple[str, str]]) -> View:
-    """What is not read: `rows` of the table `refused`, and studies and pages whose tables cannot be, each with the reason."""
+    """What is not read: `rows` as of `refused_rows`, and studies and pages whose tables cannot be, each with the reason."""
     lines = [
         (" ".join(filter(None, [row["kind"], row["name"], (row["record"] or "")])), row["reason"], row["fix"])
         for row in rows

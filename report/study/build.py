@@ -29,7 +29,7 @@ from report.study.sessions import speed_parts
 from report.study.summary import controls_view, methods_view, seeds
 from suite.analysis.columns import CURVES, NET_ROUNDS, Table
 from suite.analysis.published import CHANGES, Side
-from suite.analysis.tables import csv_text, to_csv
+from suite.analysis.tables import to_csv
 from suite.runs.files import write_atomic
 
 PROVENANCE = MappingProxyType(
@@ -152,7 +152,7 @@ def _data(study: StudyData, curves: Mapping[str, Mapping[str, Curve]]) -> dict[s
         if table not in (CURVES, NET_ROUNDS):
             tables[name] = packed(to_csv(table, rows))
     if drawn := mean_curves(study, curves):
-        tables["mean-curves"] = packed(csv_text(MEAN_CURVES, drawn))
+        tables["mean-curves"] = packed(to_csv(MEAN_CURVES, drawn))
     found: dict[str, Any] = {"facts": study.facts, "tables": tables}
     if study.sessions:
         found["sessions"] = {session.name: session.facts for session in study.sessions}

@@ -23,18 +23,19 @@ from report.drawing.svg import inline, svg_file
 from report.drawing.table import Row
 from report.drawing.theme import COLOURS, FAMILIES, colour
 from report.study.data import PANEL, Panel, StudyData
-from suite.analysis.columns import CURVES, Column, described
+from suite.analysis.columns import ARM_COLUMNS, CURVES, declared
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, mean_interval
 
 MOST_POINTS = 300
 """Most points of a curve that a picture draws; the table has all."""
-MEAN_CURVES: tuple[Column, ...] = (
-    *CURVES.columns[:4],
-    *described("int", step="completed steps", n="finished seeds"),
-    *described("float", mean="of the metric over them", low="95 % t interval of it", high="its upper end"),
-    *described("float", wire_bytes="bytes sent so far, mean over ranks and seeds"),
-)
-"""Columns of the mean curves, which the page offers as a download."""
+MEAN_CURVES = declared("mean-curves", 0, ARM_COLUMNS + """
+    step        int    completed steps
+    n           int    finished seeds
+    mean        float  of the metric over them
+    low,high    float  95 % t interval of it
+    wire_bytes  float  bytes sent so far, mean over ranks and seeds
+    """)  # fmt: skip
+"""The table of the mean curves, which the page offers as a download."""
 
 
 @dataclass(frozen=True)

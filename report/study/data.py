@@ -19,28 +19,39 @@ from report.drawing.table import Row
 from report.pages.claims import Verdicts, load_verdicts
 from report.rendering import ReportError, slug
 from suite.analysis.columns import (
+    ARMS,
     BUDGET_TABLES,
+    CASES,
     CURVES,
+    DIRECT,
     NET,
     NET_ROUNDS,
     OF_STUDY,
+    PROBE,
+    SPEED_TABLES,
     WORTH,
     Table,
 )
-from suite.analysis.evidence import Accuracy, accuracy
 from suite.analysis.published import (
     FACTS_SCHEMA,
-    SESSION,
     Side,
     Source,
     facts_path,
     load_facts,
-    load_refused,
+    refused_sessions,
     sessions_held,
     source,
 )
-from suite.analysis.speed_columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, session_table_path
-from suite.analysis.tables import TableError, frame_of, read_frame, rows_of, table_path
+from suite.analysis.summary import Accuracy, accuracy
+from suite.analysis.tables import (
+    SESSION,
+    TableError,
+    frame_of,
+    read_frame,
+    rows_of,
+    session_table_path,
+    table_path,
+)
 from suite.timing.spec import not_shown
 
 METRICS = {
@@ -402,8 +413,8 @@ def load_sessions(results_root: Path, sweep: str | None, side: Side = "whole") -
 
 
 def refused_records(results_root: Path) -> list[Row]:
-    """Records of sessions that are there and are not read, as rows of the table `refused`."""
-    return [row for row in load_refused(results_root) if row["kind"] == "session"]
+    """Records of sessions that are there and are not read."""
+    return refused_sessions(results_root)
 
 
 def refused_words(row: Row) -> str:

@@ -34,7 +34,6 @@ from suite.analysis.collect import collect_sweep
 from suite.analysis.published import (
     CHANGES,
     FACTS,
-    SESSION,
     STUDY_FACTS,
     PublishedError,
     Side,
@@ -45,10 +44,9 @@ from suite.analysis.published import (
     put,
     read_manifest,
     unfinished,
-    write_refused,
 )
 from suite.analysis.session_tables import collect_session, held_on, machine_words, newest
-from suite.analysis.tables import TABLES
+from suite.analysis.tables import SESSION, TABLES
 from suite.runs.provenance import code_known, kept_changes, same_machine
 from suite.runs.sweep import UnknownSweepError, load_sweep
 from suite.timing.spec import UnknownSessionError, load_session, sessions_of
@@ -86,7 +84,6 @@ def build_report(
     reading the sweep raises; each message says what to do.
     """
     name = update_tables(results_root, sweep)
-    write_refused(Path(results_root))
     return build_page(results_root, name, out, side)
 
 

@@ -38,7 +38,7 @@ from report.study.step_time import (
     session_forest,
     stacks,
 )
-from suite.analysis.speed_columns import ARMS, DIRECT, PROBE
+from suite.analysis.columns import ARMS, DIRECT, PROBE
 from suite.links.link import REAL, measured_words
 from suite.timing.spec import sessions_of
 

@@ -25,9 +25,8 @@ from typing import Any, Final
 
 import pandas as pd
 
-from suite.analysis.collect import Collected, collect, documents
+from suite.analysis.collect import Collected, collect, documents, read_curve
 from suite.analysis.columns import BUDGET_RUNS, RUNS
-from suite.analysis.curves import read_curve
 from suite.analysis.published import verify
 from suite.analysis.study import Entry, Study
 from suite.runs.files import RefusedError

@@ -1,9 +1,11 @@
 """Run folders to tables: every planned run is a row, whatever became of it.
 
-`collect` reads the folders of a study's runs and nothing else, so other sweeps in the same results tree do
-not leak in. A run that failed keeps its status and reason and has no value; a run that was never started is a
-row with the status *missing*. `write` puts the tables under results/tables beside a small JSON file with
-what a table cannot hold.
+`collect` reads the folders of a study's runs and nothing else, so other sweeps in the same results tree do not leak in. A run
+that failed keeps its status and reason and has no value; a run that was never started is a row with the status *missing*. What
+a run noted as it trained lies beside its result, in `metrics.jsonl`, and is read with the same doubt: a curve that is damaged,
+or does not end where the result says, is refused by name, the run keeps its result and has no curve. Where the whole test part
+would take long, all points of a curve are of the same part of it. `write` puts the tables under results/tables beside a small
+JSON file with what a table cannot hold.
 """
 
 from __future__ import annotations
@@ -13,15 +15,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 
-from suite.analysis.budget_sweep import budget_table
 from suite.analysis.columns import (
+    ARM,
     BUDGET_RUNS,
     BUDGET_SWEEP,
     CURVES,
+    RUN,
     RUNS,
     SENSITIVITY,
     SUMMARY,
@@ -29,19 +32,20 @@ from suite.analysis.columns import (
     WORTH,
     Table,
 )
-from suite.analysis.curves import curves_of
 from suite.analysis.equal_time import worth_table
 from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path
 from suite.analysis.study import Arm, Entry, Study, Yardstick, study_of, tuning_rows
-from suite.analysis.summary import summarise
-from suite.analysis.tables import Row, frame_of, rows_of, table_path, to_csv
-from suite.runs.files import canonical_json, dump, write_atomic
+from suite.analysis.summary import ends_of, interval_by, refuse_two_of_a_seed, summarise
+from suite.analysis.tables import Row, Value, checked, frame_of, rows_of, table_path, to_csv
+from suite.runs.files import RefusedError, canonical_json, dump, write_atomic
 from suite.runs.plan import make_plan
 from suite.runs.spec import is_older
-from suite.runs.store import LIVE, Status, Store
+from suite.runs.store import AGAIN, LIVE, Status, Store
 from suite.runs.sweep import WHOLE, Sweep, load_sweep
 
-SYNCHRONISING = ("average", "sync")
+SYNCHRONISING: Final = ("average", "sync")
+ENDED: Final = ("done", "diverged")
+"""What a run is that has a curve: others say nothing of the method."""
 Standing = tuple[Status, dict[str, Any] | None]
 """How a run stands, and its result where there is one that can be used."""
 
@@ -237,6 +241,109 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
         tables,
         _facts(store, study, every["status"], origins),
     )
+
+
+# ---- curves
+
+
+def read_curve(store: Store, result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The evaluations of a run with this result, in order; none where it kept none. Raises `RefusedError`."""
+    run_id, metric = result["run_id"], result["metric"]
+    lines = store.metrics(run_id)
+    path = store.folder(run_id) / "metrics.jsonl"
+    for number, line in enumerate(lines, start=1):
+        for name in {metric, "nll"} & line.keys():
+            if isinstance(line[name], bool) or not isinstance(line[name], int | float | None):
+                raise RefusedError(
+                    path, f"is refused (line {number}: {name} is {line[name]!r}, not a number)", AGAIN
+                )
+    if lines and result["status"] == "done":
+        last = lines[-1]
+        if (last["step"], last["train_loss"]) != (result["steps"], result["train_loss_last"]):
+            raise RefusedError(path, "is refused (it does not end as result.json does)", AGAIN)
+    return lines
+
+
+def curves_of(store: Store, study: Study, results: Mapping[str, Mapping[str, Any] | None]) -> pd.DataFrame:
+    """The table `curves`: a row an evaluation of every run that is done or has diverged.
+
+    Args:
+        store: Where the runs lie.
+        study: Whose runs of budget 1 are read.
+        results: What they ended with, by run id; None where there is none that can be used.
+
+    Returns:
+        The table; a run whose curve is refused has no row (`bandwise publish --check` names it).
+    """
+    rows = (row for entry in study.whole for row in _curve_rows(store, entry, results[entry.spec.run_id]))
+    return frame_of(CURVES, rows)
+
+
+def _curve_rows(store: Store, entry: Entry, result: Mapping[str, Any] | None) -> Iterable[Row]:
+    if result is None or result["status"] not in ENDED or "metric" not in result:
+        return
+    try:
+        lines = read_curve(store, result)
+    except RefusedError:
+        return  # `bandwise publish --check` names it
+    for line in lines:
+        yield {
+            "workload": entry.workload,
+            "sharding": entry.spec.sharding,
+            "world_size": entry.spec.world_size,
+            "arm": entry.arm,
+            "seed": entry.spec.seed,
+            "step": line["step"],
+            "value": _float(line.get(result["metric"])),
+            "nll": _float(line.get("nll")),
+            "train_loss": _float(line["train_loss"]),
+            "wire_bytes": _float(line.get("wire_bytes")),
+        }
+
+
+def _float(value: Any) -> Value:
+    return None if value is None else float(value)
+
+
+# ---- budgets
+
+
+def budget_table(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
+    """The table `ladder`: a row an arm and budget.
+
+    Args:
+        study: Its arms, and how its workloads are judged.
+        runs: Rows of the table `runs` of all budgets, with `budget`.
+
+    Returns:
+        The table.
+
+    Raises:
+        StudyError: An arm has two runs of one seed and budget.
+    """
+    refuse_two_of_a_seed(study, runs, "budget")
+    place = [*ARM, "budget"]
+    several = runs.groupby(ARM)["budget"].transform("nunique") > 1
+    ordered = runs[several].sort_values([*RUN, "budget"])
+    done = ordered[ordered["status"] == "done"]
+    every = ordered.groupby(place)
+    table = pd.DataFrame(
+        {
+            "steps": every["steps"].first(),
+            "n": every.size(),
+            "n_done": done.groupby(place).size(),
+            "n_diverged": (ordered["status"] == "diverged").groupby([ordered[name] for name in place]).sum(),
+            "mean": done.groupby(place)["value"].mean(),
+        }
+    ).join(ends_of(interval_by(done, "value", place), "ci"))
+    table = table.fillna({"n_done": 0}).astype({"n_done": "int64"}).reset_index()
+    yards = [study.yardsticks[workload] for workload in table["workload"]]
+    return checked(
+        BUDGET_SWEEP, table.assign(metric=[yard.metric for yard in yards], unit=[yard.unit for yard in yards])
+    )
+
+
+# ---- files
 
 
 def documents(results_root: Path | str, collected: Collected) -> dict[Path, str]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
@@ -23,8 +22,7 @@ import pandas as pd
 from reference_impls import create
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import registry
-from suite.analysis.columns import BUDGET_RUNS, PLACE, RUNS
-from suite.analysis.published import find_frame
+from suite.analysis.columns import ARMS, CONTRADICTED, PLACE, WHOLE_RUN
 from suite.analysis.speed import (
     LOCAL,
     Check,
@@ -41,12 +39,11 @@ from suite.analysis.speed import (
     speedup,
     spread_out,
 )
-from suite.analysis.speed_columns import ARMS, CONTRADICTED, WHOLE_RUN
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
 from suite.analysis.tables import Row, frame_of
 from suite.runs.files import canonical_json
 from suite.runs.spec import RunSpec
-from suite.runs.sweep import WHOLE
+from suite.timing.case import AVERAGE, ROUND
 from suite.timing.store import AVERAGE, ROUND
 
 if TYPE_CHECKING:
@@ -321,11 +318,3 @@ def _longer_round(method: Algorithm, rate: float) -> int | None:
         if len(rounds) == 2:
             break
     return max(rounds, default=None)
-
-
-def runs_at_all_budgets(results_root: Path, sweep: str) -> pd.DataFrame | None:
-    """Rows of the table `runs` of a sweep over budgets, with their `budget`; None where its tables are not made yet."""
-    whole, others = (find_frame(results_root, table, sweep) for table in (RUNS, BUDGET_RUNS))
-    if whole is None or others is None:
-        return None
-    return pd.concat([whole.assign(budget=WHOLE), others], ignore_index=True)

@@ -32,30 +32,22 @@ from typing import Any, Final, Literal
 
 import pandas as pd
 
-from suite.analysis.columns import (
-    NET,
-    NET_ROUNDS,
-    OF_STUDY,
-    REFUSED,
-    SWEEP_OPTIONAL,
-    Table,
-)
-from suite.analysis.speed_columns import SPEED_TABLES, session_facts_path
-from suite.analysis.tables import TABLES, Row, TableError, read_frame, read_table, table_path, write_table
+from suite.analysis.columns import BUDGET_RUNS, OF_SESSION, OF_STUDY, RUNS, SWEEP_OPTIONAL, Table
+from suite.analysis.tables import SESSION, TABLES, Row, TableError, read_frame, table_path
 from suite.runs.files import TEMPORARY, RefusedError, dump, read, write_atomic
 from suite.runs.provenance import PUBLISHED
+from suite.runs.result import SETTLED
 from suite.runs.store import SETTLED, Store
+from suite.runs.sweep import WHOLE
 from suite.timing import store as sessions
 
 FOLDER: Final = PUBLISHED
 MANIFEST: Final = "manifest.json"
 MANIFEST_SCHEMA: Final = 1
-SESSION: Final = "session-"
 STUDY_FACTS: Final = "-study.json"
 FACTS: Final = "-facts.json"
 FACTS_SCHEMA: Final = 1
 """Version of the facts of studies and of sessions."""
-OF_SESSION: Final = (*SPEED_TABLES, NET_ROUNDS, NET)
 TOGETHER: Final = MappingProxyType({"claims": ("claims.csv", "claims-parts.csv")})
 """Sets of several tables that belong to no study and no session."""
 Side = Literal["whole", "local", "published"]
@@ -137,6 +129,14 @@ def find_frame(
     """A table as `find_table` finds it; None where it has not been made. Raises `TableError` where it is another table."""
     path = find_table(results_root, table, name, side)
     return read_frame(path, table) if path.is_file() else None
+
+
+def runs_at_all_budgets(results_root: Path | str, sweep: str) -> pd.DataFrame | None:
+    """Rows of the table `runs` of a sweep over budgets, with their `budget`; None where its tables are not made yet."""
+    whole, others = (find_frame(results_root, table, sweep) for table in (RUNS, BUDGET_RUNS))
+    if whole is None or others is None:
+        return None
+    return pd.concat([whole.assign(budget=WHOLE), others], ignore_index=True)
 
 
 def studies_of(results_root: Path | str) -> list[str]:
@@ -397,41 +397,38 @@ def of_study(facts: Mapping[str, Any], runs: Iterable[Row]) -> list[Origin]:
 
 
 def refused_rows(root: Path) -> list[Row]:
-    """Records of sessions, and folders among the runs, that are refused; paths are relative to the results folder."""
-    found = [
-        _refused_row("session", e.path.parent.parent.name, e.path.parent.name, e)
-        for e in sessions.refused(root)
-    ]
+    """Records of sessions, and folders among the runs, that are refused: kind, name (of a run its folder), record, reason,
+    fix.
+    """
+    found = refused_sessions(root)
     for error in Store(root).refused():
         folder = error.path.parent if error.path.name == "spec.json" else error.path
         found.append(_refused_row("run", folder.relative_to(root).as_posix(), "", error))
     return found
 
 
+def refused_sessions(root: Path) -> list[Row]:
+    """Those that are records of sessions."""
+    return [
+        _refused_row("session", error.path.parent.parent.name, error.path.parent.name, error)
+        for error in sessions.refused(root)
+    ]
+
+
 def _refused_row(kind: str, name: str, record: str, error: RefusedError) -> Row:
-    """A row of valid UTF-8, whatever a folder is called."""
-    name, record, reason, fix = (
-        text.encode("utf-8", "replace").decode() for text in (name, record, error.reason, error.fix)
-    )
-    return {"kind": kind, "name": name, "record": record or None, "reason": reason, "fix": fix}
-
-
-def write_refused(root: Path) -> None:
-    """Bring the table up to date; there is none where nothing was ever refused."""
-    rows, path = refused_rows(root), table_path(root, REFUSED)
-    if rows or path.exists():
-        write_table(path, REFUSED, rows)
-
-
-def load_refused(root: Path) -> list[Row]:
-    """The rows on record. Raises `TableError` for a damaged table."""
-    path = table_path(root, REFUSED)
-    return read_table(path, REFUSED) if path.is_file() else []
+    """Of valid UTF-8, whatever a folder is called."""
+    texts = {"name": name, "record": record, "reason": error.reason, "fix": error.fix}
+    return {"kind": kind} | {key: text.encode("utf-8", "replace").decode() for key, text in texts.items()}
 
 
 def facts_path(results_root: Path, sweep: str) -> Path:
     """Where the facts of a study lie: tables/<sweep>-study.json."""
     return Path(results_root) / TABLES / f"{sweep}{STUDY_FACTS}"
+
+
+def session_facts_path(results_root: Path, session: str) -> Path:
+    """Where the facts of a session lie: tables/session-<name>-facts.json."""
+    return Path(results_root) / TABLES / f"{SESSION}{session}{FACTS}"
 
 
 def load_facts(results_root: Path | str, name: str, side: Side = "whole") -> dict[str, Any] | None:

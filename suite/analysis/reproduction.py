@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from suite.analysis.columns import BUDGET_RUNS, RUNS
-from suite.analysis.published import FOLDER, SESSION, find_frame, load_facts
-from suite.analysis.speed_columns import ARMS
-from suite.analysis.tables import NOISE, TABLES, Row, rows_of
+from suite.analysis.columns import ARMS, BUDGET_RUNS, RUNS
+from suite.analysis.published import FOLDER, find_frame, load_facts
+from suite.analysis.tables import NOISE, SESSION, TABLES, Row, rows_of
 from suite.runs.files import parsed, read
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec

@@ -30,17 +30,16 @@ from typing import Any, Final
 
 import pandas as pd
 
-from suite.analysis.columns import NET, NET_ROUNDS, PLACE
+from suite.analysis.columns import ARMS, CASES, DIRECT, NET, NET_ROUNDS, PLACE, PROBE
 from suite.analysis.equal_time import net_table, round_rows
-from suite.analysis.join import (
-    Wanted,
-    differences,
-    joined,
-    rounds_of,
+from suite.analysis.join import Wanted, differences, joined, rounds_of, speed_only
+from suite.analysis.published import (
+    FACTS_SCHEMA,
+    find_frame,
+    load_facts,
     runs_at_all_budgets,
-    speed_only,
+    session_facts_path,
 )
-from suite.analysis.published import FACTS_SCHEMA, SESSION, find_frame, load_facts
 from suite.analysis.speed import (
     Check,
     LinkSamples,
@@ -50,16 +49,8 @@ from suite.analysis.speed import (
     probe_table,
 )
 from suite.analysis.speed import alike as composed_alike
-from suite.analysis.speed_columns import (
-    ARMS,
-    CASES,
-    DIRECT,
-    PROBE,
-    session_facts_path,
-    session_table_path,
-)
 from suite.analysis.study import study_of
-from suite.analysis.tables import Row, frame_of, write_table
+from suite.analysis.tables import SESSION, Row, frame_of, session_table_path, write_table
 from suite.links.link import ALL_REDUCE_FP32, REAL
 from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.plan import Plan, make_plan

@@ -31,7 +31,7 @@ import pandas as pd
 from reference_impls import create
 from reference_impls.errors import UnknownAlgorithmError
 from reference_impls.registry import registry
-from suite.analysis.speed_columns import CASES, CONFIRMED, CONTRADICTED, DIRECT, NOT_CONFIRMED, PROBE
+from suite.analysis.columns import CASES, CONFIRMED, CONTRADICTED, DIRECT, NOT_CONFIRMED, PROBE
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
 from suite.analysis.tables import Row, checked, frame_of
 from suite.links.link import ROUND_TRIP

@@ -337,8 +337,11 @@ def trained_study() -> dict[str, Any]:
             "export", Path(folder, "frozen.yaml"), "--results", folder, "--out", Path(folder, "summary.csv")
         )
         made = tables_under(Path(folder))
-        for table in made.values():
+        for name, table in made.items():
             _forget_where(table)
+            if name.endswith("-ladder.csv"):  # its rows were frozen with columns that are gone
+                for key in ("bytes", "by_row", "first"):
+                    table.pop(key)
         return made
 
 
@@ -424,6 +427,8 @@ def study(name: str) -> Case:
 # tables that ship, made again from what is in git
 
 SHIPPED = ("quick", "digits", "profiles", "ladder", "claims")
+GONE = frozenset({"target", "n_pairs", "gap_mean", "gap_low", "gap_high", "wire_bytes"})
+"""Columns of published ladders that are not made any more."""
 
 
 def remade(name: str, root: Path) -> None:
@@ -600,7 +605,7 @@ def unlike(shipped: Path, made: Path) -> Iterator[str]:
     if len(old) != len(new):
         yield f"{shipped.name}: {len(old)} rows, made again {len(new)}"
     for number, (a, b) in enumerate(zip(old, new, strict=False), start=1):
-        for column in a.keys() | b.keys():
+        for column in (a.keys() | b.keys()) - (GONE if shipped.stem.endswith("-ladder") else set()):
             if a.get(column) != b.get(column) and not _close(a.get(column, ""), b.get(column, "")):
                 yield f"{shipped.name} row {number}, {column}: ships {a.get(column)!r}, made again {b.get(column)!r}"
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from suite.analysis.collect import collect, write
-from suite.analysis.published import write_refused
 from suite.analysis.study import Study
 from suite.runs.files import dump
 from suite.runs.store import Status, Store
@@ -59,7 +58,6 @@ def with_folders(root: Path, count: int, seeds: int) -> float:
         path.write_text("".join(dump(line) + "\n" for line in lines), encoding="utf-8")
     start = time.process_time()
     write(root, collect(root, study))
-    write_refused(root)
     return time.process_time() - start
 
 

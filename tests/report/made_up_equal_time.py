@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
+from suite.runs.result import Status
 
 from suite.analysis.collect import Collected, collect, write
 from suite.analysis.columns import NET, NET_ROUNDS
 from suite.analysis.equal_time import net_table, round_rows
-from suite.analysis.speed_columns import session_table_path
 from suite.analysis.study import Entry, Study, Yardstick
-from suite.analysis.tables import frame_of, write_table
+from suite.analysis.tables import frame_of, session_table_path, write_table
 from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store
 from tests.report import made_up_speed as fast

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from suite.analysis.collect import collect, write
-from suite.analysis.published import facts_path, write_refused
+from suite.analysis.published import facts_path
 from suite.runs.files import dump
 from suite.runs.store import Status, Store
 from tests.report import made_up_speed
@@ -57,7 +57,6 @@ def results(root: Path) -> Store:
     record = root / "sessions" / "timed" / "20270101T000000Z-00000000"
     record.mkdir(parents=True)
     (record / "session.json").write_text('{"schema_version": 1}')
-    write_refused(root)
     return store
 
 

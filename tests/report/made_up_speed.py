@@ -6,17 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from suite.analysis.columns import Table
-from suite.analysis.speed_columns import (
-    ARMS,
-    CASES,
-    DIRECT,
-    PROBE,
-    SPEED_TABLES,
-    session_facts_path,
-    session_table_path,
-)
-from suite.analysis.tables import Row, write_table
+from suite.analysis.columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, Table
+from suite.analysis.published import session_facts_path
+from suite.analysis.tables import Row, session_table_path, write_table
 from suite.runs.files import dump
 from tests.suite.analysis import made_up_study as made
 

@@ -36,8 +36,7 @@ from report.study.equal_time import (
 )
 from report.study.publication import _figures
 from suite.analysis.columns import NET, WORTH
-from suite.analysis.speed_columns import session_table_path
-from suite.analysis.tables import read_frame, rows_of, table_path, write_table
+from suite.analysis.tables import read_frame, rows_of, session_table_path, table_path, write_table
 from tests.report import made_up_equal_time as made
 from tests.report.conftest import Built, build, overlap
 from tests.report.test_browser import open_in_browser

@@ -13,10 +13,9 @@ import pytest
 from bandwise.cli import main
 from report.study.publication import publish
 from suite.analysis import published
-from suite.analysis.columns import NET, SUMMARY
+from suite.analysis.columns import NET, SUMMARY, VERDICT_TABLES
 from suite.analysis.published import PublishedError, facts_path, read_manifest, source, verify
 from suite.analysis.tables import read_table, table_path, write_table
-from suite.claims.columns import VERDICT_TABLES
 from tests.report import made_up_speed
 from tests.report.conftest import Built
 

@@ -19,9 +19,9 @@ from report.study.data import load, load_sessions
 from report.study.headline import speed_sentences
 from report.study.publication import publish, update_tables
 from report.study.step_time import alone_sentence
+from suite.analysis.columns import ARMS, CASES, SPEED_TABLES
 from suite.analysis.published import published_root, read_manifest, verify
-from suite.analysis.speed_columns import ARMS, CASES, SPEED_TABLES, session_table_path
-from suite.analysis.tables import TableError, read_table
+from suite.analysis.tables import TableError, read_table, session_table_path
 from tests.report import made_up_speed as fast
 from tests.report.conftest import build, unpacked
 from tests.report.test_page import ROOT, SWEEP, Page

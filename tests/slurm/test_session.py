@@ -16,10 +16,10 @@ import pytest
 
 from bandwise.cli import main
 from slurm import scheduler
+from suite.analysis.columns import CASES, PROBE
 from suite.analysis.published import load_facts
 from suite.analysis.session_tables import collect_session
-from suite.analysis.speed_columns import CASES, PROBE, session_table_path
-from suite.analysis.tables import read_table
+from suite.analysis.tables import read_table, session_table_path
 from suite.links.link import ALL_REDUCE_FP32, Link
 from tests.slurm.devcluster import Cluster, cluster
 from tests.slurm.test_linked_cluster import require_links

@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from suite.runs.result import Status
 
 from suite.analysis.check import check_study
 from suite.analysis.collect import collect, documents
 from suite.analysis.columns import CURVES, RUNS
 from suite.analysis.study import Study
-from suite.analysis.tables import from_csv, table_path
+from suite.analysis.tables import parsed, rows_of, table_path
 from suite.runs.store import Status, Store
 from tests.suite.analysis import made_up_study as made
 from tests.suite.analysis.made_up_curves import keep, spec_of
@@ -51,7 +52,7 @@ def test_the_table_of_curves_holds_every_evaluation_and_reads_back(store: Store,
     collected = collect(store.root, study)
     assert len(collected.rows(CURVES)) == 3 * 2 * 6 * 4
     texts = documents(store.root, collected)
-    rows = from_csv(CURVES, texts[table_path(store.root, CURVES, "made-up")])
+    rows = rows_of(parsed(CURVES, texts[table_path(store.root, CURVES, "made-up")]))
     (first,) = [r for r in rows if (r["arm"], r["seed"], r["sharding"], r["step"]) == (SGD, 0, "iid", 50)]
     assert (first["value"], first["nll"], first["train_loss"], first["wire_bytes"]) == (50.0, 0.5, 1.0, 500.0)
     shuffled = replace(study, entries=tuple(reversed(study.entries)))

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
+from suite.analysis.columns import ARMS, CASES, DIRECT
 from suite.analysis.published import load_facts
 from suite.analysis.session_tables import collect_session
-from suite.analysis.speed_columns import ARMS, CASES, DIRECT, session_table_path
-from suite.analysis.tables import read_table
+from suite.analysis.tables import read_table, session_table_path
 from suite.runs.sweep import load_sweep
 from suite.timing.session import Session
 from suite.timing.spec import load_session

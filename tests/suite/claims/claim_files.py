@@ -8,11 +8,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from suite.analysis.columns import NET, ONE_WORKER, RUNS, SUMMARY, WORTH
+from suite.analysis.columns import ARMS, NET, ONE_WORKER, RUNS, SUMMARY, WORTH
 from suite.analysis.published import facts_path
-from suite.analysis.speed_columns import ARMS, session_table_path
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
-from suite.analysis.tables import table_path, write_table
+from suite.analysis.tables import session_table_path, table_path, write_table
 from suite.claims.claim import Claim, read_claims
 from suite.runs.documents import YamlFile
 

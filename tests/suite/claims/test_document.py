@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from suite.claims.columns import statements
 
 from docs.make import claims, counts
 from suite.claims.claim import load_claims
-from suite.claims.columns import statements
-from suite.claims.record import judge_all, write_record
+from suite.claims.record import judge_all, statements, write_record
 from tests.suite.claims.claim_files import BASE, OTHER, TRAINING, WORSE, write_claims, write_study
 
 IDLE = """\
