@@ -38,6 +38,7 @@ from suite.analysis.statistics import (
     Interval,
     StatisticsError,
     TooFewSamplesError,
+    cells,
 )
 from suite.analysis.study import Study
 from suite.analysis.summary import Cell, refuse_two_of_a_seed
@@ -162,7 +163,7 @@ def _worth_row(study: Study, one: Trained) -> Row:
         "unit": yard.unit,
         "mean": one.mean,
         "tuning_sd": math.sqrt(one.tuning.variance) if one.tuning else None,
-        **_ends("worth", "", found),
+        **cells(found, "worth", ""),
         "reason": one.reason or None,
     }
 
@@ -195,7 +196,7 @@ def net_table(
             place = (link, sharding, one.arm)
             row, net = _net_row(study, one, place, _whole_sessions(by_place.get(place, nothing)), told)
             own = by_place.get((link, sharding, study.references[0]), nothing)
-            row |= _ends("driver", "driver_", _of_driver(_whole_sessions(own)))
+            row |= cells(_of_driver(_whole_sessions(own)), "driver", "driver_")
             found.append(_Timed(one, place, row, net))
     panels: dict[tuple[str, str], list[_Timed]] = {}
     for one_timed in found:
@@ -234,7 +235,7 @@ def _judge(panel: Sequence[_Timed], worker: _Timed | None, rounds: Mapping[Any, 
         over, words = ratios.get(arm), [plain.get(arm)] + ([] if one is worker else [alone.get(arm)])
         one.row.update(
             {
-                **_ends("over", "over_", over.speedup if over else None),
+                **cells(over.speedup if over else None, "over", "over_"),
                 "over_p": over.p if over else None,
                 "plain": plain.get(arm),
                 "alone": alone.get(arm),
@@ -287,9 +288,9 @@ def _net_row(
         "n": len(one.losses),
         "sessions": len(sessions),
         "rounds": sum(map(len, sessions)),
-        **_ends("time", "time_", _spread(time) if time else None),
-        **_ends("gain", "gain_", net.gain if net else None),
-        **_ends("net", "net_", net.speedup if net else None),
+        **cells(_spread(time) if time else None, "time", "time_"),
+        **cells(net.gain if net else None, "gain", "gain_"),
+        **cells(net.speedup if net else None, "net", "net_"),
         "p": net.p if net else None,
         "check": _cell(arms, place, "check") if _cell(arms, place, "checked_by") == one.arm else None,
         "reason": reason or None,
@@ -303,13 +304,6 @@ def _spread(time: Uncertain) -> Interval:
     return Interval(
         math.exp(time.value), math.exp(time.value - half), math.exp(time.value + half), 0, "t of logarithms"
     )
-
-
-def _ends(name: str, stem: str, found: Interval | None) -> Row:
-    low, high = f"{stem}low", f"{stem}high"
-    if found is None:
-        return {name: None, low: None, high: None}
-    return {name: found.estimate, low: found.low, high: found.high}
 
 
 def _cell(arms: pd.DataFrame, place: tuple[str, str, str], column: str) -> Any:

@@ -37,9 +37,8 @@ from suite.analysis.speed import (
     moved,
     planned_kinds,
     speedup,
-    spread_out,
 )
-from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, cells
 from suite.analysis.tables import Row, frame_of
 from suite.runs.files import canonical_json
 from suite.runs.spec import RunSpec
@@ -102,26 +101,24 @@ def joined(
 def _run_row(record: Mapping[str, Any], samples: LinkSamples, want: Wanted, checks: list[Check]) -> Row:
     used = record["uses"].get(want.arm, {}).get(want.sharding)
     row = {
-        **blank(samples.label, want.sharding, want.arm, WHOLE_RUN, want.spec.algorithm.name),
+        **_row(samples.label, want.sharding, want.arm, WHOLE_RUN, want.spec.algorithm.name),
         "steps": want.spec.steps,
-        "stale": stale(record, used or {}),
+        "stale": _stale(record, used or {}),
     }
     try:
         _joinable(record, want, used or {})
         kinds = planned_kinds(want.spec)
         parts = makeup_of(want.spec, kinds, list(used or {}))
-        row |= described(parts, list(used or {}))
+        row |= _made_of(parts, list(used or {}))
         planned = {kind: kinds.count(kind) for kind in set(kinds)}
         if want.ran is not None and dict(want.ran) != planned:
             raise CompositionError(f"a finished run took the steps {dict(want.ran)}, planned are {planned}")
-        row |= numbers(samples, parts, used or {})
+        seconds = _numbers(samples, parts, used or {})
     except CompositionError as error:
         return {**row, "refused": True, "reason": str(error)}
     word, by, reason = judged(want.arm, row["composition"], checks)
     row |= {"check": word, "checked_by": by, "reason": reason or None}
-    if word == CONTRADICTED:
-        return {**row, **_NO_NUMBERS, "refused": True}
-    return row
+    return {**row, "refused": True} if word == CONTRADICTED else {**row, **seconds}
 
 
 def _joinable(record: Mapping[str, Any], want: Wanted, used: Cases) -> None:
@@ -145,12 +142,12 @@ def _joinable(record: Mapping[str, Any], want: Wanted, used: Cases) -> None:
         )
 
 
-def stale(record: Mapping[str, Any], used: Cases) -> bool:
+def _stale(record: Mapping[str, Any], used: Cases) -> bool:
     """Whether the source of a method has moved since one of these cases was timed."""
     return any(moved(case) == "source" for case in record["cases"] if case["case_id"] in set(used.values()))
 
 
-def numbers(samples: LinkSamples, parts: Makeup, used: Cases) -> Row:
+def _numbers(samples: LinkSamples, parts: Makeup, used: Cases) -> Row:
     """Composed seconds and speedups. Raises CompositionError where the link gives none."""
     if not samples.usable:
         raise CompositionError(samples.link.get("reason") or "the link stayed disturbed")
@@ -171,49 +168,25 @@ def numbers(samples: LinkSamples, parts: Makeup, used: Cases) -> Row:
         )
     return {
         "n": len(seconds),
-        **spread_out("seconds", run),
+        **cells(run, "seconds", "seconds_"),
         "step_s": run.estimate / parts.steps,
         "n_pairs": len(to_reference),
-        **spread_out("speedup", interval(to_reference)),
+        **cells(interval(to_reference), "speedup", "speedup_"),
         "n_default_pairs": len(to_default),
-        **spread_out("default_speedup", interval(to_default), "default_low", "default_high"),
+        **cells(interval(to_default), "default_speedup", "default_"),
     }
 
 
-_NUMBERS: Final = (
-    "n", "seconds", "seconds_low", "seconds_high", "step_s", "n_pairs", "speedup", "speedup_low", "speedup_high",
-    "n_default_pairs", "default_speedup", "default_low", "default_high",
-)  # fmt: skip
-_NO_NUMBERS: Final[Row] = dict.fromkeys(_NUMBERS)
-
-
-def blank(link: str, sharding: str, arm: str, kind: str, algorithm: str) -> Row:
+def _row(link: str, sharding: str, arm: str, kind: str, algorithm: str) -> Row:
     """A row of the table `arms` that says nothing yet."""
-    return {
-        "link": link,
-        "sharding": sharding,
-        "arm": arm,
-        "kind": kind,
-        "algorithm": algorithm,
-        "family": registry.entry(algorithm).family,
-        "steps": None,
-        "steps_by_kind": None,
-        "composition": None,
-        **_NO_NUMBERS,
-        "check": None,
-        "checked_by": None,
-        "stale": False,
-        "refused": False,
-        "reason": None,
-    }
+    family = registry.entry(algorithm).family
+    place = dict(zip(PLACE, (link, sharding, arm), strict=True))
+    return {**place, "kind": kind, "algorithm": algorithm, "family": family, "stale": False, "refused": False}
 
 
-def described(parts: Makeup, timed: list[str]) -> Row:
+def _made_of(parts: Makeup, timed: list[str]) -> Row:
     """What a training or unit is composed of, as cells."""
-    return {
-        "steps_by_kind": canonical_json(dict(parts.units)),
-        "composition": composition(parts, timed),
-    }
+    return {"steps_by_kind": canonical_json(dict(parts.units)), "composition": composition(parts, timed)}
 
 
 def rounds_of(
@@ -255,8 +228,8 @@ def speed_only(record: Mapping[str, Any]) -> pd.DataFrame:
             chosen = record["spec"]["arms"][arm]
             for sharding, used in by_sharding.items():
                 for kind, made in _units(used, chosen["algorithm"], chosen["options"]).items():
-                    row = blank(samples.label, sharding, arm, kind, chosen["algorithm"])
-                    row["stale"] = stale(record, used)
+                    row = _row(samples.label, sharding, arm, kind, chosen["algorithm"])
+                    row["stale"] = _stale(record, used)
                     rows.append(_unit_row(samples, row, used, made))
     return frame_of(ARMS, rows)
 
@@ -264,9 +237,9 @@ def speed_only(record: Mapping[str, Any]) -> pd.DataFrame:
 def _unit_row(samples: LinkSamples, row: Row, used: Cases, made: Makeup | str) -> Row:
     if isinstance(made, str):
         return {**row, "refused": True, "reason": made}
-    row |= {"steps": made.steps, **described(made, list(used))}
+    row |= {"steps": made.steps, **_made_of(made, list(used))}
     try:
-        return {**row, **numbers(samples, made, used)}
+        return {**row, **_numbers(samples, made, used)}
     except CompositionError as error:
         return {**row, "refused": True, "reason": str(error)}
 

@@ -25,12 +25,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import pandas as pd
 
-from suite.analysis.columns import ARMS, CASES, DIRECT, NET, NET_ROUNDS, PLACE, PROBE
+from suite.analysis.columns import ARMS, CASES, DIRECT, NET, NET_ROUNDS, PLACE, PROBE, Table
 from suite.analysis.equal_time import net_table, round_rows
 from suite.analysis.join import Wanted, differences, joined, rounds_of, speed_only
 from suite.analysis.published import (
@@ -130,16 +131,11 @@ def write(
     sweep: Sweep | None = None,
     repeated: Sequence[Mapping[str, Any]] = (),
 ) -> list[Path]:
-    """Write the tables and the facts of a record; returns the files. Tables that the session has nothing for are left out.
-
-    repeated: all sessions here that time the same, for net speedups; published ones are added (`with_published`). The other
-    tables are of the record alone, and over links that it was not held over of what is published (`of_other_links`).
-    """
+    """Write the tables and the facts of a record (`derive`); returns the files."""
     tables, facts = derive(record, store, sweep, repeated)
     written = [
-        write_table(session_table_path(results_root, table, name), table, tables[table.suffix])
-        for table in (CASES, ARMS, PROBE, DIRECT, NET_ROUNDS, NET)
-        if table.suffix in tables
+        write_table(session_table_path(results_root, table, name), table, frame)
+        for table, frame in tables.items()
     ]
     path = session_facts_path(results_root, name)
     write_atomic(path, dump(facts, indent=1) + "\n")
@@ -151,99 +147,124 @@ def derive(
     store: Store,
     sweep: Sweep | None = None,
     repeated: Sequence[Mapping[str, Any]] = (),
-) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:
-    """Frames by table suffix, and the facts; `rounds` and `net` where
-    it names references.
+) -> tuple[dict[Table, pd.DataFrame], dict[str, Any]]:
+    """The tables of a session, and its facts.
+
+    Args:
+        record: The newest session that was held here.
+        store: Of the runs that its trainings are joined to.
+        sweep: What it is joined to, where that is not a shipped one.
+        repeated: All sessions here that time the same, for net speedups; what is published alike (`Alike`) is added, and stands
+            for links that the record was not held over. None: the record alone.
+
+    Returns:
+        Frames by table, `rounds` and `net` where the sweep has references, and the facts.
     """
-    direct, checks = whole_runs(store.root, record, repeated)
+    alike = Alike.of(store.root, record) if repeated else None
+    direct, checks = _whole_runs(record, repeated, alike)
     plan, fault = _plan(record, sweep)
     wanted, fault = _wanted(record, store, plan) if plan else ([], fault)
     arms = speed_only(record) if record["sweep"] is None else joined(record, wanted, checks)
     cases = case_table(record)
-    tables = {
-        CASES.suffix: cases,
-        ARMS.suffix: arms,
-        PROBE.suffix: probe_table(record),
-        DIRECT.suffix: direct,
-    }
-    others, links = of_other_links(store.root, record) if repeated else ({}, [])
-    for suffix, rows in others.items():
-        tables[suffix] = pd.concat([rows, tables[suffix]], ignore_index=True) if suffix in tables else rows
-    arms = tables[ARMS.suffix]
-    held = [_held(one) for one in repeated or [record]]
+    tables = {CASES: cases, ARMS: arms, PROBE: probe_table(record), DIRECT: direct}
+    sessions, links = [_held(one) for one in repeated or [record]], list[dict[str, Any]]()
+    if alike:
+        over = [link["label"] for link in record["links"]]
+        for table, own in tables.items():
+            there = alike.frame(table)
+            tables[table] = pd.concat([there[~there["link"].isin(over)], own], ignore_index=True)
+        links = [link for link in alike.facts["links"] if link["label"] not in over]
     if plan and plan.sweep.references:
         rounds = frame_of(
             NET_ROUNDS, [row for one in repeated or [record] for row in _rounds(one, wanted, checks)]
         )
-        if repeated:
-            rounds, held = with_published(store.root, record, rounds, held)
-        tables[NET_ROUNDS.suffix] = rounds
+        if alike:
+            there = alike.frame(NET_ROUNDS)
+            earlier = there[~there["session_id"].isin([one["session_id"] for one in sessions])]
+            rounds = pd.concat([earlier, rounds], ignore_index=True)
+            days = set(earlier["session_id"])
+            sessions = [one for one in alike.facts["sessions"] if one["session_id"] in days] + sessions
+        tables[NET_ROUNDS] = rounds
         runs = runs_at_all_budgets(store.root, plan.sweep.name)
         if runs is not None and wanted:
             part = wanted[0].spec.workload
             label = next(run.panel.workload.label for run in plan.runs if run.spec.workload == part)
             kind = (label, int(record["world_size"]))
-            tables[NET.suffix] = net_table(study_of(plan), runs, rounds, arms, kind)
-    facts = _facts(record, fault, cases, held)
+            tables[NET] = net_table(study_of(plan), runs, rounds, tables[ARMS], kind)
+    facts = _facts(record, fault, cases, sessions)
     facts["links"] = sorted(
         [*links, *facts["links"]], key=lambda link: link["link"].get("rate_bps") or math.inf
     )
     return tables, facts
 
 
-def with_published(
-    results_root: Path, record: Mapping[str, Any], rounds: pd.DataFrame, held: list[Row]
-) -> tuple[pd.DataFrame, list[Row]]:
-    """Rounds made here with those that are published of sessions alike, so that a session may be held on several days.
+@dataclass(frozen=True)
+class Alike:
+    """What is published of a session that timed what a record times, so that a session may be held on several days, each over a
+    few links.
 
     Alike: the same workload, workers, batch, buckets and sweep, on a machine of the same processor, cores and torch
-    (`same_machine`), which looked for its reference among the same DDP cases. An arm's rounds count where the cases
-    that it is made of are those timed now.
-
-    Args:
-        results_root: Whose published tables are read.
-        record: The newest session that was held here.
-        rounds: Table `rounds` of the sessions that were held here.
-        held: What facts say of these sessions.
-
-    Returns:
-        Rounds and sessions of both, published ones first; those held here alone where nothing alike is published.
+    (`same_machine`), which looked for its reference among the same DDP cases. facts: of the published session. arms: (sharding,
+    arm) of the record all of whose cases it timed. cases: of the record.
     """
-    alike = _published_alike(results_root, record)
-    there = find_frame(results_root, NET_ROUNDS, f"{SESSION}{record['name']}", "published")
-    if alike is None or there is None:
-        return rounds, held
-    facts, same = alike
-    arms = pd.MultiIndex.from_frame(there[["sharding", "arm"]]).isin(same)
-    here = there["session_id"].isin([one["session_id"] for one in held])
-    earlier = there[arms & ~here]
-    counted = set(earlier["session_id"])
-    return (
-        pd.concat([earlier, rounds], ignore_index=True),
-        [one for one in facts["sessions"] if one["session_id"] in counted] + held,
-    )
+
+    root: Path
+    facts: Mapping[str, Any]
+    arms: frozenset[tuple[str, str]]
+    cases: frozenset[str]
+
+    @classmethod
+    def of(cls, results_root: Path, record: Mapping[str, Any]) -> Alike | None:
+        """What is published alike; None where nothing is."""
+        facts = load_facts(results_root, record["name"], "published")
+        timed = find_frame(results_root, CASES, f"{SESSION}{record['name']}", "published")
+        if facts is None or timed is None or not _same_seconds(facts, record):
+            return None
+        of_ddp = {case["case_id"] for case in record["cases"] if case["role"] == "ddp"}
+        if set(timed.loc[timed["role"] == "ddp", "case_id"]) != of_ddp:
+            return None
+        known = set(timed["case_id"])
+        arms = frozenset(
+            (sharding, arm)
+            for arm, of_arm in record["uses"].items()
+            for sharding, cases in of_arm.items()
+            if known.issuperset(cases.values())
+        )
+        return cls(results_root, facts, arms, frozenset(_ids(record)))
+
+    def frame(self, table: Table) -> pd.DataFrame:
+        """Rows of one of its tables, those of arms and cases that are timed now."""
+        found = find_frame(self.root, table, f"{SESSION}{self.facts['name']}", "published")
+        if found is None:
+            return frame_of(table, ())
+        if "case_id" in found:
+            return found[found["case_id"].isin(self.cases)]
+        if "arm" in found:
+            return found[pd.MultiIndex.from_frame(found[["sharding", "arm"]]).isin(self.arms)]
+        return found
+
+    def direct(self) -> tuple[pd.DataFrame, dict[str, list[Check]]]:
+        """What `direct_runs` gives of a record."""
+        rows, checks = self.frame(DIRECT), dict[str, list[Check]]()
+        found = rows.merge(self.frame(ARMS)[[*PLACE, "composition"]], on=PLACE)
+        for row in found.fillna({"composition": "", "reason": ""}).to_dict("records"):
+            check = Check(row["arm"], composed_alike(row["composition"]), row["verdict"], row["reason"])
+            checks.setdefault(row["link"], []).append(check)
+        return rows, checks
 
 
-def whole_runs(
-    results_root: Path, record: Mapping[str, Any], repeated: Sequence[Mapping[str, Any]] = ()
+def _whole_runs(
+    record: Mapping[str, Any], repeated: Sequence[Mapping[str, Any]], alike: Alike | None
 ) -> tuple[pd.DataFrame, dict[str, list[Check]]]:
     """The table `direct` of a session, and what it says of each link (by label).
 
     What it did not train whole on a link is of the newest session alike that did, held here or published, so that a session may
     be held again with some of its whole runs.
-
-    Args:
-        results_root: Whose published tables are read.
-        record: The newest session that was held here.
-        repeated: All sessions here that time the same, by age; without one, only the record's own runs count.
-
-    Returns:
-        The table, and by link the checks.
     """
     table, checks = direct_runs(record)
     earlier = [direct_runs(one) for one in reversed(repeated) if one["session_id"] != record["session_id"]]
-    if repeated and (published := _published_runs(results_root, record)) is not None:
-        earlier.append(published)
+    if alike:
+        earlier.append(alike.direct())
     held = {link["label"] for link in record["links"]}
     for rows, found in earlier:
         known = pd.MultiIndex.from_frame(table[PLACE])
@@ -251,77 +272,6 @@ def whole_runs(
         table = pd.concat([table, rows[more]], ignore_index=True)
         checks = {label: _completed(checks.get(label, []), found.get(label, [])) for label in held}
     return table, checks
-
-
-def _published_runs(
-    results_root: Path, record: Mapping[str, Any]
-) -> tuple[pd.DataFrame, dict[str, list[Check]]] | None:
-    """What `direct_runs` gives, of what is published of a session alike; None where nothing is."""
-    alike = _published_alike(results_root, record)
-    rows, arms = (
-        find_frame(results_root, table, f"{SESSION}{record['name']}", "published") for table in (DIRECT, ARMS)
-    )
-    if alike is None or rows is None or arms is None:
-        return None
-    rows = rows[pd.MultiIndex.from_frame(rows[["sharding", "arm"]]).isin(alike[1])]
-    found = rows.merge(arms[[*PLACE, "composition"]], on=PLACE).fillna({"composition": "", "reason": ""})
-    checks: dict[str, list[Check]] = {}
-    for row in found.to_dict("records"):
-        check = Check(row["arm"], composed_alike(row["composition"]), row["verdict"], row["reason"])
-        checks.setdefault(row["link"], []).append(check)
-    return rows, checks
-
-
-def of_other_links(
-    results_root: Path, record: Mapping[str, Any]
-) -> tuple[dict[str, pd.DataFrame], list[dict[str, Any]]]:
-    """What is published of a session alike over links that were not held here, so that each day may see to a few links.
-
-    Args:
-        results_root: Whose published tables are read.
-        record: The newest session that was held here.
-
-    Returns:
-        Rows by table suffix, of what is timed now, and the facts of these links; none where nothing alike
-        (`with_published`) is published.
-    """
-    alike = _published_alike(results_root, record)
-    if alike is None:
-        return {}, []
-    facts, same = alike
-    held = {link["label"] for link in record["links"]}
-    rows: dict[str, pd.DataFrame] = {}
-    for table in (CASES, ARMS, PROBE, DIRECT):
-        there = find_frame(results_root, table, f"{SESSION}{record['name']}", "published")
-        if there is not None:
-            there = there[~there["link"].isin(held)]
-            if "arm" in there:
-                there = there[pd.MultiIndex.from_frame(there[["sharding", "arm"]]).isin(same)]
-            if "case_id" in there:
-                there = there[there["case_id"].isin(_ids(record))]
-            rows[table.suffix] = there
-    return rows, [link for link in facts["links"] if link["label"] not in held]
-
-
-def _published_alike(
-    results_root: Path, record: Mapping[str, Any]
-) -> tuple[dict[str, Any], set[tuple[str, str]]] | None:
-    """Facts of the published session, where it is of the record's kind, and (sharding, arm) whose cases it timed too."""
-    facts = load_facts(results_root, record["name"], "published")
-    timed = find_frame(results_root, CASES, f"{SESSION}{record['name']}", "published")
-    if facts is None or timed is None or not _same_seconds(facts, record):
-        return None
-    if set(timed.loc[timed["role"] == "ddp", "case_id"]) != {
-        case["case_id"] for case in record["cases"] if case["role"] == "ddp"
-    }:
-        return None
-    known = set(timed["case_id"])
-    return facts, {
-        (sharding, arm)
-        for arm, of_arm in record["uses"].items()
-        for sharding, cases in of_arm.items()
-        if known.issuperset(cases.values())
-    }
 
 
 def machine_words(found: Mapping[str, Any]) -> str:

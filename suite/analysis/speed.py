@@ -32,7 +32,7 @@ from reference_impls import create
 from reference_impls.errors import UnknownAlgorithmError
 from reference_impls.registry import registry
 from suite.analysis.columns import CASES, CONFIRMED, CONTRADICTED, DIRECT, NOT_CONFIRMED, PROBE
-from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, cells, median_interval
 from suite.analysis.tables import Row, checked, frame_of
 from suite.links.link import ROUND_TRIP
 from suite.runs.files import canonical_json
@@ -86,33 +86,16 @@ def interval(samples: Iterable[float]) -> Interval | None:
     return median_interval(values) if len(values) >= MINIMUM_FOR_INTERVAL else None
 
 
-def spread_out(name: str, found: Interval | None, low: str = "", high: str = "") -> Row:
-    """An interval as three cells: `name`, and its ends under `low` and `high`; empty where there is none."""
-    stem = name.removesuffix("_s")
-    return {
-        name: found.estimate if found else None,
-        low or f"{stem}_low": found.low if found else None,
-        high or f"{stem}_high": found.high if found else None,
-    }
-
-
-def spread_columns(
-    name: str, samples: pd.DataFrame, low: str = "", high: str = "", *, few: bool = False
-) -> pd.DataFrame:
-    """The same of every column of samples, as a row each. few: of fewer than six values the median stands alone."""
-    rows = [spread_out(name, interval(samples[case].dropna()), low, high) for case in samples]
-    found = pd.DataFrame(rows, samples.columns, list(spread_out(name, None, low, high)), dtype="float64")
+def _of_columns(samples: pd.DataFrame, name: str, stem: str, *, few: bool = False) -> pd.DataFrame:
+    """The interval of every column of samples as cells, a row each. few: of fewer than six values the median stands alone."""
+    rows = [cells(interval(samples[case].dropna()), name, stem) for case in samples]
+    found = pd.DataFrame(rows, samples.columns, [name, f"{stem}low", f"{stem}high"], dtype="float64")
     return found.assign(**{name: samples.median()}) if few else found
 
 
 def speedup(reference: pd.Series, other: pd.Series) -> pd.Series:
     """Reference over other in every round that has both."""
     return (reference / other).dropna()
-
-
-def over_all(samples: pd.Series, others: pd.DataFrame) -> pd.DataFrame:
-    """Samples over those of every case, by round."""
-    return others.rdiv(samples, axis="index").dropna(how="all")
 
 
 def case_table(record: Mapping[str, Any]) -> pd.DataFrame:
@@ -136,17 +119,23 @@ _CASE: Final = [
 
 def _of_link(samples: LinkSamples, cases: pd.DataFrame) -> pd.DataFrame:
     link, runs, null = samples.link, samples.per_step(), samples.per_step("null")
-    reference, default = (over_all(samples.step(link.get(name)), runs) for name in ("reference", "default"))
+    reference, default = (
+        runs.rdiv(samples.step(link.get(name)), axis="index").dropna(how="all")
+        for name in ("reference", "default")
+    )
     exposed, phases, of_run = runs - null, samples.phases(), samples.blocks["mode"] == "run"
-    others, unit = phases.drop(columns=PHASES, errors="ignore"), spread_columns("unit_s", samples.units())
+    others, unit = (
+        phases.drop(columns=PHASES, errors="ignore"),
+        _of_columns(samples.units(), "unit_s", "unit_"),
+    )
     any_other = others.notna().any(axis="columns").groupby("case_id").any()
     numbers = pd.concat(
         [
             unit,
             unit.div(samples.steps, axis="index").rename(columns=lambda name: name.replace("unit", "step")),
-            spread_columns("speedup", reference),
-            spread_columns("default_speedup", default, "default_low", "default_high"),
-            spread_columns("exposed_s", exposed, few=True),
+            _of_columns(reference, "speedup", "speedup_"),
+            _of_columns(default, "default_speedup", "default_"),
+            _of_columns(exposed, "exposed_s", "exposed_", few=True),
             phases[[name for name in PHASES if name in phases]].groupby("case_id").median().add_suffix("_s"),
         ],
         axis="columns",
@@ -202,7 +191,7 @@ def _probe_row(link: Mapping[str, Any], found: Mapping[str, Any]) -> Row:
         "what": found["what"],
         "bytes": found["bytes"],
         "n": len(found["seconds"]),
-        **spread_out("seconds", interval(found["seconds"])),
+        **cells(interval(found["seconds"]), "seconds", "seconds_"),
         "seconds": median(found["seconds"]) if found["seconds"] else None,
         "bits_per_s": rate,
         "rate_share": rate / held if rate and held else None,
@@ -522,7 +511,7 @@ def _direct(record: Mapping[str, Any], samples: LinkSamples, runs: pd.DataFrame)
         "n_disturbed": int(runs["disturbed"].sum()),
         "direct_s": medians.get("direct"),
         "composed_s": medians.get("composed"),
-        **spread_out("ratio", middle),
+        **cells(middle, "ratio", "ratio_"),
         "verdict": word,
         "reason": reason or None,
         "value": fmean(values) if values else None,

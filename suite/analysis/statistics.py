@@ -57,6 +57,11 @@ class Interval:
     method: str
 
 
+def cells(found: Interval | None, name: str, stem: str) -> dict[str, float]:
+    """An interval as cells of a table: `name`, and its ends under `stem` with ``low`` and ``high``; none where there is none."""
+    return {name: found.estimate, f"{stem}low": found.low, f"{stem}high": found.high} if found else {}
+
+
 def _finite(values: Sequence[float], least: int, what: str) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1:

@@ -53,18 +53,18 @@ def frame_of(table: Table, rows: Iterable[Mapping[str, Value]]) -> pd.DataFrame:
 
     Args:
         table: Its columns; the frame has them all, in their order.
-        rows: Each with a value a column, None where it is missing.
+        rows: Of values by column; what is None, or not named, is missing.
 
     Returns:
         DataFrame with a row each, in the order given, and the dtypes of the kinds.
 
     Raises:
-        TableError: A row has other columns, or a value is of another kind; the message names the column.
+        TableError: A row has a column that is not declared, or a value of another kind; the message names the column.
     """
     listed, names = list(rows), set(table.names)
     for row in listed:
-        if row.keys() != names:
-            raise TableError(_odd(table, row.keys()))
+        if unknown := row.keys() - names:
+            raise TableError(f"table {table.suffix} has no column {', '.join(sorted(unknown))}")
         if odd := [name for name, value in row.items() if value != value]:
             raise TableError(f"column {odd[0]} holds nan: what is missing is None")
     return checked(table, pd.DataFrame(listed, columns=list(table.names), dtype="object"))
@@ -90,12 +90,9 @@ def checked(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
         TableError: It lacks or adds a column, or one holds another kind of values.
     """
     if set(frame.columns) != set(table.names):
-        raise TableError(_odd(table, frame.columns))
+        odd = sorted(set(frame.columns) ^ set(table.names))
+        raise TableError(f"table {table.suffix} lacks or adds: {', '.join(odd)}")
     return pd.DataFrame({c.name: _typed(c, frame[c.name]) for c in table.columns})
-
-
-def _odd(table: Table, names: Iterable[str]) -> str:
-    return f"table {table.suffix} lacks or adds: {', '.join(sorted(set(names) ^ set(table.names)))}"
 
 
 def _typed(column: Column, series: pd.Series) -> pd.Series:

@@ -264,7 +264,7 @@ def changed(made: Mapping[str, Any], **fields: Any) -> dict[str, Any]:
 def derived(record, store):
     """The rows of the tables of a session by suffix, and its facts."""
     tables, facts = derive(record, store)
-    return {suffix: rows_of(table) for suffix, table in tables.items()}, facts
+    return {table.suffix: rows_of(frame) for table, frame in tables.items()}, facts
 
 
 def arms(record, store, sharding="iid"):

@@ -60,7 +60,7 @@ def test_round_trip_and_format():
         ({"value": "96"}, "column value holds float, not string"),
         ({"world_size": True}, "column world_size holds int, not boolean"),
         ({"chosen": 1}, "column chosen holds flag, not integer"),
-        ({"extra": 1}, "lacks or adds: extra"),
+        ({"extra": 1}, "table tuning has no column extra"),
     ],
 )
 def test_rows_that_do_not_fit_are_refused(change, message):

@@ -44,7 +44,9 @@ def test_numbers_on_record_are_those_that_judging_gives(judged: list[Judgement])
         known = on_record[row["claim"], row["role"], row["part"]]
         for name in ("effect", "low", "high"):
             assert (known[name] is None) == (row[name] is None)
-            if row[name] is not None:  # below 1e-12 it is how one machine rounds, and stands in the table as 0
+            if (
+                row[name] is not None
+            ):  # below 1e-12 it is how one machine rounds, and stands in the table as 0
                 assert known[name] == pytest.approx(row[name], rel=1e-6, abs=1e-6), row["what"]
 
 
