@@ -1,12 +1,14 @@
 """How many files a reader opens to follow one thing, counted while it happens: `python -m docs.followed`.
 
-A file counts where one of its functions runs. Two things are followed: a method from its constructor to the wire (three steps on a
-group of one), and a run from its YAML file to a dot on a page (`bandwise sweep`, then `bandwise report`; files of the methods are
+
+A file counts where one of its functions runs. Two things are followed: a method from its constructor to the wire (three steps on
+a group of one), and a run from its YAML file to a dot on a page (`bandwise sweep`, then `bandwise report`; files of the methods are
 those of the first, and not counted again). `docs/architecture.md` has what this prints.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
@@ -70,8 +72,6 @@ def keep() -> None:
         leave(code)
 
     os._exit = written  # type: ignore[assignment]
-    import atexit
-
     atexit.register(write)
 
 
@@ -117,9 +117,9 @@ def main() -> None:
     """Print both, a line a thing."""
     for name, options in METHODS:
         found = to_the_wire(name, options)
-        print(f"{name}: {len(found)} files: {', '.join(found)}")
+        sys.stdout.write(f"{name}: {len(found)} files: {', '.join(found)}\n")
     found = to_a_dot()
-    print(f"from YAML to a dot: {len(found)} files: {', '.join(found)}")
+    sys.stdout.write(f"from YAML to a dot: {len(found)} files: {', '.join(found)}\n")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,6 @@ from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, cells
 from suite.analysis.tables import Row, frame_of
 from suite.runs.files import canonical_json
 from suite.runs.spec import RunSpec
-from suite.timing.case import AVERAGE, ROUND
 from suite.timing.store import AVERAGE, ROUND
 
 if TYPE_CHECKING:

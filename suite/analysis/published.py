@@ -36,7 +36,6 @@ from suite.analysis.columns import BUDGET_RUNS, OF_SESSION, OF_STUDY, RUNS, SWEE
 from suite.analysis.tables import SESSION, TABLES, Row, TableError, read_frame, table_path
 from suite.runs.files import TEMPORARY, RefusedError, dump, read, write_atomic
 from suite.runs.provenance import PUBLISHED
-from suite.runs.result import SETTLED
 from suite.runs.store import SETTLED, Store
 from suite.runs.sweep import WHOLE
 from suite.timing import store as sessions

@@ -42,7 +42,7 @@ from suite.training.checkpoint import Action, Checkpoint, Hooks, Interrupted, St
 from suite.workloads import DataWorkload, Task, Workload
 
 if TYPE_CHECKING:
-    from reference_impls.drivers.ledger import Ledgers
+    from reference_impls.collectives import Ledgers
 
 _KEYS: Final = ("rank", "kind", "stage", "collective", "group")
 

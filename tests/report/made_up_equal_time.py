@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from suite.runs.result import Status
 
 from suite.analysis.collect import Collected, collect, write
 from suite.analysis.columns import NET, NET_ROUNDS

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from suite.runs.result import Status
 
 from suite.analysis.check import check_study
 from suite.analysis.collect import collect, documents

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from suite.claims.columns import statements
 
 from docs.make import claims, counts
 from suite.claims.claim import load_claims
