@@ -38,8 +38,11 @@ from torch.distributed.algorithms.join import Joinable
 
 from reference_impls.algorithm import Algorithm
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
-from reference_impls.algorithms.model_averaging import ModelAveraging
+from reference_impls.algorithms.local_updates import LocalUpdates
+from reference_impls.drivers.agreement import Check
 from reference_impls.drivers.checks import Check
+from reference_impls.drivers.gradients import Gradients
+from reference_impls.drivers.local_workers import Unused
 from reference_impls.drivers.step import Gradients, Unused
 from reference_impls.drivers.worker import SUPPORTED_DTYPES, bare_model, named
 from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
@@ -98,7 +101,7 @@ def _method(algorithm: AnyMethod, options: dict[str, Any], optimizer: torch.opti
         )
     method = create(algorithm, **options)
     yours: Any = replace(method.algorithm, optimizer=lambda groups: optimizer)  # type: ignore[call-arg]
-    if isinstance(yours, ModelAveraging):  # SlowMo's rule for inner states asks whose they are
+    if isinstance(yours, LocalUpdates):  # SlowMo's rule for inner states asks whose they are
         kind = "sgd" if isinstance(optimizer, torch.optim.SGD) else yours.optimizer
         yours = replace(yours, inner_state=replace(yours, optimizer=kind).inner_policy)  # type: ignore[arg-type]
     return replace(method, algorithm=yours, hyperparameters={})

@@ -553,6 +553,15 @@ def _with_hyperparameters(
     return Method(name, algorithm, hyperparameters(name, {**known, **given}))
 
 
+def description(cls: type) -> tuple[str, str]:
+    """What a method computes, and its *Differences*: from the docstring of its class, or of its file where that has none."""
+    docs = (cls.__doc__ or "", sys.modules[cls.__module__].__doc__ or "")
+    text, _, differences = next((doc for doc in docs if "Differences:" in doc), docs[1]).partition(
+        "Differences:"
+    )
+    return text, differences
+
+
 def info(name: str) -> AlgorithmInfo:
     """Family, paper, options and differences of an algorithm. Raises `UnknownAlgorithmError`."""
     entry = registry.entry(name)
@@ -572,8 +581,7 @@ def info(name: str) -> AlgorithmInfo:
         for key, value in cls(**entry.preset).hyperparameters().items()
         if key != "lr"
     }
-    doc = sys.modules[cls.__module__].__doc__ or ""
-    differences = doc.partition("Differences:")[2].strip()
+    differences = description(cls)[1]
     return AlgorithmInfo(
         name,
         entry.family,

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from reference_impls.schedules import Rule
+from reference_impls.schedules import Rounds
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -155,7 +155,7 @@ def spread(sizes: Sequence[int]) -> set[tuple[int, ...]]:
     }
 
 
-def sync_steps(rule: Rule, learning_rate: Callable[[int], float], total: int) -> list[int]:
+def sync_steps(rule: Rounds, learning_rate: Callable[[int], float], total: int) -> list[int]:
     """Numbers of completed steps at which a training of `total` steps synchronises; the last one is `total`."""
     found, step = [], 0
     while step < total:

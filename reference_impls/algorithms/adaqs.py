@@ -25,7 +25,7 @@ from reference_impls.algorithm import Algorithm, Clock, Shard, Slot, option, rep
 from reference_impls.algorithms.adaptive_bits import WIDEST, AdaptiveBits
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange
-from reference_impls.schedules import bits as rules
+from reference_impls.schedules import doubled
 
 _WHEN = ("decay", "fall", "interval", "min_bits", "max_bits", "warmup_steps")
 
@@ -57,7 +57,7 @@ class AdaQS(AdaptiveBits):
         ratio = counters.get("ratio", math.nan)
         if (clock.step - self.warmup_steps) % self.interval == 0 and 0 < ratio < math.inf:
             reference = counters.get("reference", 0.0)
-            bits, counters["reference"] = rules.doubled(bits, ratio, reference, self.fall)
+            bits, counters["reference"] = doubled(bits, ratio, reference, self.fall)
         counters["bits"] = min(bits, self.max_bits)
         return int(counters["bits"])
 

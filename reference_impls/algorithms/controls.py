@@ -14,24 +14,19 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option, per_rank
+from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.lion_update import mixed_in, step
-from reference_impls.algorithms.local_updates import TimedAsLocalSGD
-from reference_impls.algorithms.model_averaging import (
-    average,
-    begin_round,
-    round_kind,
-)
+from reference_impls.algorithms.local_updates import LocalUpdates
 from reference_impls.codecs import signs
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.majority import broken, voided
-from reference_impls.schedules.rules import Constant
+from reference_impls.schedules import Constant
 
 
 @dataclass(frozen=True)
-class NoCommunication(TimedAsLocalSGD):
+class NoCommunication(LocalUpdates):
     """Every worker trains alone; parameters are averaged once, at the end."""
 
     def check(self, world: Group) -> None:
@@ -39,29 +34,20 @@ class NoCommunication(TimedAsLocalSGD):
         if self.total_steps is None:
             raise UnsupportedError("this control averages once, at the end of training: give total_steps")
 
-    def plan(self, clock: Clock) -> str:
+    @property
+    def rule(self) -> Constant:
         assert self.total_steps is not None  # check() has refused it
-        return round_kind(clock, Constant(self.total_steps, total=self.total_steps))
-
-    def reduce(self, shard: Shard) -> Tensor:
-        if shard.step == 0:
-            begin_round(self, shard)
-        return shard.grads  # a step of the local optimizer
-
-    def synchronize(self, shard: Shard) -> Exchange[None]:
-        if shard.kind == "average":
-            yield from average(self, shard)
+        return Constant(self.total_steps, self.total_steps)
 
 
 @dataclass(frozen=True)
 class OneWorker(NoCommunication):
     """Rank 0 trains alone on its 1/n of the data; at the end everybody takes its parameters."""
 
-    def synchronize(self, shard: Shard) -> Exchange[None]:
-        if shard.kind == "average":
-            if shard.world.rank != 0:
-                shard.params.zero_()
-            yield from shard.world.sum(shard.params, "parameters")
+    def meet(self, shard: Shard) -> Exchange[None]:
+        if shard.world.rank != 0:
+            shard.params.zero_()
+        yield from shard.world.sum(shard.params, "parameters")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from reference_impls.algorithm import Algorithm, Clock, Shard, option
 from reference_impls.algorithms.adaptive_bits import AdaptiveBits, whole_norm
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.schedules import bits as rules
+from reference_impls.schedules import factor_for, nominal_bits, wanted_levels, whole_bits
 
 _WHEN = (
     "rule", "contraction", "factor", "target_bits", "calibration_steps", "total_steps",
@@ -55,7 +55,7 @@ class DQSGD(AdaptiveBits):
     @property
     def first_bits(self) -> int:
         """Width before a norm is known."""
-        return rules.whole_bits(self.target_bits, self.min_bits, self.max_bits)
+        return whole_bits(self.target_bits, self.min_bits, self.max_bits)
 
     def plan(self, clock: Clock) -> str:
         return "warm-up" if clock.step < self.warmup_steps else f"{self.width_at(clock)}-bit"
@@ -66,7 +66,7 @@ class DQSGD(AdaptiveBits):
     def width_at(self, clock: Clock) -> int:
         """Bits of this step, min_bits .. max_bits; writes ``clock.counters``."""
         left = max((self.total_steps or 0) - clock.step, 1)
-        return rules.whole_bits(self.nominal(clock, left), self.min_bits, self.max_bits)
+        return whole_bits(self.nominal(clock, left), self.min_bits, self.max_bits)
 
     def nominal(self, clock: Clock, left: int) -> float:
         """Bits of the rule, a real number."""
@@ -77,11 +77,11 @@ class DQSGD(AdaptiveBits):
         contraction = self.contraction if self.rule == "convex" else 1.0
         factor = self.factor or counters.get("factor", 0.0)
         if not factor:
-            factor = rules.factor_for(
+            factor = factor_for(
                 self.target_bits, counters["mean_norm"], contraction, left, self.min_bits, self.max_bits
             )
             counters["factor"] = factor
-        return rules.nominal_bits(rules.wanted_levels(factor, counters["norm"], contraction, left))
+        return nominal_bits(wanted_levels(factor, counters["norm"], contraction, left))
 
     def remember(self, shards: Sequence[Shard], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
         counters = shards[0].clock.counters

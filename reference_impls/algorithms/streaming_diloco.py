@@ -23,24 +23,40 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, option
-from reference_impls.algorithms.model_averaging import (
-    ROUNDS,
-    ModelAveraging,
-    average,
-    begin_round,
-    outer_step,
-    pseudogradient,
-)
+from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates, OuterKind
 from reference_impls.collectives import Exchange, Group, finish, start
 from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers import OuterKind, mixed
 
 
 @dataclass(frozen=True)
-class StreamingDiLoCo(ModelAveraging):
+class Timetable:
+    """One of the fragments leaves every `period` / `fragments` steps; all of them meet at `total`."""
+
+    period: int
+    fragments: int
+    total: int | None
+
+    def leaving(self, done: int) -> int | None:
+        """The fragment that leaves when `done` steps are complete, if one does."""
+        for p in range(self.fragments):
+            first = (p + 1) * self.period // self.fragments
+            if done >= first and (done - first) % self.period == 0:
+                return p
+        return None
+
+    def plan(self, clock: Clock) -> str:
+        done = clock.step + 1
+        if done == self.total:
+            return "final"
+        return "local" if self.leaving(done) is None else "average"
+
+
+@dataclass(frozen=True)
+class StreamingDiLoCo(LocalUpdates):
     """Kinds of step: ``local``, ``average`` (a fragment leaves), ``final`` (everything is averaged, at `total_steps`)."""
 
     total_steps: int | None = option(
@@ -84,45 +100,30 @@ class StreamingDiLoCo(ModelAveraging):
             return shard.index % self.fragments
         return shard.index * self.fragments // shard.count
 
-    def leaving(self, done: int) -> int | None:
-        """The fragment that leaves when `done` steps are complete, if one does."""
-        for p in range(self.fragments):
-            first = (p + 1) * self.period // self.fragments
-            if done >= first and (done - first) % self.period == 0:
-                return p
-        return None
-
-    def plan(self, clock: Clock) -> str:
-        done = clock.step + 1
-        if done == self.total_steps:
-            return "final"
-        return "local" if self.leaving(done) is None else "average"
-
-    def reduce(self, shard: Shard) -> Tensor:
-        if shard.step == 0:
-            begin_round(self, shard)  # A <- x
-        return shard.grads  # a step of the inner optimizer
+    @property
+    def rule(self) -> Timetable:
+        return Timetable(self.period, self.fragments, self.total_steps)
 
     def synchronize(self, shard: Shard) -> Exchange[None]:
         own, done = self.fragment(shard), shard.step + 1
         if shard.kind == "final":
             if "progress" in shard.pending:
                 yield from self._arrive(shard)
-            yield from average(self, shard)
+            yield from self.meet(shard)
             return
-        if self.leaving(done) == own:
-            shard.pending["progress"] = yield from start(self._mean(shard, pseudogradient(shard)))
-        if "progress" in shard.pending and self.leaving(done - self.overlap) == own:
+        if self.rule.leaving(done) == own:
+            shard.pending["progress"] = yield from start(self._mean(shard))
+        if "progress" in shard.pending and self.rule.leaving(done - self.overlap) == own:
             yield from self._arrive(shard)
 
-    def _mean(self, shard: Shard, progress: Tensor) -> Exchange[Tensor]:
-        return (yield from self.compression.mean(shard, progress, "progress"))
+    def _mean(self, shard: Shard) -> Exchange[Tensor]:
+        return (yield from self.compression.mean(shard, self.progress(shard), "progress"))
 
     def _arrive(self, shard: Shard) -> Exchange[None]:
         """The mean progress of this fragment is there: outer step, and the worker mixes it with its own."""
         mean = yield from finish(shard.pending.pop("progress"))
-        outer_step(self, shard, mean)
-        mixed(shard.params, shard.state["anchor"], self.mixing)
+        self.outer_step(shard, mean)
+        mixed(shard.params, shard.state["anchor"], self.mixing)  # x <- c x + (1 - c) A
 
     def steady(self) -> Mapping[str, Algorithm]:
         """Kind ``round-H``: H steps of which the last sends a fragment, like a round of local SGD."""
@@ -140,7 +141,7 @@ class StreamingDiLoCo(ModelAveraging):
         Of an exchange in several collectives one moves a step, the rest when the mean is applied.
         """
         steps = range(self.period, 2 * self.period)
-        kinds = {t: "local" if self.leaving(t) is None else "average" for t in steps}
+        kinds = {t: "local" if self.rule.leaving(t) is None else "average" for t in steps}
         count = {kind: list(kinds.values()).count(kind) for kind in ("local", "average")}
         total = {"local": 0.0, "average": 0.0}
         sent = self.compression.sent(shapes, n)
@@ -153,3 +154,11 @@ class StreamingDiLoCo(ModelAveraging):
             **{kind: total[kind] / count[kind] if count[kind] else 0.0 for kind in total},
             "final": sum(sent),
         }
+
+
+def mixed(own: Tensor, shared: Tensor, share: float) -> None:
+    """own <- share x own + (1 - share) x shared; at 0 and 1 exactly one of the two."""
+    if share == 0:
+        own.copy_(shared)
+    elif share != 1:
+        torch.lerp(shared, own, share, out=own)

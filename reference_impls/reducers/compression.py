@@ -7,6 +7,7 @@ int16/int8/int4 dithered without bias to the levels that n ranks can sum in so m
 sign            one bit an element and a scale a piece, in two phases, with error feedback on both ways
 e3m0            4-bit floats, a sign and seven powers of two or zero, under the largest magnitude of each 512 elements,
                 gathered and added in full precision
+chunks          the largest values of each chunk of each tensor, gathered, with decaying error feedback (SparseLoCo's)
 a `Codec`       any message (`codecs.codec`), gathered
 
 All but fp32 are made for small numbers around zero, such as the progress of a round: a parameter that travels as
@@ -17,7 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from math import prod
+from typing import Final, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -25,15 +27,13 @@ from torch import Tensor
 from reference_impls import buffers, wire
 from reference_impls.algorithm import Shard, Slot, owned, per_rank
 from reference_impls.codecs import dithering
-from reference_impls.codecs.codec import Codec
+from reference_impls.codecs.chunk_top_k import ChunkTopK
+from reference_impls.codecs.codec import Codec, PerTensor
 from reference_impls.codecs.geometric_levels import GeometricLevels
 from reference_impls.codecs.scaled_signs import ScaledSigns
 from reference_impls.collectives import Exchange
-from reference_impls.errors import UnsupportedError, nearest
 from reference_impls.reducers.coded_mean import gather_mean, two_phase_mean
 from reference_impls.reducers.dithered_mean import standard_mean
-
-__all__ = ["COMPRESSIONS", "Compression", "compression"]
 
 
 class Compression(Protocol):
@@ -132,6 +132,54 @@ class Coded:
         return wire.all_to_all(n * message, n), wire.all_gather(message, n)
 
 
+@dataclass(frozen=True)
+class ChunkedMean:
+    """The `k` largest values of each `chunk` of each tensor, in `value_bits` each, gathered, with decaying error feedback.
+
+    e <- b e + x on every rank, b = `decay`; its message is what `codecs.chunk_top_k` makes of e, tensor by tensor; e <- e -
+    decoded, so that decoded + e_new = b e_old + x holds element by element. The answer is the mean of the decoded messages.
+    """
+
+    k: int
+    chunk: int
+    value_bits: Literal[2, 32]
+    decay: float
+
+    @property
+    def codec(self) -> ChunkTopK:
+        """Of one tensor."""
+        return ChunkTopK(self.k, self.chunk, self.value_bits)
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {"compression_error": per_rank()}
+
+    def check(self, n: int) -> None:
+        return None
+
+    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+        if shard.world.size == 1:
+            return x
+        codec = PerTensor(self.codec, tuple(view.part.stop - view.part.start for view in shard.views))
+        error = shard.state["compression_error"].mul_(self.decay).add_(x)
+        message = buffers.empty(codec.wire_bytes(shard.d), torch.uint8, x.device)
+        decoded = buffers.empty_like(x, torch.float32)
+        exact = error if error.dtype == decoded.dtype else decoded.copy_(error)
+        codec.encode(exact, shard.key(stage), message)
+        codec.decode(message, decoded)
+        error.sub_(decoded)
+        rows = yield from shard.world.gather(message, stage)
+        x.zero_()
+        for row in rows:
+            codec.decode(row, decoded)
+            x.add_(decoded)
+        return x.div_(shard.world.size)
+
+    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:
+        message = sum(self.codec.wire_bytes(prod(shape)) for shape in shapes)
+        return (wire.all_gather(message, n),)
+
+
 _NAMED: Final[Mapping[str, Compression]] = {
     "fp32": Plain(),
     "bf16": Plain(half=True),
@@ -145,11 +193,5 @@ COMPRESSIONS: Final = tuple(_NAMED)
 
 
 def compression(which: str | Codec) -> Compression:
-    """A compression by name, or a codec whose messages are gathered. Raises `UnsupportedError`."""
-    if not isinstance(which, str):
-        return Coded(which)
-    if which not in _NAMED:
-        raise UnsupportedError(
-            f"carrier must be one of {', '.join(COMPRESSIONS)}, or a codec; got {which!r}{nearest(which, COMPRESSIONS)}"
-        )
-    return _NAMED[which]
+    """A compression by its name in `COMPRESSIONS`, or a codec whose messages are gathered."""
+    return _NAMED[which] if isinstance(which, str) else Coded(which)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import math
 import re
-import sys
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -102,10 +101,10 @@ def of_code(name: str) -> dict[str, Any]:
 def _of_code(name: str) -> dict[str, Any]:
     from reference_impls import create, info  # here, since they load torch
     from reference_impls.facts import facts
-    from reference_impls.registry import registry
+    from reference_impls.registry import description, registry
 
     cls, about, known = registry.load(name), info(name), facts(create(name))
-    text = (sys.modules[cls.__module__].__doc__ or "").partition("Differences:")[0]
+    text, _ = description(cls)
     return {
         "box": [" ".join(part.split()) for part in text.strip().split("\n\n") if part.strip()],
         "differences": about.differences,

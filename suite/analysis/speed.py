@@ -249,7 +249,7 @@ def fragments_averaged(spec: RunSpec, algorithm: Any, kinds: Sequence[str]) -> l
 
     Args:
         spec: The training; its workload and its buckets decide how large the fragments are.
-        algorithm: With `fragments`, `fragment` and `leaving`, as `StreamingDiLoCo` has them.
+        algorithm: With `fragments`, `fragment` and `rule`, as `StreamingDiLoCo` has them.
         kinds: Of every step; a ``final`` one averages all fragments.
 
     Returns:
@@ -272,7 +272,7 @@ def fragments_averaged(spec: RunSpec, algorithm: Any, kinds: Sequence[str]) -> l
         shard = Shard(index, flat, flat, (), clock, list, run[0].start, len(runs))
         sizes[algorithm.fragment(shard)] += shard.d
     shares = [size / sum(sizes) for size in sizes]
-    leaving = [algorithm.leaving(done) for done in range(1, len(kinds) + 1)]
+    leaving = [algorithm.rule.leaving(done) for done in range(1, len(kinds) + 1)]
     return [
         1.0 if kind == FINAL else 0.0 if left is None else shares[left]
         for kind, left in zip(kinds, leaving, strict=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.schedules.bits import (
+from reference_impls.schedules import (
     factor_for,
     nominal_bits,
     wanted_levels,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from reference_impls import SimulatedCluster, info
-from reference_impls.optimizers import OUTER
+from reference_impls.algorithms.local_updates import OUTER
 from tests.reference_impls.local_training import advance, cluster, point, start
 from tests.support import each
 

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithm import Clock
-from reference_impls.algorithms.round_rules import adacomm_period
+from reference_impls.algorithms.local_updates import OUTER, Outer
 from reference_impls.codecs.halves import Halves
 from reference_impls.collectives import Collective, Group
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UsageError
-from reference_impls.optimizers import OUTER, Outer, local_optimizer
+from reference_impls.optimizers import local_optimizer
 from reference_impls.reducers.compression import COMPRESSIONS
-from reference_impls.schedules import QSR, LearningRate
+from reference_impls.schedules import QSR, AdaComm, LearningRate
 from tests.reference_impls.local_training import (
     RATE,
     D,
@@ -251,8 +251,8 @@ def test_what_was_told_between_steps_is_in_the_checkpoint() -> None:
     ],
 )
 def test_adacomm_rule(period: int, loss: float, lr: float, paper: int, paddle: int) -> None:
-    assert adacomm_period(period, 16, loss, lr, 0.5, "paper") == paper
-    assert adacomm_period(period, 16, loss, lr, 0.5, "paddle") == paddle
+    assert AdaComm(16, 100, 0.5, "paper").next_period(period, loss * lr) == paper
+    assert AdaComm(16, 100, 0.5, "paddle").next_period(period, loss * lr) == paddle
 
 
 def test_adacomm_agrees_on_the_loss_and_wants_to_be_told_it() -> None:

@@ -182,12 +182,6 @@ def test_learning_rates_are_those_of_the_official_code() -> None:
 @pytest.mark.parametrize(
     "build",
     [
-        lambda: Constant(0),
-        lambda: QSR(0.1, 0),
-        lambda: QSR(-0.1, 4),
-        lambda: QSR(math.nan, 4),
-        lambda: QSR(0.1, 4, power=0.0),
-        lambda: QSR(0.1, 4, h_warmup=0),
         lambda: LearningRate("cosin", peak=1.0, total=10),
         lambda: LearningRate(peak=1.0, min=2.0, total=10),
         lambda: LearningRate(peak=math.inf, total=10),

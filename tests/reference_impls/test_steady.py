@@ -8,7 +8,7 @@ import pytest
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithm import Algorithm, Clock
-from reference_impls.algorithms.model_averaging import ROUNDS, ModelAveraging
+from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates
 from reference_impls.collectives import Group
 from reference_impls.reducers.momentum_sync import MomentumSync
 from reference_impls.registry import Method
@@ -60,7 +60,7 @@ def with_steady(row: Row, algorithm: Algorithm) -> Method:
 
 
 PLANNED = ("loss", "accuracy")  # what rules plan by
-LOCAL = [row for row in ROWS if isinstance(method(row).algorithm, ModelAveraging)]
+LOCAL = [row for row in ROWS if isinstance(method(row).algorithm, LocalUpdates)]
 STEPPING = [row for row in ROWS if row not in LOCAL]
 CASES = [(row, kind) for row in STEPPING for kind in method(row).algorithm.steady()]
 

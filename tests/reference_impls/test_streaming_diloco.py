@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.optimizers import Outer
+from reference_impls.algorithms.local_updates import Outer
 from tests.reference_impls.local_training import (
     RATE,
     point,
@@ -78,7 +78,7 @@ def test_every_fragment_leaves_every_period_and_one_at_a_time(period: int, fragm
     algorithm = create("streaming-diloco", period=period, fragments=fragments).algorithm
     left: dict[int, list[int]] = {}
     for done in range(1, 5 * period + 1):
-        if (p := algorithm.leaving(done)) is not None:
+        if (p := algorithm.rule.leaving(done)) is not None:
             left.setdefault(p, []).append(done)
     assert set(left) == set(range(fragments))
     for p, times in left.items():
