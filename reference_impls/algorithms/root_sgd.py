@@ -26,40 +26,8 @@ from torch import Tensor
 from reference_impls import buffers, wire
 from reference_impls.algorithm import FOREVER, Algorithm, Clock, Cost, Shard, Slot, option, replicated
 from reference_impls.collectives import Exchange
-from reference_impls.errors import UnsupportedError, nearest
 
 _PREVIOUS = "previous"
-RULES = ("constant", "power", "inverse")
-
-
-@dataclass(frozen=True)
-class StepSize:
-    """eta_t for step t = 1, 2, ... at learning rate lr.
-
-    ``constant``: lr. ``power``: lr t^-exponent. ``inverse``: 1 / (1/lr + slope t^exponent).
-    """
-
-    rule: Literal["constant", "power", "inverse"] = "constant"
-    exponent: float = 0.505
-    slope: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.rule not in RULES:
-            raise UnsupportedError(
-                f"the step-size rule must be one of {', '.join(RULES)}; got {self.rule!r}"
-                f"{nearest(str(self.rule), RULES)}"
-            )
-        if not (self.exponent >= 0 and self.slope >= 0):
-            raise UnsupportedError(
-                f"exponent and slope of a step-size rule must not be negative, got {self.exponent}, {self.slope}"
-            )
-
-    def __call__(self, t: int, lr: float) -> float:
-        if self.rule == "power":
-            lr *= t**-self.exponent
-        elif self.rule == "inverse" and lr != 0:
-            lr = 1 / (1 / lr + self.slope * t**self.exponent)
-        return lr
 
 
 @dataclass(frozen=True)
@@ -81,9 +49,13 @@ class RootSGD(Algorithm):
     def slots(self) -> Mapping[str, Slot]:
         return {_PREVIOUS: replicated(), "direction": replicated()}
 
-    def rule(self) -> StepSize:
-        """eta_t by t and the learning rate."""
-        return StepSize(self.step_size, self.exponent, self.slope)
+    def rate(self, t: int, lr: float) -> float:
+        """eta_t of step t = 1, 2, ... at learning rate lr."""
+        if self.step_size == "power":
+            return lr * t**-self.exponent
+        if self.step_size == "inverse" and lr != 0:
+            return 1 / (1 / lr + self.slope * t**self.exponent)
+        return lr
 
     def plan(self, clock: Clock) -> str:
         return "step" if self.probes_at(clock.step) else "burn-in"
@@ -111,12 +83,12 @@ class RootSGD(Algorithm):
         return total
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
-        t, rule = shard.step + 1, self.rule()
+        t = shard.step + 1
         v = shard.state["direction"].mul_((t - 1) / t).add_(reduced)
         shard.state[_PREVIOUS].copy_(shard.params)
         if t >= self.burn_in:
             for part, h in shard.groups():
-                shard.params[part].add_(v[part], alpha=-rule(t, h["lr"]))
+                shard.params[part].add_(v[part], alpha=-self.rate(t, h["lr"]))
 
     def steady(self) -> Mapping[str, Algorithm]:
         when = ("burn_in", "step_size", "exponent", "slope")

@@ -16,10 +16,11 @@ bfloat16 loses what a round has changed. One rank sends and compresses nothing.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -36,34 +37,31 @@ from reference_impls.reducers.coded_mean import gather_mean, two_phase_mean
 from reference_impls.reducers.dithered_mean import standard_mean
 
 
-class Compression(Protocol):
-    """A way to average. `slots`: state it keeps, which must be among the method's."""
+class Compression(ABC):
+    """A way to average."""
 
     @property
-    def slots(self) -> Mapping[str, Slot]: ...
+    def slots(self) -> Mapping[str, Slot]:
+        """State that it keeps, which must be among the method's."""
+        return {}
 
-    def check(self, n: int) -> None:
+    def check(self, n: int) -> None:  # noqa: B027 - most serve any number of ranks
         """Raise `UnsupportedError` where n ranks cannot be served."""
 
+    @abstractmethod
     def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
         """Mean of `x` [d] over all ranks, a tensor of the dtype of x that nothing else uses; x is consumed."""
 
+    @abstractmethod
     def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:
         """Bytes that a rank sends for one mean of a shard of these tensors, collective by collective."""
 
 
 @dataclass(frozen=True)
-class Plain:
+class Plain(Compression):
     """All-reduce, in the vector's own dtype or in bfloat16."""
 
     half: bool = False
-
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return {}
-
-    def check(self, n: int) -> None:
-        return None
 
     def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
         if not self.half or shard.world.size == 1:
@@ -76,14 +74,10 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class Integers:
+class Integers(Compression):
     """Dithered integers of `bits`, summed on the way, on one scale a shard: the largest magnitude over all ranks."""
 
     bits: int
-
-    @property
-    def slots(self) -> Mapping[str, Slot]:
-        return {}
 
     def check(self, n: int) -> None:
         dithering.levels(self.bits, n)
@@ -103,7 +97,7 @@ class Integers:
 
 
 @dataclass(frozen=True)
-class Coded:
+class Coded(Compression):
     """Messages of a codec, gathered; or with `feedback` in two phases, what a message lost being added to the next one."""
 
     codec: Codec
@@ -112,9 +106,6 @@ class Coded:
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {"compression_error": per_rank(), "server_error": owned()} if self.feedback else {}
-
-    def check(self, n: int) -> None:
-        return None
 
     def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
         if not self.feedback:
@@ -133,7 +124,7 @@ class Coded:
 
 
 @dataclass(frozen=True)
-class ChunkedMean:
+class ChunkedMean(Compression):
     """The `k` largest values of each `chunk` of each tensor, in `value_bits` each, gathered, with decaying error feedback.
 
     e <- b e + x on every rank, b = `decay`; its message is what `codecs.chunk_top_k` makes of e, tensor by tensor; e <- e -
@@ -153,9 +144,6 @@ class ChunkedMean:
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {"compression_error": per_rank()}
-
-    def check(self, n: int) -> None:
-        return None
 
     def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
         if shard.world.size == 1:

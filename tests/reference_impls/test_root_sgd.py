@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls import SimulatedCluster
-from reference_impls.algorithms.root_sgd import StepSize
+from reference_impls import SimulatedCluster, create
 
 D = 19
 CURVATURE = torch.logspace(-1, 0, D, dtype=torch.float64)
@@ -75,11 +74,14 @@ def test_weight_decay_is_a_part_of_the_function() -> None:
 
 
 def test_rates_shrink_by_the_rules() -> None:
-    assert [StepSize()(t, 0.5) for t in (1, 100)] == [0.5, 0.5]
-    assert StepSize("power", 0.5)(16, 0.4) == pytest.approx(0.1)
-    inverse = StepSize("inverse", 1.0, 2.0)
-    assert [inverse(t, 0.5) for t in (1, 4)] == pytest.approx([1 / 4, 1 / 10])
-    assert inverse(9, 0.0) == 0.0
+    constant, power, inverse = (
+        create("root-sgd", step_size=rule, exponent=exponent, slope=2.0).algorithm
+        for rule, exponent in (("constant", 1.0), ("power", 0.5), ("inverse", 1.0))
+    )
+    assert [constant.rate(t, 0.5) for t in (1, 100)] == [0.5, 0.5]
+    assert power.rate(16, 0.4) == pytest.approx(0.1)
+    assert [inverse.rate(t, 0.5) for t in (1, 4)] == pytest.approx([1 / 4, 1 / 10])
+    assert inverse.rate(9, 0.0) == 0.0
     own, x = cluster(1, rate=0.4, burn_in=1, step_size="power", exponent=0.5), start()
     for step in range(10):
         advance(own, step, lambda x, step, rank: true_gradient(x))

@@ -11,7 +11,6 @@ from tests.reference_impls.table import (
     adam,
     baseline,
     control,
-    outer,
     quantiser,
     sign,
     sparsifier,
@@ -29,7 +28,6 @@ _FAMILIES = (
     sparsifier,
     adam,
     synchronisation,
-    outer,
     variance_reduction,
     control,
 )

@@ -1,4 +1,4 @@
-"""SlowMo's special cases and its gossiping bases: push-sum keeps what there is, overlap loses nothing."""
+"""Workers that gossip: push-sum keeps what there is, overlap loses nothing; what cancels over NoLoCo's pairs."""
 
 from __future__ import annotations
 
@@ -8,77 +8,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls import SimulatedCluster
-from reference_impls.schedules import LearningRate
+from reference_impls import SimulatedCluster, create
+from reference_impls.algorithm import Clock
+from reference_impls.collectives import Group
 from tests.reference_impls.local_training import (
     RATE,
-    D,
     advance,
-    close,
     cluster,
+    equal_on_all_ranks,
     gradient,
     point,
     start,
     trained,
 )
 
-# ---- what it is where nothing is special ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("base_steps", [1, 4])
-@pytest.mark.parametrize("alpha", [1.0, 0.7])
-def test_rounds_written_out(base_steps: int, alpha: float) -> None:
-    """The paper's algorithm box by hand, with a decaying rate: u <- b u + (A - mean) / g, A <- A - a g u."""
-    lr = LearningRate("linear", peak=0.05, min=0.01, total=20)
-    anchor, u = start(), torch.zeros(D, dtype=torch.float64)
-    for step in range(0, 12, base_steps):
-        ends = []
-        for rank in range(3):
-            x = anchor.clone()
-            for k in range(step, step + base_steps):
-                x -= lr(k) * gradient(x, k, rank)
-            ends.append(x)
-        rate = lr(step + base_steps - 1)
-        u = 0.6 * u + (anchor - torch.stack(ends).mean(0)) / rate
-        anchor = anchor - alpha * rate * u
-    ours = trained("slowmo-sgd", 3, 12, lr, period=base_steps, outer_momentum=0.6, outer_lr=alpha)
-    torch.testing.assert_close(point(ours), anchor, rtol=0, atol=1e-12)
-
-
-def test_rounds_of_one_step_are_synchronous_heavy_ball() -> None:
-    """tau = 1, alpha = 1, sgd inside."""
-    ours = trained("slowmo-sgd", 4, 30, period=1, outer_momentum=0.8)
-    close(ours, trained("allreduce-sgd", 4, 30, momentum=0.8))
-
-
-def test_without_slow_momentum_it_is_local_sgd() -> None:
-    options = {"period": 5, "momentum": 0.9, "inner_state": "keep"}
-    ours = trained("slowmo-sgd", 3, 20, outer_momentum=0.0, **options)
-    close(ours, trained("local-sgd", 3, 20, **options))
-
-
-def test_with_constant_rates_it_is_bmuf() -> None:
-    options = {"period": 5, "outer_momentum": 0.6}
-    close(trained("slowmo-sgd", 3, 20, **options), trained("bmuf", 3, 20, **options))
-
-
-def test_with_falling_rates_it_is_not() -> None:
-    lr = LearningRate("linear", peak=0.05, min=0.005, total=20)
-    options = {"period": 5, "outer_momentum": 0.6}
-    ours, other = trained("slowmo-sgd", 3, 20, lr, **options), trained("bmuf", 3, 20, lr, **options)
-    assert (point(ours) - point(other)).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("alpha", [0.5, 1.0])
-def test_a_lone_worker_without_slow_momentum_is_lookahead(alpha: float) -> None:
-    slow = start()
-    for step in range(0, 20, 5):
-        fast = slow.clone()
-        for k in range(step, step + 5):
-            fast -= RATE * gradient(fast, k, 0)
-        slow = slow + alpha * (fast - slow)
-    ours = trained("slowmo-sgd", 1, 20, period=5, outer_momentum=0.0, outer_lr=alpha)
-    torch.testing.assert_close(point(ours), slow, rtol=0, atol=1e-12)
+# ---- SlowMo ----------------------------------------------------------------------------------------------------------------
 
 
 def test_inner_momentum_is_reset_for_sgd_and_kept_for_adam_as_in_the_paper() -> None:
@@ -89,9 +33,6 @@ def test_inner_momentum_is_reset_for_sgd_and_kept_for_adam_as_in_the_paper() -> 
         other = {"reset": "keep", "keep": "reset"}[policy]
         apart = point(ours) - point(trained(name, 3, 10, period=4, inner_state=other, **hyper))
         assert apart.abs().max() > 1e-3
-
-
-# ---- gossip --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("overlap", [1, 2, 3])
@@ -132,12 +73,8 @@ def test_an_average_over_gossiping_workers_is_the_exact_mean(n: int, options: di
         own = [torch.sin(start() * (rank + 1 + step)) for rank in range(n)]
         expected = expected - RATE * torch.stack(own).mean(0)
         ours.step([[g] for g in own])
-        assert equal_of(ours) == (step % 6 == 5 or (n == 2 and options["base"] == "sgp"))
+        assert equal_on_all_ranks(ours) == (step % 6 == 5 or (n == 2 and options["base"] == "sgp"))
     torch.testing.assert_close(ours.parameters(n - 1)[0], expected, rtol=0, atol=1e-12)
-
-
-def equal_of(ours: SimulatedCluster) -> bool:
-    return all(torch.equal(ours.parameters(0)[0], ours.parameters(r)[0]) for r in range(1, ours.world_size))
 
 
 @pytest.mark.parametrize("base", ["sgp", "osgp"])
@@ -168,3 +105,69 @@ def test_gossip_under_slow_momenta_written_out(base: str) -> None:
         advance(ours, step, step + 1)
         for r in range(n):
             torch.testing.assert_close(point(ours, r), z[r], rtol=0, atol=1e-12)
+
+
+# ---- NoLoCo ----------------------------------------------------------------------------------------------------------------
+
+
+def mean_of(found: SimulatedCluster) -> Tensor:
+    return torch.stack([point(found, r) for r in range(found.world_size)]).mean(0)
+
+
+def spread(found: SimulatedCluster) -> float:
+    return max(float((point(found, r) - mean_of(found)).norm()) for r in range(found.world_size))
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_pairs_are_mutual_and_change(n: int) -> None:
+    method, seen = create("noloco").algorithm, set()
+    for step in range(40):
+        pairs = [method.partner(Clock(Group("world", rank, n), seed=4, step=step)) for rank in range(n)]
+        assert pairs.count(None) == n % 2
+        for rank, partner in enumerate(pairs):
+            assert partner is None or (partner != rank and pairs[partner] == rank)
+        seen.add(tuple(pairs))
+    assert len(seen) > 1 or n <= 2
+
+
+@pytest.mark.parametrize("n", [2, 4, 5])
+def test_the_mean_of_the_workers_is_diloco_with_heavy_ball(n: int) -> None:
+    """On gradients that do not depend on x, so that both have the same progress on average."""
+    options = {"period": 3, "outer_lr": 0.7, "outer_momentum": 0.5}
+    ours = SimulatedCluster("noloco-sgd", [start()], n, lr=RATE, **options)
+    other = SimulatedCluster("diloco-sgd", [start()], n, lr=RATE, outer="heavy-ball", **options)
+    for step in range(18):
+        grads = [[torch.sin(start() * (1 + rank) + step)] for rank in range(n)]
+        ours.step(grads)
+        other.step(grads)
+    torch.testing.assert_close(mean_of(ours), mean_of(other), rtol=0, atol=1e-13)
+    assert n == 2 or spread(ours) > 1e-3
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 5])
+def test_rounds_of_pairs_written_out(n: int) -> None:
+    """m <- b m + a mean_pair(x - A) + a (mean_pair(A) - A); A <- A + m, by the method's own pairs; alone: a pair of one."""
+    a, b, period = 0.7, 0.5, 3
+    ours = cluster("noloco-sgd", n, period=period, outer_lr=a, outer_momentum=b, seed=4)
+    x, anchors = ([start() for _ in range(n)] for _ in range(2))
+    m = [torch.zeros_like(start()) for _ in range(n)]
+    for step in range(12):
+        x = [own - RATE * gradient(own, step, rank) for rank, own in enumerate(x)]
+        if step % period == period - 1:
+            worlds = [Group("world", rank, n) for rank in range(n)]
+            pairs = [ours.method.algorithm.partner(Clock(world, seed=4, step=step)) for world in worlds]
+            for rank, partner in enumerate(pairs):
+                other = rank if partner is None else partner
+                progress = (x[rank] - anchors[rank] + x[other] - anchors[other]) / 2
+                pull = (anchors[rank] + anchors[other]) / 2 - anchors[rank]
+                m[rank] = b * m[rank] + a * progress + a * pull
+            anchors = [anchor + own for anchor, own in zip(anchors, m, strict=True)]
+            x = [anchor.clone() for anchor in anchors]
+        advance(ours, step, step + 1)
+        for rank in range(n):
+            torch.testing.assert_close(point(ours, rank), x[rank], rtol=0, atol=1e-12)
+
+
+def test_buckets_meet_the_same_partner() -> None:
+    found = [trained("noloco", 5, 9, period=3, bucket_bytes=b) for b in (8, 1 << 20)]
+    assert torch.equal(point(found[0], 3), point(found[1], 3))

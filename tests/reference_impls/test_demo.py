@@ -1,0 +1,70 @@
+"""DeMo: what is sent and what is kept, special cases, bytes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+from reference_impls.codecs.dct import dct_matrix
+from tests.reference_impls.local_training import RATE, advance, cluster, gradient, noise, point, sent, start
+
+
+def state(found: SimulatedCluster, rank: int, slot: str) -> Tensor:
+    return torch.cat(found.state(rank, slot))
+
+
+def test_sending_all_coefficients_is_sign_descent_on_the_mean() -> None:
+    """k = a whole block: nothing stays in the momentum, so x <- x - lr sign(mean g)."""
+    ours = cluster("demo", 3, side=64, k=4096)
+    x = start()
+    for step in range(10):
+        mean = torch.stack([gradient(x, step, r) for r in range(3)]).mean(0)
+        assert mean.abs().min() > 1e-4  # far from where rounding could turn a sign
+        x = x - RATE * mean.sign()
+        advance(ours, step, step + 1)
+        torch.testing.assert_close(point(ours), x, rtol=0, atol=1e-12)
+    assert state(ours, 0, "momentum").abs().max() < 1e-6
+
+
+def test_what_is_sent_leaves_the_momentum() -> None:
+    """d_new = b d_old + lr g - decoded; of a block at most k coefficients go, and the largest."""
+    ours = SimulatedCluster("demo", [torch.zeros(8, 8)], 2, lr=0.1, side=8, k=4, decay=0.9)
+    generator = torch.Generator().manual_seed(0)
+    kept = [torch.zeros(64), torch.zeros(64)]
+    for _ in range(6):
+        grads = torch.randn(2, 8, 8, generator=generator)
+        ours.step([[g] for g in grads])
+        for rank in range(2):
+            before = 0.9 * kept[rank] + 0.1 * grads[rank].view(-1)
+            kept[rank] = state(ours, rank, "momentum").clone()
+            went = before - kept[rank]
+            assert went.norm() > 0
+            assert kept[rank].norm() ** 2 <= (1 - 4 / 64) * before.norm() ** 2 + 1e-9
+            assert float(went @ kept[rank]) == pytest.approx(0, abs=1e-5)  # orthogonal parts
+    assert not torch.equal(kept[0], kept[1])
+
+
+def test_a_coefficient_of_one_sender_is_its_own() -> None:
+    """Two workers whose gradients are one cosine each: both in full, so that nothing stays."""
+    waves = dct_matrix(4)[:2]
+    ours = SimulatedCluster("demo", [torch.zeros(4)], 2, lr=1.0, side=4, k=1)
+    ours.step([[waves[0].clone()], [waves[1].clone()]])
+    assert torch.equal(ours.parameters(1)[0], -(waves[0] + waves[1]).sign())
+    assert max(float(state(ours, rank, "momentum").abs().max()) for rank in range(2)) < 1e-6
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_demo_sends_44_bits_a_coefficient_every_step(n: int) -> None:
+    ours = SimulatedCluster("demo", [torch.zeros(128, 192)], n, lr=0.1)
+    for step in range(3):
+        ours.step([[noise(step, r, 128 * 192).float().view(128, 192)] for r in range(n)])
+        assert sent(ours, step) == {"coefficients": (n - 1) * 6 * 32 * 44 / 8}
+
+
+def test_weight_decay_is_decoupled() -> None:
+    ours = SimulatedCluster("demo", [torch.full((4,), 2.0)], 2, lr=0.1, weight_decay=0.5)
+    ours.step([[torch.tensor([1.0, -1.0, 2.0, -3.0])]] * 2)
+    expected = 2.0 * (1 - 0.05) - 0.1 * torch.tensor([1.0, -1.0, 1.0, -1.0])
+    torch.testing.assert_close(ours.parameters(0)[0], expected)
