@@ -130,7 +130,7 @@ def _compiles_for_cpu(chosen: str | None) -> bool:
 
 
 def _possible(tensor: Tensor) -> bool:
-    if os.environ.get("BANDWISE_COMPILE", "1") == "0":
+    if tensor.is_meta or os.environ.get("BANDWISE_COMPILE", "1") == "0":
         return False
     return tensor.device.type != "cpu" or _compiles_for_cpu(os.environ.get("CXX"))
 
