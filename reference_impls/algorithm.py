@@ -11,7 +11,7 @@ import dataclasses
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 import torch
 from torch import Tensor
@@ -23,8 +23,12 @@ from reference_impls.registry import declared
 from reference_impls.registry import option as option
 
 ParamGroups = Sequence[dict[str, Any]]
-FOREVER = 1_000_000_000
-"""Steps: a phase that `Algorithm.steady` lets never end."""
+FOREVER: Final = 1_000_000_000
+"""Steps: a phase that `Algorithm.timed` lets never end."""
+DEFAULT: Final = object()
+"""Of an option in `Algorithm.timed`: as it is where nobody sets it."""
+Timed = Mapping[str, Mapping[str, Any]]
+"""Kind of step -> options by name."""
 OptimizerFactory = Callable[[ParamGroups], torch.optim.Optimizer]
 TensorShape = Callable[["View", Group], "tuple[int, ...] | None"]
 
@@ -225,7 +229,9 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
     clipping the global gradient. probes: slots (one tensor a shard) that hold points at which the method wants a further
     gradient, of the same samples as that of the parameters. clipping: the option by which the method clips by itself, for
     methods that reduce no gradient; `clip_norm` of the drivers sets it. local_steps: whether parameters and states of the
-    local optimizer differ between ranks for a time.
+    local optimizer differ between ranks for a time. timed: for timing, kind of step -> what options become so that steps of
+    this kind come at once and often. What only decides when they come, or what they do not read, is `DEFAULT` there: methods
+    that differ in nothing else are timed once. Without it a session waits until the kind comes.
     """
 
     scope: ClassVar[Literal["bucket", "model"]] = "bucket"
@@ -234,6 +240,7 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
     probes: ClassVar[tuple[str, ...]] = ()
     clipping: ClassVar[str] = ""
     local_steps: ClassVar[bool] = False
+    timed: ClassVar[Timed] = {}
 
     def __post_init__(self) -> None:
         for name, own in declared(type(self)).items():
@@ -313,6 +320,14 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
         `reference_impls.wire`, like the ledger, with which a test compares it for every row of the table.
         """
         raise NotImplementedError(f"{type(self).__name__} does not say what it sends")
+
+    def steadily(self, kind: str) -> Self:
+        """The configuration that takes steps of this kind at once and often, as `timed` says; else this one."""
+        changes = dict(self.timed.get(kind, {}))
+        for own in dataclasses.fields(self):
+            if changes.get(own.name) is DEFAULT:
+                changes[own.name] = own.default
+        return dataclasses.replace(self, **changes)
 
     def at_defaults(self, *names: str, **changes: Any) -> Self:
         """This configuration with the options `names` put back to their defaults, and `changes` made."""

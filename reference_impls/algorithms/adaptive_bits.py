@@ -10,12 +10,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from reference_impls import buffers
-from reference_impls.algorithm import Algorithm, Cost, option
+from reference_impls.algorithm import (
+    DEFAULT,
+    Algorithm,
+    Cost,
+    Timed,
+    option,
+)
 from reference_impls.algorithms.compressed_gradient import CompressedGradient
 from reference_impls.algorithms.qsgd import QSGD
 from reference_impls.codecs.blocks import Norm
@@ -66,6 +73,17 @@ class AdaptiveBits(CompressedGradient):
     def widths(self) -> range:
         """The widths that may come."""
         return range(self.min_bits, self.max_bits + 1)
+
+    when: ClassVar[Sequence[str]] = ()
+    """Options that only decide which width a step has."""
+
+    @property
+    def timed(self) -> Timed:  # type: ignore[override]
+        widths = {
+            f"{bits}-bit": {**dict.fromkeys(self.when, DEFAULT), "min_bits": bits, "max_bits": bits}
+            for bits in self.widths
+        }
+        return {**widths, "warm-up": CompressedGradient.timed["warm-up"]} if self.warmup_steps else widths
 
     @abstractmethod
     def always(self, bits: int) -> Algorithm:

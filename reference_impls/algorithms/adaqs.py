@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -76,6 +77,8 @@ class AdaQS(AdaptiveBits):
         signal = float(sum(fixed_sum(m) for m in means))
         noise = float(sum(fixed_sum(v.sub_(m)) for v, m in zip(squares, means, strict=True)))
         return {"ratio": math.sqrt(signal / noise) if noise > 0 else math.nan}
+
+    when: ClassVar[Sequence[str]] = _WHEN
 
     def always(self, bits: int) -> Algorithm:
         return self.at_defaults(*_WHEN, min_bits=bits, max_bits=bits)

@@ -31,12 +31,22 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option, replicated
+from reference_impls.algorithm import (
+    Algorithm,
+    Clock,
+    Cost,
+    Shard,
+    Slot,
+    Timed,
+    option,
+    replicated,
+)
 from reference_impls.algorithms.compressed_momentum import (
     COMPRESSED,
     COMPRESSION,
     EXACT,
     HYPERPARAMETERS,
+    TIMED,
     TINY,
     WHEN,
     OneBitMean,
@@ -136,6 +146,8 @@ class APMSqueeze(WarmUp, OneBitMean, Algorithm):
         """By what a gradient is multiplied so that its norm, given squared, is at most the largest. NaN passes."""
         assert self.max_grad_norm is not None
         return torch.clamp(self.max_grad_norm / (square.sqrt() + 1e-6), max=1.0)
+
+    timed: ClassVar[Timed] = TIMED
 
     def steady(self) -> Mapping[str, Algorithm]:
         exact = self.at_defaults(*WHEN, *COMPRESSION, **EXACT)

@@ -20,18 +20,20 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from reference_impls import wire
 from reference_impls.algorithm import (
+    DEFAULT,
     FOREVER,
     Algorithm,
     Clock,
     Cost,
     Shard,
     Slot,
+    Timed,
     option,
     owned,
     per_rank,
@@ -124,6 +126,11 @@ class CompressedGradient(WithLocalOptimizer):
         return (
             yield from two_phase_mean(shard, x, codec, "gradient", worker_error=error, server_error=server)
         )
+
+    timed: ClassVar[Timed] = {
+        "compressed": {"warmup_steps": DEFAULT},
+        "warm-up": {"warmup_steps": FOREVER},
+    }
 
     def steady(self) -> Mapping[str, Algorithm]:
         found: dict[str, Algorithm] = {"compressed": self.at_defaults("warmup_steps")}

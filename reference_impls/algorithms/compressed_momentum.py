@@ -17,10 +17,12 @@ from torch import Tensor
 
 from reference_impls import buffers, wire
 from reference_impls.algorithm import (
+    DEFAULT,
     FOREVER,
     Algorithm,
     Shard,
     Slot,
+    Timed,
     View,
     option,
     owned,
@@ -139,6 +141,13 @@ def check_warm_up(own: WarmUp) -> None:
         raise UnsupportedError(
             f"{type(own).__name__} needs warmup_steps, or total_steps from which it takes warmup_fraction"
         )
+
+
+TIMED: Final[Timed] = {
+    "warm-up": {**dict.fromkeys((*WHEN, *COMPRESSION), DEFAULT), "warmup_steps": FOREVER},
+    "compressed": {**dict.fromkeys(WHEN, DEFAULT), "warmup_steps": 1},
+}
+"""`Algorithm.timed` of the two phases; without a warm-up no coordinate would have a variance."""
 
 
 def steady_phases(own: WarmUp, exact: Algorithm, compressed: Algorithm) -> Mapping[str, Algorithm]:

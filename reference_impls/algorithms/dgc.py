@@ -24,7 +24,17 @@ import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option, per_rank
+from reference_impls.algorithm import (
+    DEFAULT,
+    Algorithm,
+    Clock,
+    Cost,
+    Shard,
+    Slot,
+    Timed,
+    option,
+    per_rank,
+)
 from reference_impls.codecs.codec import Codec, PerTensor
 from reference_impls.codecs.sparse import TopK
 from reference_impls.collectives import Exchange
@@ -98,6 +108,14 @@ class DGC(Algorithm):
     def update(self, shard: Shard, reduced: Tensor) -> None:
         for part, h in shard.groups():
             shard.params[part].add_(reduced[part], alpha=-h["lr"])
+
+    @property
+    def timed(self) -> Timed:  # type: ignore[override]
+        shares = {self.share(step) for step in range(self.warmup_steps + 1)}
+        return {
+            _kind(share): {"ratio": share, "warmup_steps": DEFAULT, "warmup_stages": DEFAULT}
+            for share in shares
+        }
 
     def steady(self) -> Mapping[str, Algorithm]:
         shares = {self.share(step) for step in range(self.warmup_steps + 1)}

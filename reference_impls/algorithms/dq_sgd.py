@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -89,6 +89,8 @@ class DQSGD(AdaptiveBits):
         seen = int(counters.get("norms", 0))
         mean = counters.get("mean_norm", 0.0)
         return {"norm": norm, "norms": seen + 1, "mean_norm": mean + 1 / (seen + 1) * (norm - mean)}
+
+    when: ClassVar[Sequence[str]] = _WHEN
 
     def always(self, bits: int) -> Algorithm:
         return self.at_defaults(*_WHEN, min_bits=bits, max_bits=bits)

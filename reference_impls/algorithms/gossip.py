@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option, per_rank
-from reference_impls.algorithms.local_updates import OuterKind, PeriodicAveraging
+from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Timed, option, per_rank
+from reference_impls.algorithms.local_updates import TIMED_ROUNDS, OuterKind, PeriodicAveraging
 from reference_impls.collectives import Exchange, Group, finish, start
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
@@ -195,6 +195,10 @@ class SlowMo(PeriodicAveraging):
         shard.params.copy_(shard.state["anchor"])
         yield from self.settle_inner_states(shard)
 
+    @property
+    def timed(self) -> Timed:  # type: ignore[override]
+        return {} if self.base == "local" else TIMED_ROUNDS
+
     def steady(self) -> Mapping[str, Algorithm]:
         return super().steady() if self.base == "local" else self.own_rounds()
 
@@ -260,6 +264,8 @@ class NoLoCo(PeriodicAveraging):
         order: list[int] = draws.argsort(stable=True).tolist()
         place = order.index(clock.world.rank) ^ 1
         return order[place] if place < len(order) else None
+
+    timed: ClassVar[Timed] = TIMED_ROUNDS
 
     def steady(self) -> Mapping[str, Algorithm]:
         return self.own_rounds()

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ from reference_impls.algorithm import (
     Cost,
     Shard,
     Slot,
+    Timed,
     View,
     option,
     per_tensor,
@@ -148,6 +149,11 @@ class IntSGD(WithLocalOptimizer):
         factor = torch.ldexp(torch.full_like(largest, (2 ** (self.bits - 1) - 1) / n), -exponent)
         factor = torch.where(largest == 0, 1.0, factor)
         return torch.where(largest.isfinite(), factor, torch.nan).view(-1)
+
+    timed: ClassVar[Timed] = {
+        "integer": {"warmup_steps": 0},
+        "warm-up": {"warmup_steps": FOREVER},
+    }
 
     def steady(self) -> Mapping[str, Algorithm]:
         found: dict[str, Algorithm] = {"integer": self.at_defaults(warmup_steps=0)}

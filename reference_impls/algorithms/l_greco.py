@@ -16,12 +16,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from reference_impls.algorithm import FOREVER, Algorithm, Clock, Cost, Shard, View, option
+from reference_impls.algorithm import (
+    DEFAULT,
+    FOREVER,
+    Algorithm,
+    Clock,
+    Cost,
+    Shard,
+    Timed,
+    View,
+    option,
+)
 from reference_impls.algorithms.powersgd import Matrix, PowerSGD
 from reference_impls.codecs.low_rank import compresses
 from reference_impls.codecs.sums import fixed_sum
@@ -104,6 +114,12 @@ class LGreCo(PowerSGD):
         """By rank r = 0, 1, ...: squared norm of what the first r rows miss of what all rows hold."""
         lengths = fixed_sum(q.to(torch.float64).square()).tolist()
         return [float(sum(lengths[r:])) for r in range(len(lengths) + 1)]
+
+    timed: ClassVar[Timed] = {
+        "measure": {"warmup_steps": 0, "choose_every": 1, "slack": DEFAULT, "bins": DEFAULT},
+        "compressed": {"warmup_steps": 0, "choose_every": FOREVER},
+        "warm-up": {"warmup_steps": FOREVER},
+    }
 
     def steady(self) -> Mapping[str, Algorithm]:
         when: dict[str, Any] = {"warmup_steps": 0}

@@ -19,7 +19,14 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers
-from reference_impls.algorithm import Algorithm, Cost, Shard, option
+from reference_impls.algorithm import (
+    DEFAULT,
+    Algorithm,
+    Cost,
+    Shard,
+    Timed,
+    option,
+)
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.randomness import Key
 from reference_impls.reducers.momentum_sync import MODES, MomentumSync
@@ -60,6 +67,18 @@ class SynchronisedMomenta:
         return MomentumSync(
             self.momentum_sync, self.sync_every, self.sync_doubling, self.sync_fraction, self.sync_measure_every,
         )  # fmt: skip
+
+    @property
+    def timed(self) -> Timed:  # type: ignore[override]
+        when, all_of_them = dict.fromkeys(_WHEN, DEFAULT), dict.fromkeys(_SYNC, DEFAULT)
+        often = {**all_of_them, "momentum_sync": "periodic", "sync_every": 1}
+        if self.momentum_sync == "selective":  # at every step after 0, which measures
+            often = {**when, "sync_every": 1}
+        return {
+            "step": {**all_of_them, "momentum_sync": "never"},
+            "sync": often,
+            "measure": {**when, "sync_measure_every": 1},
+        }
 
 
 def steady_sync(own: Algorithm, sync: MomentumSync) -> Mapping[str, Algorithm]:

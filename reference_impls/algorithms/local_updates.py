@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, View, option, replicated
+from reference_impls.algorithm import DEFAULT, Algorithm, Clock, Cost, Shard, Slot, Timed, View, option, replicated
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.codec import Codec
 from reference_impls.collectives import Exchange, Group
@@ -43,6 +43,8 @@ from reference_impls.schedules import QSR, Constant, Rule
 
 ROUNDS: Final = (1, 4, 16, 64)
 """Lengths of the rounds that are timed, in steps."""
+TIMED_ROUNDS: Final[Timed] = {f"round-{h}": {"total_steps": DEFAULT, "period": h} for h in ROUNDS}
+"""`Algorithm.timed` of a method whose rounds are not those of local SGD, and which has an option `period`."""
 _BUFFERS = {"sgd": (0, 1), "adamw": (2, 2), "lion": (1, 1)}  # tensors a parameter: least and most
 
 OuterKind = Literal["sgd", "heavy-ball", "nesterov", "slowmo", "bmuf", "bmuf-nesterov"]
@@ -382,6 +384,8 @@ class SparseLoCo(PeriodicAveraging):
             raise UnsupportedError(
                 f"SparseLoCo has a compression of its own: leave carrier={self.carrier!r} out"
             )
+
+    timed: ClassVar[Timed] = TIMED_ROUNDS
 
     def steady(self) -> Mapping[str, Algorithm]:
         return self.own_rounds()

@@ -29,9 +29,16 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, Clock, Shard, option
+from reference_impls.algorithm import (
+    DEFAULT,
+    Algorithm,
+    Clock,
+    Shard,
+    Timed,
+    option,
+)
 from reference_impls.algorithms.apmsqueeze import APMSqueeze
-from reference_impls.algorithms.compressed_momentum import WHEN
+from reference_impls.algorithms.compressed_momentum import TIMED, WHEN
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.reducers.compressed_all_reduce import Scale
 
@@ -83,6 +90,11 @@ class OneBitAdam(APMSqueeze):
             float(fixed_sum(shard.state["variance"].double())) for shard in shards
         )  # alike on all ranks
         return {"norm_before": clock.counters.get("norm", 0.0), "norm": norm}
+
+    timed: ClassVar[Timed] = {
+        kind: {**changes, **dict.fromkeys(("freeze", "auto_ratio", "auto_window"), DEFAULT)}
+        for kind, changes in TIMED.items()
+    }
 
     def steady(self) -> Mapping[str, Algorithm]:
         unknown = WHEN if self.freeze == "auto" else ()  # either phase may come

@@ -35,6 +35,7 @@ from reference_impls.algorithm import (
     Cost,
     Shard,
     Slot,
+    Timed,
     option,
     per_tensor,
     replicated,
@@ -44,6 +45,7 @@ from reference_impls.algorithms.compressed_momentum import (
     COMPRESSION,
     EXACT,
     HYPERPARAMETERS,
+    TIMED,
     WHEN,
     OneBitMean,
     WarmUp,
@@ -175,6 +177,8 @@ class OneBitLAMB(WarmUp, OneBitMean, Algorithm):
         last.copy_(factor)
         started = 1 - self.coeff_beta**self.frozen_from  # the average of trust ratios starts at 0
         return move.mul_(h["lr"] / started * state["coefficient"] * factor)
+
+    timed: ClassVar[Timed] = TIMED
 
     def steady(self) -> Mapping[str, Algorithm]:
         exact = self.at_defaults(*WHEN, *COMPRESSION, **EXACT)

@@ -19,18 +19,21 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
 from reference_impls.algorithm import (
+    DEFAULT,
     FOREVER,
     Algorithm,
     Clock,
     Cost,
     Shard,
     Slot,
+    Timed,
     View,
     option,
     per_tensor,
@@ -138,6 +141,11 @@ class PowerSGD(WithLocalOptimizer):
         q = shard.state["q"][m.view.name][: m.rank]
         key = shard.key("gradient-q", shared=True, view=m.view)
         return refreshed(q if self.warm_start else torch.zeros_like(q), key)
+
+    timed: ClassVar[Timed] = {
+        "compressed": {"warmup_steps": DEFAULT},
+        "warm-up": {"warmup_steps": FOREVER},
+    }
 
     def steady(self) -> Mapping[str, Algorithm]:
         found: dict[str, Algorithm] = {"compressed": self.at_defaults("warmup_steps")}

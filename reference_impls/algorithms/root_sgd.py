@@ -24,7 +24,18 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import FOREVER, Algorithm, Clock, Cost, Shard, Slot, option, replicated
+from reference_impls.algorithm import (
+    DEFAULT,
+    FOREVER,
+    Algorithm,
+    Clock,
+    Cost,
+    Shard,
+    Slot,
+    Timed,
+    option,
+    replicated,
+)
 from reference_impls.collectives import Exchange
 
 _PREVIOUS = "previous"
@@ -89,6 +100,11 @@ class RootSGD(Algorithm):
         if t >= self.burn_in:
             for part, h in shard.groups():
                 shard.params[part].add_(v[part], alpha=-self.rate(t, h["lr"]))
+
+    timed: ClassVar[Timed] = {
+        kind: {**dict.fromkeys(("step_size", "exponent", "slope"), DEFAULT), "burn_in": burn_in}
+        for kind, burn_in in (("burn-in", FOREVER), ("step", 1))
+    }
 
     def steady(self) -> Mapping[str, Algorithm]:
         when = ("burn_in", "step_size", "exponent", "slope")

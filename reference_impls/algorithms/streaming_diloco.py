@@ -26,8 +26,19 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, option
+from reference_impls.algorithm import (
+    DEFAULT,
+    Algorithm,
+    Clock,
+    Cost,
+    Shard,
+    Timed,
+    option,
+)
 from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates, OuterKind
+from reference_impls.algorithms.model_averaging import (
+    ROUNDS,
+)
 from reference_impls.collectives import Exchange, Group, finish, start
 from reference_impls.errors import UnsupportedError
 
@@ -124,6 +135,18 @@ class StreamingDiLoCo(LocalUpdates):
         mean = yield from finish(shard.pending.pop("progress"))
         self.outer_step(shard, mean)
         mixed(shard.params, shard.state["anchor"], self.mixing)  # x <- c x + (1 - c) A
+
+    @property
+    def timed(self) -> Timed:  # type: ignore[override]
+        """Kind ``round-H``: H steps of which the last sends a fragment, like a round of local SGD."""
+        return {
+            f"round-{h}": {
+                "total_steps": DEFAULT,
+                "period": h * self.fragments,
+                "overlap": min(self.overlap, h * self.fragments - 1),
+            }
+            for h in ROUNDS
+        }
 
     def steady(self) -> Mapping[str, Algorithm]:
         """Kind ``round-H``: H steps of which the last sends a fragment, like a round of local SGD."""

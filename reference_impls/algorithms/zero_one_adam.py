@@ -26,19 +26,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
 from reference_impls.algorithm import (
+    DEFAULT,
     FOREVER,
     Algorithm,
     Clock,
     Cost,
     Shard,
     Slot,
+    Timed,
     option,
     per_rank,
     per_tensor,
@@ -61,6 +63,24 @@ from reference_impls.algorithms.compressed_momentum import (
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.compressed_all_reduce import Scale
+
+_WHEN: Final = (
+    "variance_steps",
+    "variance_fraction",
+    "refreshes_per_gap",
+    "first_gap",
+    "local_growth_steps",
+    "local_growth_fraction",
+    "first_round",
+    "longest_round",
+    "total_steps",
+    "lr_warmup_steps",
+)
+_ANY_TIME: Final[Mapping[str, Any]] = dict.fromkeys(_WHEN, DEFAULT)
+_UNCOMPRESSED: Final[Mapping[str, Any]] = dict.fromkeys(COMPRESSION, DEFAULT)
+_VARIANCE_PHASE: Final[Mapping[str, Any]] = {"variance_steps": FOREVER, "local_growth_steps": 1}
+_LOCAL_PHASE: Final[Mapping[str, Any]] = {"variance_steps": 1, "local_growth_steps": FOREVER}
+"""What steps of a kind need or leave open (`Algorithm.timed`); at 0 steps of the variance phase, no coordinate has a variance."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +215,19 @@ class ZeroOneAdam(OneBitMean, Algorithm):
         shard.state["moved"].zero_()
         shard.state["anchor"].copy_(shard.params)
 
+    timed: ClassVar[Timed] = {
+        "variance": {**_ANY_TIME, **_UNCOMPRESSED, **_VARIANCE_PHASE, "refreshes_per_gap": FOREVER},
+        "gradient": {**_ANY_TIME, **_VARIANCE_PHASE, "first_gap": FOREVER},
+        "local": {
+            **_ANY_TIME,
+            **_UNCOMPRESSED,
+            **_LOCAL_PHASE,
+            "first_round": FOREVER,
+            "longest_round": FOREVER,
+        },
+        "average": {**_ANY_TIME, **_LOCAL_PHASE},
+    }
+
     def steady(self) -> Mapping[str, Algorithm]:
         exact = {"variance_steps": FOREVER, "local_growth_steps": 1}
         local = {"variance_steps": 1, "local_growth_steps": FOREVER}  # at 0, no coordinate has a variance
@@ -218,17 +251,3 @@ class ZeroOneAdam(OneBitMean, Algorithm):
         one = one_bit_bytes(self, shapes, n)
         exact = wire.all_reduce(4 * wire.elements(shapes), n)
         return {"variance": exact, "gradient": one, "local": 0.0, "average": one}
-
-
-_WHEN = (
-    "variance_steps",
-    "variance_fraction",
-    "refreshes_per_gap",
-    "first_gap",
-    "local_growth_steps",
-    "local_growth_fraction",
-    "first_round",
-    "longest_round",
-    "total_steps",
-    "lr_warmup_steps",
-)

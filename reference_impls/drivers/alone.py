@@ -1,15 +1,16 @@
 """What a method sends: one rank takes its steps alone, without a network, of a model of which only the shapes are known.
 
 Tensors lie on the meta device, so nothing is computed and a model of any size costs the same. A method that asks for their
-values takes its steps on the CPU, with gradients drawn from a normal distribution: it sends what those led to. `remember` is
-not asked, so that a method which chooses by the last gradient sends what it sends before its first choice.
+values takes its steps on the CPU, with gradients drawn from a normal distribution: it sends what those led to. What chooses by
+the gradients of earlier steps (`remember`) sends what it sends before its first choice.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from itertools import repeat
 from statistics import fmean
 from types import SimpleNamespace
 from typing import Any, Final
@@ -18,11 +19,10 @@ import torch
 from torch import Tensor
 
 from reference_impls import wire
-from reference_impls.algorithm import Algorithm, Clock
+from reference_impls.algorithm import FOREVER, Algorithm, Clock
 from reference_impls.collectives import Group
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.ledger import Ledger
-from reference_impls.drivers.local_workers import LocalWorkers
 from reference_impls.drivers.null import NullTransport
 from reference_impls.drivers.requests import RequestLedger
 from reference_impls.drivers.worker import Worker
@@ -35,6 +35,8 @@ LARGEST: Final = 1 << 27
 _TOLD: Final[Mapping[str, float]] = {"loss": 1.0, "accuracy": 0.0}
 """What `optimizer.observe` has told."""
 _ONE_SHARD: Final = 1 << 62
+_RATE: Final = 1e-3
+"""Learning rate of a training of which none is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,48 @@ def firsts(steps: Iterable[tuple[str, Moment]]) -> dict[str, Moment]:
     return found
 
 
-def traced(
+def kinds(algorithm: Algorithm, n: int = 2) -> dict[str, Moment]:
+    """The kinds of steps of a training that is long enough for all of them.
+
+    Args:
+        algorithm: Configured.
+        n: Ranks.
+
+    Returns:
+        Kind -> what the first step of that kind is planned by, in order.
+
+    Raises:
+        UnsupportedError: As `planned`.
+    """
+    return firsts(planned(algorithm, n, repeat(_RATE, _length(algorithm))))
+
+
+def traced(method: Method, shapes: Sequence[Sequence[int]], n: int) -> dict[str, float]:
+    """Bytes that a rank sends, of a model of float32 in one shard.
+
+    Args:
+        method: Configured.
+        shapes: Of the model's parameters, in order.
+        n: Ranks.
+
+    Returns:
+        Kind of step -> bytes in one, the mean over ranks; ``plan`` -> bytes in `plan`, in steps in which it sends.
+
+    Raises:
+        UnsupportedError: As `taken`.
+    """
+    own = _told(method.algorithm)
+    method = replace(method, algorithm=own)
+    found = taken(method, shapes, n, kinds(own, n))
+    if own.plans_from_data:  # kinds that came of no gradient
+        for kind in own.timed:
+            if kind not in found and (there := kinds(own.steadily(kind), n).get(kind)):
+                found |= taken(replace(method, algorithm=own.steadily(kind)), shapes, n, {kind: there})
+    planning = [one.planning for one in found.values() if one.planning]
+    return {kind: one.nbytes for kind, one in found.items()} | ({"plan": fmean(planning)} if planning else {})
+
+
+def taken(
     method: Method, shapes: Sequence[Sequence[int]], n: int, moments: Mapping[str, Moment]
 ) -> dict[str, Taken]:
     """What a step of each kind sends, of a model of float32 in one shard.
@@ -167,61 +210,83 @@ def _of_rank(
     }
 
 
+def _length(algorithm: Algorithm) -> int:
+    """Steps in which all kinds come: those of the training, or twice the largest number among the options."""
+    options = {own.name: getattr(algorithm, own.name) for own in fields(algorithm)}
+    numbers = [value for value in options.values() if isinstance(value, int) and value < FOREVER]
+    return options.get("total_steps") or 2 * max([1, *numbers])
+
+
+def _told(algorithm: Algorithm) -> Algorithm:
+    """Told how long the training is, where it asks and was not told."""
+    asks = getattr(algorithm, "total_steps", 0) is None
+    return replace(algorithm, total_steps=_length(algorithm)) if asks else algorithm
+
+
 class _Alone:
-    """A rank that goes on without hearing from others."""
+    """A rank that hears from nobody. Its steps leave out what sends nothing: `update`, `remember`, the local optimizer.
+
+    That one is stepped once, since what it keeps may be sent.
+    """
 
     def __init__(
         self, method: Method, shapes: Sequence[Sequence[int]], rank: int, n: int, device: str
     ) -> None:
         params = [torch.zeros(*shape, device=device) for shape in shapes]
-        group = {"params": params, "param_names": [str(i) for i in range(len(params))], **method.group(lr=0.0)}
-        self._worker = _Unwatched(method.algorithm, [group], rank=rank, size=n, bucket_bytes=_ONE_SHARD)
-        self._worker.clock.device = torch.device("cpu")  # where `plan` sends from
-        self._worker.clock.observed.update(_TOLD)
+        group = {
+            "params": params,
+            "param_names": [str(i) for i in range(len(params))],
+            **method.group(lr=0.0),
+        }
+        worker = Worker(method.algorithm, [group], rank=rank, size=n, bucket_bytes=_ONE_SHARD)
+        (self._shard,) = worker.shards
+        self._algorithm, self._clock = method.algorithm, worker.clock
+        self._clock.device = torch.device("cpu")  # where `plan` sends from
+        self._clock.observed.update(_TOLD)
         self._engine = _engine(rank, n)
-        self._asked = RequestLedger(self._engine, self._worker.shards)
-        self._phases = LocalWorkers([self._worker], self._engine, unused="zeros")
+        self._asked = RequestLedger(self._engine, worker.shards)
+        self._optimizer = worker.optimizer
+        if method.algorithm.has_inner_optimizer:
+            worker.given = None  # all parameters are used
+            worker.step_optimizer()
 
+    @torch.no_grad()
     def take(self, moment: Moment | None = None) -> Taken:
         """The step of `moment`, or the next one."""
-        clock = self._worker.clock
+        algorithm, shard, clock, engine, asked = (
+            self._algorithm,
+            self._shard,
+            self._clock,
+            self._engine,
+            self._asked,
+        )
         if moment is not None:
-            clock.step = moment.step
+            clock.step, clock.lr = moment.step, moment.lr
             clock.counters.update(moment.counters)
-            for group in self._worker.optimizer.param_groups:
+            for group in self._optimizer.param_groups:
                 group["lr"] = moment.lr
-        for shard in self._worker.shards:
-            shard.grads.normal_(generator=_generator(shard.grads, clock.step))
-            for probe in self._worker.algorithm.probes:
-                shard.gradients[probe] = shard.grads.clone()
-        self._asked.clear()
-        self._phases.plan()
-        self._phases.complete()
-        of_plan, rest = 0.0, 0.0
-        for row in self._asked.rows():
-            if row["kind"] == "plan":
-                of_plan += row["wire_bytes"]
-            else:
-                rest += row["wire_bytes"]
-        return Taken(rest, of_plan, self._asked.steps[-1])
+        for gradient in (shard.grads, *shard.gradients.values()):
+            gradient.normal_(generator=_generator(gradient, clock.step))
+        asked.clear()
+        engine.trace.enter("plan")
+        asked.step, asked.kind = clock.step, "plan"
+        (clock.kind,) = engine.run([algorithm.plan(clock)])
+        planning, asked.kind = _sent(asked), clock.kind
+        engine.trace.enter("encode")
+        engine.submit([algorithm.reduce(shard)])
+        engine.finish()
+        engine.advance_background()
+        engine.run([algorithm.synchronize(shard)])
+        engine.trace.end_step()
+        clock.step += 1
+        return Taken(_sent(asked) - planning, planning, asked.steps[-1])
 
     def forget_pending(self) -> bool:
         """Whether something was under way."""
-        waiting = [shard for shard in self._worker.shards if shard.pending]
-        for shard in waiting:
-            shard.pending.clear()
+        waits = bool(self._shard.pending)
+        self._shard.pending.clear()
         self._engine.discard()
-        return bool(waiting)
-
-
-class _Unwatched(Worker):
-    """A worker whose parameters may lie nowhere, and which remembers nothing of its gradients."""
-
-    def check_home(self) -> None:
-        """They lie where they lay."""
-
-    def remember(self, reduced: Sequence[Tensor]) -> None:
-        """Nothing: what others sent is not known."""
+        return waits
 
 
 def _engine(rank: int, n: int) -> Engine:
@@ -231,3 +296,7 @@ def _engine(rank: int, n: int) -> Engine:
 
 def _generator(like: Tensor, step: int) -> torch.Generator | None:
     return None if like.is_meta else torch.Generator().manual_seed(step)
+
+
+def _sent(ledger: Ledger) -> float:
+    return sum(row["wire_bytes"] for row in ledger.rows())

@@ -139,7 +139,7 @@ class LocalWorkers:
         ]
         for i, worker in enumerate(self.workers):
             reduced = [per_rank[i] for per_rank in results]
-            worker.remember(reduced)
+            worker.clock.counters.update(worker.algorithm.remember(worker.shards, reduced))
             self._clip(reduced)
             for shard, value in zip(worker.shards, reduced, strict=True):
                 worker.algorithm.update(shard, value)

@@ -505,10 +505,6 @@ class Worker:
             torch._foreach_copy_([target for target, _ in pairs], [gradient for _, gradient in pairs])
         return flat
 
-    def remember(self, reduced: Sequence[Tensor]) -> None:
-        """Keep for the next `plan` what the method wants to know of what all shards reduced to."""
-        self.clock.counters.update(self.algorithm.remember(self.shards, reduced))
-
     def step_optimizer(self) -> None:
         """Step the inner optimizer on the flat gradients, where what was never used has none.
 

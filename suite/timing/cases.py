@@ -14,6 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from reference_impls import create, info
+from reference_impls.algorithms.all_reduce import AllReduce
+from reference_impls.algorithms.local_updates import PeriodicAveraging
+from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates
+from reference_impls.algorithms.round_rules import Switching
+from reference_impls.drivers.alone import kinds
 from reference_impls.registry import Method, former, registry
 from suite.runs.files import CanonicalError
 from suite.runs.plan import make_plan
@@ -106,7 +111,7 @@ def kinds_of(part: Part, rounds_h: Sequence[int]) -> dict[str, Case]:
     """Kind of step -> case of a resolved method; rounds of local steps only in the lengths `rounds_h`."""
     method = create(part.name, **part.options)
     cases = {}
-    for kind, algorithm in method.algorithm.steady().items():
+    for kind, algorithm in steady(method.algorithm).items():
         if kind.startswith(ROUND) and int(kind.removeprefix(ROUND)) not in rounds_h:
             continue
         name = own_name(algorithm, part.name)
@@ -116,6 +121,32 @@ def kinds_of(part: Part, rounds_h: Sequence[int]) -> dict[str, Case]:
     return cases
 
 
+def steady(algorithm: Algorithm) -> dict[str, Algorithm]:
+    """What is timed of a method.
+
+    Args:
+        algorithm: Configured.
+
+    Returns:
+        Kind of step -> the configuration that takes such steps at once and often. Of local updates ``round-H``, the steps from
+        one average to the next, since a local step may hide part of the average before it. Whatever rule chose its length, it is
+        a round of local SGD unless the method says otherwise (`Algorithm.timed`); a ``step`` beside is plain training's.
+    """
+    if isinstance(algorithm, LocalUpdates):
+        shared = {f.name: getattr(algorithm, f.name) for f in dataclasses.fields(LocalUpdates)}
+        shared |= {"inner_state": algorithm.inner_policy, "total_steps": None}
+        found: dict[str, Algorithm] = {kind: algorithm.steadily(kind) for kind in algorithm.timed} or {
+            f"{ROUND}{h}": PeriodicAveraging(**shared, period=h) for h in ROUNDS
+        }
+        if isinstance(algorithm, Switching):
+            found = {"step": AllReduce(optimizer=algorithm.optimizer), **found}
+        return found
+    come = algorithm.timed if algorithm.plans_from_data else kinds(algorithm)
+    return {
+        kind: algorithm.steadily(kind) for kind in dict.fromkeys((*algorithm.timed, *come)) if kind in come
+    }
+
+
 def unit_steps(algorithm: Algorithm, kind: str) -> int:
     """Steps of a timed unit: one; of ``round-H`` as many rounds of H steps as take the whole model once over.
 
@@ -123,7 +154,7 @@ def unit_steps(algorithm: Algorithm, kind: str) -> int:
     fewer buckets than fragments some are empty, so that rounds which send nothing stand beside others.
 
     Args:
-        algorithm: Configured to take such steps at once and often (`Algorithm.steady`).
+        algorithm: Configured to take such steps at once and often (`steady`).
         kind: Of its steps.
     """
     if not kind.startswith(ROUND):
@@ -222,8 +253,8 @@ def _labelled(cases: Mapping[str, Case], uses: Uses) -> dict[str, Case]:
         count[case.label] = count.get(case.label, 0) + 1
     first: dict[str, str] = {}
     for arm, shardings in uses.items():
-        for kinds in shardings.values():
-            for case_id in kinds.values():
+        for of_arm in shardings.values():
+            for case_id in of_arm.values():
                 first.setdefault(case_id, arm)
     return {
         case_id: dataclasses.replace(case, label=f"{first[case_id]}: {case.kind}")
