@@ -6,9 +6,9 @@ kappa is the method's own computing as a share of computing; bytes are those tha
 after another, of the first exchange of a step. That is a step in which nothing overlaps; where all overlaps it takes the longer
 one of computing and communication. `docs/cost-model.md` says how far off that is.
 
-What a training sends follows from the method: its kinds of steps from its own plan of every step, the bytes of each from what it
-declares (`Algorithm.wire_bytes`, which tests hold against the ledger), the exchanges from a step that one rank takes without a
-network. What was measured of methods, kappa and worth, is in `measured.json`, made of published tables by `make docs`.
+What a training sends follows from the method: its kinds of steps from its own plan of every step, bytes and exchanges of each
+from a step that one rank takes without a network (`reference_impls.drivers.alone`). What was measured of methods, kappa and
+worth, is in `measured.json`, made of published tables by `make docs`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from bandwise.options import parse_value
@@ -30,7 +30,7 @@ from reference_impls.requests import Step
 from reference_impls.units import UnitError
 
 if TYPE_CHECKING:
-    from reference_impls.algorithm import Clock
+    from reference_impls.drivers.alone import Moment
     from reference_impls.schedules import LearningRate
 
 EFFICIENCY: Final = 0.91
@@ -169,35 +169,24 @@ def sent(method: Method, shapes: Sequence[Sequence[int]], workers: int, steps: i
         The kinds of its steps.
 
     Raises:
-        UnsupportedError: The method cannot be used so, plans by what happens in training, or does not say what it sends.
+        UnsupportedError: The method cannot be used so, plans by what happens in training, or asks for values of a large model.
     """
+    from reference_impls.drivers.alone import taken
     from reference_impls.schedules import LearningRate
 
     kinds: Counter[str] = Counter()
-    first: dict[str, tuple[int, dict[str, Any], float]] = {}
-    for kind, before in planned(
-        method, workers, LearningRate("cosine", PEAK_RATE, PEAK_RATE / 100, 0, steps)
-    ):
+    first: dict[str, Moment] = {}
+    rate = LearningRate("cosine", PEAK_RATE, PEAK_RATE / 100, 0, steps)
+    for kind, before in planned(method, workers, rate):
         kinds[kind] += 1
         first.setdefault(kind, before)
-    try:
-        declared = method.algorithm.wire_bytes(shapes, workers)
-    except NotImplementedError as error:
-        raise UnsupportedError(f"{error}: `bandwise try` counts it") from None
-    found = []
-    for kind, count in kinds.items():
-        step = _taken(method, workers, *first[kind])
-        cost = declared[kind]
-        nbytes = sum(cost) / 2 if isinstance(cost, tuple) else cost
-        plan = declared.get("plan", 0.0) if step.plan else 0.0
-        nbytes += sum(plan) / 2 if isinstance(plan, tuple) else plan
-        found.append(Sent(count / steps, nbytes, rounds(step)))
-    return found
+    return [
+        Sent(kinds[kind] / steps, one.nbytes + one.planning, rounds(one.step))
+        for kind, one in taken(method, shapes, workers, first).items()
+    ]
 
 
-def planned(
-    method: Method, workers: int, rate: LearningRate
-) -> Iterator[tuple[str, tuple[int, dict[str, Any], float]]]:
+def planned(method: Method, workers: int, rate: LearningRate) -> Iterator[tuple[str, Moment]]:
     """The steps of a training, in order.
 
     Args:
@@ -206,59 +195,18 @@ def planned(
         rate: The learning rate, and how long the training is.
 
     Yields:
-        The kind of a step, and what it was planned by: completed steps, counters, learning rate.
+        The kind of a step, and what it was planned by.
 
     Raises:
         UnsupportedError: The method cannot be used so, or plans by what happens in training.
     """
-    from reference_impls.algorithm import Clock
-    from reference_impls.collectives import Group
+    from reference_impls.drivers import alone
 
     if method.algorithm.plans_from_data:
         raise UnsupportedError(
             f"{method.name} plans by what happens in training: `bandwise try` counts what it sends"
         )
-    clock = Clock(Group("world", 0, workers))
-    method.algorithm.check(clock.world)
-    for clock.step in range(rate.total):
-        clock.lr = rate(clock.step)
-        before = clock.step, dict(clock.counters), clock.lr
-        yield _kind(method, clock), before
-
-
-def _kind(method: Method, clock: Clock) -> str:
-    kind = method.algorithm.plan(clock)
-    if not isinstance(kind, str):
-        raise UnsupportedError(
-            f"{method.name} asks others for the kind of a step: `bandwise try` counts what it sends"
-        )
-    return kind
-
-
-def _taken(method: Method, workers: int, step: int, counters: dict[str, Any], lr: float) -> Step:
-    """What one rank asks for in a step of a model of one small matrix, taken without a network."""
-    import torch
-
-    from reference_impls.collectives import Ledger
-    from reference_impls.drivers.engine import Engine, NullTransport, RequestLedger
-    from reference_impls.drivers.step import LocalWorkers
-    from reference_impls.drivers.worker import Worker
-
-    alone: Any = SimpleNamespace(ranks=[0], size=workers)
-    group = {"params": [torch.zeros(16, 16)], "param_names": ["0"], **method.group(lr=lr)}
-    worker = Worker(method.algorithm, [group], rank=0, size=workers)
-    worker.clock.step = step
-    worker.clock.counters.update(counters)
-    engine = Engine(NullTransport(alone), [Ledger(0)])
-    asked = RequestLedger(engine, worker.shards)
-    for shard in worker.shards:
-        shard.grads.normal_(generator=torch.Generator().manual_seed(0))
-        for probe in method.algorithm.probes:
-            shard.gradients[probe] = shard.grads.clone()
-    taking = LocalWorkers([worker], engine, unused="zeros")
-    taking.plan()
-    taking.complete()
-    return asked.steps[-1]
+    yield from alone.planned(method.algorithm, workers, map(rate, range(rate.total)))
 
 
 # ---- what was measured

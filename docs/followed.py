@@ -1,9 +1,8 @@
 """How many files a reader opens to follow one thing, counted while it happens: `python -m docs.followed`.
 
-
-A file counts where one of its functions runs. Two things are followed: a method from its constructor to the wire (three steps on
-a group of one), and a run from its YAML file to a dot on a page (`bandwise sweep`, then `bandwise report`; files of the methods are
-those of the first, and not counted again). `docs/architecture.md` has what this prints.
+A file counts where one of its functions runs. Two things are followed: a method from its constructor to the wire (three steps
+on a group of one), and a run from its YAML file to a dot on a page (`bandwise sweep`, then `bandwise report`; files of the
+methods are those of the first, and not counted again). `docs/architecture.md` has what this prints.
 """
 
 from __future__ import annotations

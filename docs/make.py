@@ -536,12 +536,8 @@ def _sent(name: str) -> str:
     """Bits that a rank sends a parameter by kind of step, of 8 workers."""
     known = facts(create(name), sizes=(WORKERS,))
     if not known.bits:
-        return known.needs or known.refused.get(WORKERS, "") or "not declared"
-    costs = []
-    for kind, cost in known.bits[WORKERS].items():
-        least, most = cost if isinstance(cost, tuple) else (cost, cost)
-        costs.append(f"{kind} {least:.3g}" if least == most else f"{kind} {least:.3g} to {most:.3g}")
-    return "; ".join(costs)
+        return known.needs or known.refused[WORKERS]
+    return "; ".join(f"{kind} {sent:.3g}" for kind, sent in known.bits[WORKERS].items())
 
 
 def counts(root: Path) -> str:

@@ -39,10 +39,7 @@ from torch.distributed.algorithms.join import Joinable
 from reference_impls.algorithm import Algorithm
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.local_updates import LocalUpdates
-from reference_impls.drivers.agreement import Check
 from reference_impls.drivers.checks import Check
-from reference_impls.drivers.gradients import Gradients
-from reference_impls.drivers.local_workers import Unused
 from reference_impls.drivers.step import Gradients, Unused
 from reference_impls.drivers.worker import SUPPORTED_DTYPES, bare_model, named
 from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError

@@ -164,6 +164,7 @@ class Compiled(Generic[P, R]):
         self.name = programs.name_of(function)
         self._threshold = threshold
         self._record = record
+        self._fills = function.__annotations__.get("return") in ("None", None)
         self._fast: dict[Hashable, Callable[..., R]] = {}
         self._failed = False
         functools.update_wrapper(self, function)
@@ -175,6 +176,8 @@ class Compiled(Generic[P, R]):
             return self.eager(*args, **kwargs)
         tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
         first = next(iter(tensors), None)
+        if self._fills and first is not None and first.is_meta:
+            return cast(R, None)  # there is no memory to fill
         if first is None or first.numel() < self._threshold or self._failed or not _possible(first):
             self._record.count(self.name, "eager")
             return self.eager(*args, **kwargs)

@@ -1,7 +1,7 @@
 """What can be said of a configured method without running it: bytes it sends and state it keeps.
 
-From what the method declares (`Algorithm.wire_bytes`, `slots`), which tests hold against what it does; the state
-of the local optimizer is counted on a small one.
+Bytes are those of steps taken alone (`drivers.alone`), state is what the method declares (`slots`), and that of the local
+optimizer is counted on a small one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from math import prod
 
 import torch
 
-from reference_impls.algorithm import Algorithm, Cost, View
+from reference_impls.algorithm import Algorithm, View
 from reference_impls.collectives import Group
+from reference_impls.drivers.alone import traced
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import Method
 
@@ -34,14 +35,13 @@ class State:
 
 @dataclass(frozen=True)
 class Facts:
-    """bits: world size -> kind of step -> bits that a rank sends a parameter (least and most, where data decide).
+    """bits: world size -> kind of step -> bits that a rank sends a parameter; where data decide, those that `traced` drew did.
 
-    refused: world size -> why the options do not admit it. needs: what the options lack to be run at all, or "". A
-    method that does not declare what it sends (a plugin, say) has no bits.
+    refused: world size -> why the options do not admit it. needs: what the options lack to be run at all, or "".
     """
 
     needs_whole_gradient: bool
-    bits: Mapping[int, Mapping[str, Cost]]
+    bits: Mapping[int, Mapping[str, float]]
     refused: Mapping[int, str]
     needs: str
     state: State
@@ -59,9 +59,7 @@ def facts(method: Method, sizes: Sequence[int] = SIZES, shape: Sequence[int] = S
         if n in refused:
             continue
         try:
-            bits[n] = {kind: _per(cost, d) for kind, cost in own.wire_bytes([shape], n).items()}
-        except NotImplementedError:
-            break
+            bits[n] = {kind: 8 * sent / d for kind, sent in traced(method, [shape], n).items()}
         except UnsupportedError as error:
             refused[n] = str(error)
     return Facts(own.scope == "model", bits, refused, needs, _state(method, shape))
@@ -73,10 +71,6 @@ def _refusal(own: Algorithm, n: int) -> str:
     except UnsupportedError as error:
         return str(error)
     return ""
-
-
-def _per(cost: Cost, d: int) -> Cost:
-    return (8 * cost[0] / d, 8 * cost[1] / d) if isinstance(cost, tuple) else 8 * cost / d
 
 
 def _state(method: Method, shape: Sequence[int]) -> State:

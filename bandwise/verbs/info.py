@@ -94,10 +94,10 @@ def _print_costs(found: dict[str, Any]) -> None:
     sizes = sorted({*map(int, found["bits"]), *map(int, found["refused"])})
     kinds = list(dict.fromkeys(kind for costs in found["bits"].values() for kind in costs))
     rows = [
-        {"kind": kind, **{f"n={n}": _cost(found["bits"].get(str(n), {}).get(kind)) for n in sizes}}
+        {"kind": kind, **{f"n={n}": _bits(found["bits"].get(str(n), {}).get(kind)) for n in sizes}}
         for kind in kinds
     ]
-    print(table(rows, ["kind", *(f"n={n}" for n in sizes)]) if rows else "not declared")
+    print(table(rows, ["kind", *(f"n={n}" for n in sizes)]))
     for n, why in found["refused"].items():
         print(f"n={n}: {why}")
     if schedule := found.get("schedule"):
@@ -107,11 +107,8 @@ def _print_costs(found: dict[str, Any]) -> None:
         print(f"sha256 of these steps: {schedule['sync_steps_sha256']}")
 
 
-def _cost(value: Any) -> str:
-    if value is None:
-        return "-"
-    least, most = value if isinstance(value, list) else (value, value)
-    return f"{least:.4g}" if least == most else f"{least:.4g} to {most:.4g}"
+def _bits(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
 
 
 def _said(value: Any) -> Any:
@@ -136,10 +133,7 @@ def _algorithm(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         "differences": about.differences,
         "needs": known.needs,
         "needs_whole_gradient": known.needs_whole_gradient,
-        "bits": {
-            str(n): {kind: list(c) if isinstance(c, tuple) else c for kind, c in costs.items()}
-            for n, costs in known.bits.items()
-        },
+        "bits": {str(n): dict(sent) for n, sent in known.bits.items()},
         "refused": {str(n): why for n, why in known.refused.items()},
         "state_bytes_per_parameter": dataclasses.asdict(known.state),
         "version": about.version,

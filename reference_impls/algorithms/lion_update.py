@@ -75,9 +75,9 @@ class SynchronisedMomenta:
         if self.momentum_sync == "selective":  # at every step after 0, which measures
             often = {**when, "sync_every": 1}
         return {
+            "measure": {**when, "sync_measure_every": 1},
             "step": {**all_of_them, "momentum_sync": "never"},
             "sync": often,
-            "measure": {**when, "sync_measure_every": 1},
         }
 
 

@@ -33,7 +33,18 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.algorithm import DEFAULT, Algorithm, Clock, Cost, Shard, Slot, Timed, View, option, replicated
+from reference_impls.algorithm import (
+    DEFAULT,
+    Algorithm,
+    Clock,
+    Cost,
+    Shard,
+    Slot,
+    Timed,
+    View,
+    option,
+    replicated,
+)
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.codec import Codec
 from reference_impls.collectives import Exchange, Group

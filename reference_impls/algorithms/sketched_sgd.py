@@ -35,6 +35,7 @@ from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, option, per_
 from reference_impls.codecs.count_sketch import CountSketch
 from reference_impls.codecs.selection import kept, largest, magnitude
 from reference_impls.collectives import Exchange, Group
+from reference_impls.reducers.parts import joined
 
 _HEAVY = 1 << 40  # above all magnitudes and random numbers
 
@@ -82,10 +83,9 @@ class SketchedSGD(SketchSize, Algorithm):
             g = shard.grads[part]
             u[part].mul_(h["momentum"]).add_(g.add(shard.params[part], alpha=h["weight_decay"]))
         v.add_(u)
-        whole = torch.zeros(shard.d, dtype=torch.bool, device=v.device)
-        for view in shard.views:
-            whole[view.part] = self._whole(view.param.shape)
-        dense = whole.nonzero().view(-1)
+        dense_parts = [view.part for view in shard.views if self._whole(view.param.shape)]
+        dense = joined(torch.arange(shard.d, device=v.device), dense_parts)
+        whole = torch.zeros(shard.d, dtype=torch.bool, device=v.device).index_fill_(0, dense, True)
         sketched = shard.d - dense.numel()
         sketch = sketch_of(self, sketched, shard.clock.seed)
         table = v.new_zeros(sketch.rows, sketch.columns if sketched else 0)

@@ -36,9 +36,6 @@ from reference_impls.algorithm import (
     option,
 )
 from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates, OuterKind
-from reference_impls.algorithms.model_averaging import (
-    ROUNDS,
-)
 from reference_impls.collectives import Exchange, Group, finish, start
 from reference_impls.errors import UnsupportedError
 

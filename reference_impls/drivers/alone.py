@@ -20,11 +20,8 @@ from torch import Tensor
 
 from reference_impls import wire
 from reference_impls.algorithm import FOREVER, Algorithm, Clock
-from reference_impls.collectives import Group
-from reference_impls.drivers.engine import Engine
-from reference_impls.drivers.ledger import Ledger
-from reference_impls.drivers.null import NullTransport
-from reference_impls.drivers.requests import RequestLedger
+from reference_impls.collectives import Group, Ledger
+from reference_impls.drivers.engine import Engine, NullTransport, RequestLedger
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import Method
@@ -134,9 +131,11 @@ def traced(method: Method, shapes: Sequence[Sequence[int]], n: int) -> dict[str,
     method = replace(method, algorithm=own)
     found = taken(method, shapes, n, kinds(own, n))
     if own.plans_from_data:  # kinds that came of no gradient
-        for kind in own.timed:
-            if kind not in found and (there := kinds(own.steadily(kind), n).get(kind)):
-                found |= taken(replace(method, algorithm=own.steadily(kind)), shapes, n, {kind: there})
+        for kind in own.timed.keys() - found.keys():
+            steady = replace(method, algorithm=own.steadily(kind))
+            coming = kinds(steady.algorithm, n)
+            found |= taken(steady, shapes, n, {kind: coming[kind]} if kind in coming else {})
+        found = {kind: found[kind] for kind in dict.fromkeys((*own.timed, *found)) if kind in found}
     planning = [one.planning for one in found.values() if one.planning]
     return {kind: one.nbytes for kind, one in found.items()} | ({"plan": fmean(planning)} if planning else {})
 

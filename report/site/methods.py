@@ -94,7 +94,7 @@ def of_code(name: str) -> dict[str, Any]:
         `box`, paragraphs of what it computes; `differences` from the paper; `phases`, name and source of each; `options`, name,
         default, what it may be and means; `bits`, by number of workers and kind of step; `state`, bytes a parameter.
     """
-    found: dict[str, Any] = disk_cached(["page of a method", name, 1], lambda: _of_code(name))
+    found: dict[str, Any] = disk_cached(["page of a method", name, 2], lambda: _of_code(name))
     return found
 
 
@@ -114,8 +114,7 @@ def _of_code(name: str) -> dict[str, Any]:
             for key, one in {**about.options, **about.hyperparameters}.items()
         ],
         "bits": {
-            str(n): {kind: list(c) if isinstance(c, tuple) else [c, c] for kind, c in sorted(costs.items())}
-            for n, costs in known.bits.items()
+            str(n): dict(sorted(sent.items())) for n, sent in known.bits.items()
         },
         "state": [
             known.state.replicated, known.state.per_rank, known.state.owned, known.state.local_optimizer,
@@ -226,12 +225,7 @@ def _timed_lines(one: Trained) -> Iterable[Line]:
         yield Line(cells)
 
 
-def _bits(cost: Sequence[float]) -> str:
-    least, most = cost
-    return f"{least:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
-
-
-def _sent_view(bits: Mapping[str, Mapping[str, Sequence[float]]]) -> View:
+def _sent_view(bits: Mapping[str, Mapping[str, float]]) -> View:
     bits = {n: bits[n] for n in sorted(bits, key=int)}
     kinds = list(dict.fromkeys(kind for costs in bits.values() for kind in costs))
     columns = (
@@ -243,9 +237,7 @@ def _sent_view(bits: Mapping[str, Mapping[str, Sequence[float]]]) -> View:
             {
                 "kind": text_cell(kind),
                 **{
-                    f"n{n}": Cell(_bits(costs[kind]), costs[kind][1])
-                    if kind in costs
-                    else Cell(write.MISSING)
+                    f"n{n}": Cell(f"{costs[kind]:.3g}", costs[kind]) if kind in costs else Cell(write.MISSING)
                     for n, costs in bits.items()
                 },
             }
@@ -470,14 +462,14 @@ def _method_line(name: str, entry: Entry, found: Sequence[Trained], verdicts: Ve
     equal = sum(one.row["equal"] == "yes" for one in compared)
     ratios = [one.row["bytes_ratio"] for one in compared if number(one.row["bytes_ratio"]) is not None]
     bits = of_code(name)["bits"].get(str(WORKERS), {}) if found else {}
-    told = "; ".join(f"{kind} {_bits(cost)}" if len(bits) > 1 else _bits(cost) for kind, cost in bits.items())
+    told = "; ".join(f"{kind} {sent:.3g}" if len(bits) > 1 else f"{sent:.3g}" for kind, sent in bits.items())
     words = Counter(row["verdict"] for row in statements(_claims_of(entry, verdicts)))
     claims = ", ".join(f"{words[word]} {word}" for word in WORDS if words[word])
     cells = {
         "method": Cell(name, name, page=f"{FOLDER}/{name}.html" if found else ""),
         "family": text_cell(FAMILIES[entry.family]),
         "what": Cell(entry.summary, entry.summary, css="reason"),
-        "bits": Cell(told or write.MISSING, min((cost[0] for cost in bits.values()), default=None), css="wrap"),
+        "bits": Cell(told or write.MISSING, min(bits.values(), default=None), css="wrap"),
         "equal": Cell(write.share(equal, len(compared)) if compared else write.MISSING, equal if compared else None),
         "ratio": Cell(_span(ratios, write.ratio) if ratios else write.MISSING, max(ratios, default=None)),
         "claims": Cell(claims or write.MISSING, claims, css="reason"),

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from reference_impls import create, info
 from reference_impls.algorithms.all_reduce import AllReduce
-from reference_impls.algorithms.local_updates import PeriodicAveraging
-from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates
+from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates, PeriodicAveraging
 from reference_impls.algorithms.round_rules import Switching
 from reference_impls.drivers.alone import kinds
 from reference_impls.registry import Method, former, registry
