@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-import reference_impls.codecs
 from reference_impls import info, list_algorithms
 from reference_impls.catalogue import BUILT_IN
 from suite.micro.cases import CODECS, VERBS, build
@@ -33,42 +31,6 @@ def sampled(names: Iterable[str]) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.full if i % 4 else ()) for i, name in enumerate(names)]
 
 
-# Modules of reference_impls.codecs that are no codec of their own but parts of others.
-PARTS = {
-    "block_levels", "block_codec", "blocks", "candidates", "codec", "dct", "nibbles", "packed_integers", "selection", "sums",
-    "passes", "tiles",
-}  # fmt: skip
-MODULES = {
-    "signs": "signs",
-    "standard-dithering-4bit": "dithering",
-    "standard-dithering-4bit-global": "dithering",
-    "standard-dithering-8bit": "dithering",
-    "standard-dithering-8bit-global": "dithering",
-    "exponential-dithering": "exponential",
-    "lion-8bit-l1": "lion_integers",
-    "scaled-signs": "scaled_signs",
-    "equal-levels-4bit": "uniform_levels",
-    "equal-levels-4bit-given": "uniform_levels",
-    "equal-levels-4bit-global": "uniform_levels",
-    "equal-levels-8bit-given": "uniform_levels",
-    "equal-levels-8bit-global": "uniform_levels",
-    "equal-levels-4bit-linf": "uniform_levels",
-    "equal-levels-8bit": "uniform_levels",
-    "geometric-levels-4bit": "geometric_levels",
-    "natural-9bit": "natural",
-    "ternary-2bit": "dithering",
-    "ternary-trits": "trits",
-    "scaled-rounding-8bit": "scaled_rounding",
-    "thc-4bit": "lookup",
-    "hadamard": "hadamard",
-    "min-max-4bit": "min_max",
-    "bf16": "halves",
-    "fp16": "halves",
-    "top-k-1pct": "sparse",
-    "chunk-top-k": "chunk_top_k",
-    "count-sketch": "count_sketch",
-    "low-rank-4": "low_rank",
-}
 NUMEL = 16384
 EXACT_BYTES = {
     "copy": 4 * NUMEL,
@@ -151,12 +113,6 @@ def test_the_methods_that_are_timed_are_those_of_the_index() -> None:
     assert set(METHODS) == {name for name in shipped if BUILT_IN[name].benchmarked}
     assert len(METHODS) > 40
     assert not any(name.startswith("control-") for name in METHODS)
-
-
-def test_every_codec_has_a_case() -> None:
-    modules = {module.name for module in pkgutil.iter_modules(reference_impls.codecs.__path__)}
-    assert set(MODULES.values()) == modules - PARTS
-    assert set(MODULES) | {"copy"} == set(CODECS)
 
 
 @pytest.mark.parametrize("codec", CODECS)

@@ -17,7 +17,7 @@ from typing import Literal
 from reference_impls.algorithm import option
 from reference_impls.algorithms.compressed_gradient import CompressedGradient
 from reference_impls.codecs.codec import Codec
-from reference_impls.codecs.min_max import MinMax
+from reference_impls.codecs.levels import MinMax
 from reference_impls.errors import UnsupportedError
 
 

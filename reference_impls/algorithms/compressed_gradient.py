@@ -42,8 +42,7 @@ from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.codec import Codec, PerTensor
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.coded_mean import gather_mean, two_phase_mean
-from reference_impls.reducers.parts import joined, spread
+from reference_impls.reducers.coded_mean import gather_mean, joined, spread, two_phase_mean
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from reference_impls import buffers, wire
 from reference_impls.algorithm import Cost, Shard, Slot, View, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.lion_update import sign_of
-from reference_impls.codecs.dct import BlockDCT
+from reference_impls.codecs.transforms import BlockDCT
 from reference_impls.collectives import Exchange
 
 

@@ -18,7 +18,7 @@ from typing import Literal
 from reference_impls.algorithm import option
 from reference_impls.algorithms.compressed_gradient import CompressedGradient
 from reference_impls.codecs.codec import Codec
-from reference_impls.codecs.scaled_signs import ScaledSigns
+from reference_impls.codecs.signs import ScaledSigns
 
 
 @dataclass(frozen=True)

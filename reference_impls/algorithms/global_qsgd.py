@@ -29,11 +29,10 @@ from torch import Tensor
 from reference_impls import wire
 from reference_impls.algorithm import Cost, Shard, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
-from reference_impls.codecs import dithering, exponential
+from reference_impls.codecs import dithering
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, one_of
-from reference_impls.reducers.dithered_mean import Transport, code_bytes, standard_mean
-from reference_impls.reducers.shared_scale import Scaling, shared_scale
+from reference_impls.reducers.integer_sum import Scaling, Transport, code_bytes, shared_scale, standard_mean
 
 SUMS = ("all-reduce", "two-phase")
 BY_ALL_REDUCE = (4, 8, 16)
@@ -92,13 +91,13 @@ class GlobalQSGD(WithLocalOptimizer):
         padded = n * -(-shard.d // n) if form == "halving-doubling" else shard.d
         codes = shard.scratch("gradient-codes", padded, torch.uint8)
         codes[shard.d :].zero_()
-        exponential.encode(x, shared, depth, shard.key("gradient-dither"), codes[: shard.d])
+        dithering.encode_powers(x, shared, depth, shard.key("gradient-dither"), codes[: shard.d])
         if form == "tree":
             codes = yield from _tree_sum(shard, codes, "gradient")
         else:
             yield from _halving_doubling_sum(shard, codes, "gradient")
         mean = shard.scratch("gradient-mean", shard.d, torch.float32)
-        exponential.decode(codes[: shard.d], shared, depth, n, mean)
+        dithering.decode_powers(codes[: shard.d], shared, depth, n, mean)
         return mean
 
     def _transport(self) -> Transport:
@@ -152,7 +151,7 @@ def _tree_sum(shard: Shard, codes: Tensor, stage: str) -> Exchange[Tensor]:
         child, parent = _edges(place, layer, world.size)
         came = yield from world.send_recv(codes, f"{stage}-up", to=parent, source=child)
         if came is not None:
-            exponential.add(codes, came, shard.key(f"{stage}-add-{layer}"), codes)
+            dithering.add_powers(codes, came, shard.key(f"{stage}-add-{layer}"), codes)
     for layer in reversed(range(depth)):
         child, parent = _edges(place, layer, world.size)
         came = yield from world.send_recv(codes, f"{stage}-down", to=child, source=parent)
@@ -187,7 +186,7 @@ def _halving_doubling_sum(shard: Shard, codes: Tensor, stage: str) -> Exchange[N
         came = yield from world.send_recv(half, f"{stage}-halve", to=partner, source=partner)
         assert came is not None  # both partners send
         mine = codes[keep : keep + length]
-        exponential.add(mine, came, shard.key(f"{stage}-add-{distance}"), mine)
+        dithering.add_powers(mine, came, shard.key(f"{stage}-add-{distance}"), mine)
         start = keep
         distance //= 2
     distance = 1

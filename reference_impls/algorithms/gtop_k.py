@@ -25,9 +25,8 @@ from torch import Tensor
 from reference_impls import wire
 from reference_impls.algorithm import Cost, Shard, Slot, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
-from reference_impls.codecs import selection
-from reference_impls.codecs.selection import kept
-from reference_impls.codecs.sparse import TopK, pack_pairs, unpack_pairs
+from reference_impls.codecs import sparse
+from reference_impls.codecs.sparse import TopK, kept, pack_pairs, unpack_pairs
 from reference_impls.collectives import Exchange
 from reference_impls.reducers import folds
 from reference_impls.reducers.folds import Fold
@@ -98,7 +97,7 @@ def merge(mine: Tensor, came: Tensor, numel: int, k: int) -> tuple[Tensor, tuple
     single[twice + 1] = False
     places, values = places[single], values[single]
     stay = torch.zeros_like(places, dtype=torch.bool)
-    stay[selection.largest(selection.magnitude(values), k)] = True
+    stay[sparse.largest(sparse.magnitude(values), k)] = True
     message = torch.zeros_like(mine)
     pack_pairs(places[stay], values[stay], numel, message)
     return message, (places[~stay], values[~stay])

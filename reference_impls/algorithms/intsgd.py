@@ -46,9 +46,15 @@ from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import scaled_rounding
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
-from reference_impls.reducers.integer_sum import WIDTHS, bytes_sent, integer_sum
+from reference_impls.reducers.integer_sum import (
+    WIDTHS,
+    Scaling,
+    an_element,
+    bytes_sent,
+    integer_sum,
+    shared_scale,
+)
 from reference_impls.reducers.majority import voided
-from reference_impls.reducers.shared_scale import Scaling, an_element, shared_scale
 
 _UNKNOWN = -1.0  # r of a tensor that has not been seen to move
 

@@ -16,7 +16,7 @@ from typing import Literal
 from reference_impls.algorithm import option
 from reference_impls.algorithms.compressed_gradient import CompressedGradient
 from reference_impls.codecs.codec import Codec
-from reference_impls.codecs.natural import Natural
+from reference_impls.codecs.levels import Natural
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,7 @@ from typing import Literal
 from reference_impls.algorithm import option
 from reference_impls.algorithms.compressed_gradient import CompressedGradient
 from reference_impls.codecs.codec import Codec
-from reference_impls.codecs.geometric_levels import GeometricLevels
-from reference_impls.codecs.uniform_levels import UniformLevels
+from reference_impls.codecs.levels import GeometricLevels, UniformLevels
 from reference_impls.errors import UnsupportedError
 
 _GEOMETRIC_BITS = 7  # 63 powers of two

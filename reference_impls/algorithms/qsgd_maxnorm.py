@@ -28,10 +28,15 @@ from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import dithering
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.dithered_mean import code_bytes, code_sum, standard_mean
-from reference_impls.reducers.integer_sum import WIDTHS
+from reference_impls.reducers.integer_sum import (
+    WIDTHS,
+    Scaling,
+    code_bytes,
+    code_sum,
+    shared_scale,
+    standard_mean,
+)
 from reference_impls.reducers.majority import unanimous, unanimous_bytes
-from reference_impls.reducers.shared_scale import Scaling, shared_scale
 
 FORMS = ("two-phase", "all-reduce")
 SCALES = ("bucket", "tensor")

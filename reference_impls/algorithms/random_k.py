@@ -24,7 +24,7 @@ from torch import Tensor
 from reference_impls import wire
 from reference_impls.algorithm import Cost, Shard, Slot, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
-from reference_impls.codecs.selection import kept, largest
+from reference_impls.codecs.sparse import kept, largest
 from reference_impls.collectives import Exchange
 
 

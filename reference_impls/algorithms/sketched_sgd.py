@@ -33,9 +33,9 @@ from torch import Tensor
 from reference_impls import wire
 from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, option, per_rank
 from reference_impls.codecs.count_sketch import CountSketch
-from reference_impls.codecs.selection import kept, largest, magnitude
+from reference_impls.codecs.sparse import kept, largest, magnitude
 from reference_impls.collectives import Exchange, Group
-from reference_impls.reducers.parts import joined
+from reference_impls.reducers.coded_mean import joined
 
 _HEAVY = 1 << 40  # above all magnitudes and random numbers
 

@@ -29,8 +29,7 @@ from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.sums import fixed_mean
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.dithered_mean import code_bytes, standard_mean
-from reference_impls.reducers.shared_scale import Scaling
+from reference_impls.reducers.integer_sum import Scaling, code_bytes, standard_mean
 
 FORMS = ("two-phase", "all-reduce", "gather", "gather-base3")
 SCALES = ("tensor", "bucket")

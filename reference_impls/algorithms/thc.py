@@ -24,7 +24,7 @@ from reference_impls import wire
 from reference_impls.algorithm import Cost, Shard, Slot, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import lookup
-from reference_impls.codecs.hadamard import Chunks
+from reference_impls.codecs.transforms import Chunks
 from reference_impls.collectives import Exchange, Group
 from reference_impls.reducers.lookup_sum import Form, check_room, lookup_mean, sent
 

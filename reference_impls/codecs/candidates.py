@@ -1,4 +1,4 @@
-"""The k largest of large vectors on the CPU, exactly, in two passes over memory. See `codecs.selection` for the rule.
+"""The k largest of large vectors on the CPU, exactly, in two passes over memory. See `codecs.sparse` for the rule.
 
 A full selection costs fifty times a copy. Here, for shares up to 1/16:
 

@@ -14,8 +14,8 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls.codecs.passes import Draw, Pass
 from reference_impls.codecs.sums import largest
+from reference_impls.codecs.tiles import Draw, Pass
 from reference_impls.compilation import compiled
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key, as_uniform

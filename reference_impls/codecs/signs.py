@@ -1,4 +1,4 @@
-"""One bit an element: signs and votes, packed in planes. Wire format version 1.
+"""One bit an element: signs and votes, packed in planes, and signs with one scale a message. Wire format version 1.
 
 The format, to the bit
 ----------------------
@@ -17,18 +17,22 @@ Every function works on the last axis and accepts any leading ones; a row packs 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import Final, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from reference_impls import buffers, kernels, randomness
+from reference_impls.codecs.sums import fixed_mean, root_mean_square
 from reference_impls.compilation import THRESHOLD, Compiled, compiled
+from reference_impls.errors import one_of
 from reference_impls.randomness import Key
 
 __all__ = [
     "WIRE_VERSION",
+    "ScaledSigns",
     "count_votes",
     "decode_accumulate",
     "pack",
@@ -41,9 +45,9 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
 WIRE_VERSION: Final = 1
 PLANES: Final = 32
+_SCALE_BYTES: Final = 4
 _AT_ONCE: Final = (
     8  # planes that are read side by side: more streams than that are too many for some processors
 )
@@ -286,3 +290,44 @@ def count_votes(wire: Tensor, votes: Tensor) -> None:
         (_count_words if row else _unpack_words)(target, _words(wire[..., row, :], full))
     if numel % PLANES:
         votes[..., PLANES * full :].copy_(_tail(wire, numel).sum(-2))
+
+
+@dataclass(frozen=True)
+class ScaledSigns:
+    """Codec: sign(x) times a scale, as signSGD with error feedback and 1-bit Adam use it.
+
+    Message of d elements: the signs, zeros of either sign as +1, then the scale as little-endian float32. Scales, over the d
+    elements (sums by the fixed tree): ``l1`` = |x|_1 / d, the least squares choice and always a contraction (EF-signSGD,
+    arXiv 1901.09847); ``l2`` = |x|_2 / sqrt(d), which keeps the norm (1-bit Adam, arXiv 2102.02888). Biased: use error
+    feedback. A value that is not finite makes the scale, and so all that is decoded, not finite.
+    """
+
+    norm: Literal["l1", "l2"] = "l1"
+
+    def __post_init__(self) -> None:
+        one_of("norm", self.norm, ("l1", "l2"))
+
+    @property
+    def unbiased(self) -> bool:
+        return False
+
+    def wire_bytes(self, numel: int) -> int:
+        return wire_bytes(numel) + _SCALE_BYTES if numel else 0
+
+    def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
+        if x.shape[-1] == 0:
+            return
+        body = wire_bytes(x.shape[-1])
+        pack_signs(x, wire[..., :body], zero=True)
+        scale = fixed_mean(x, "abs") if self.norm == "l1" else root_mean_square(x)
+        wire[..., body:] = scale.to(torch.float32).unsqueeze(-1).view(torch.uint8)
+
+    def decode(self, wire: Tensor, out: Tensor, *, add: bool = False) -> None:
+        """As in the protocol; add: `out` += what is decoded."""
+        if out.shape[-1] == 0:
+            return
+        body = wire_bytes(out.shape[-1])
+        scale = wire[..., body:].clone(memory_format=torch.contiguous_format).view(torch.float32)
+        if not add:
+            out.zero_()
+        decode_accumulate(wire[..., :body].unsqueeze(-2), scale.to(out.dtype), out)

@@ -1,4 +1,4 @@
-"""Codecs of an integer an element: `codecs.dithering`, `codecs.exponential` under one scale a row, `codecs.lookup`."""
+"""Codecs of an integer an element: both of `codecs.dithering` under one scale a row, `codecs.lookup`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`codecs.packed_integers` and the codecs of `codecs.block_codec` in one pass: numbers become codes and words at once.
+"""`codecs.packing` and the codecs of `codecs.blocks` in one pass: numbers become codes and words at once.
 
 A program makes some tiles of one message. It builds each field's words from the codes of its rows, which are made anew for
 every field; the last program writes the bits behind the tiles too. The formulas are those of the codecs, step by step.

@@ -6,10 +6,13 @@ messages sent, two roundings. With a worker's error (and a server's) the codec m
 added to the next one, and mean(x_t) + E_{t-1} - E_t = answer_t holds with E the mean of the workers' errors plus the
 servers' (error feedback).
 
-Rows are added in the order of ranks, so the answer has the same bits everywhere. One rank compresses nothing.
+Rows are added in the order of ranks, so the answer has the same bits everywhere. One rank compresses nothing. `joined` and
+`spread`: some tensors of a shard as one vector, and back, where not all of them travel so.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,7 +23,7 @@ from reference_impls.codecs.codec import Codec
 from reference_impls.collectives import Exchange
 from reference_impls.randomness import Key
 
-__all__ = ["gather_mean", "two_phase_mean"]
+__all__ = ["consecutive", "gather_mean", "joined", "spread", "two_phase_mean"]
 
 
 def gather_mean(
@@ -135,3 +138,27 @@ def _mean_of(messages: Tensor, codec: Codec, like: Tensor) -> Tensor:
         _decode(message, codec, decoded)
         total.add_(decoded)
     return total.div_(len(messages))
+
+
+def consecutive(parts: Sequence[slice]) -> list[slice]:
+    """Where the parts lie when nothing is between them."""
+    found, start = [], 0
+    for part in parts:
+        found.append(slice(start, start + part.stop - part.start))
+        start = found[-1].stop
+    return found
+
+
+def joined(x: Tensor, parts: Sequence[slice]) -> Tensor:
+    """The parts of `x` behind one another, [k], in a buffer of the pool."""
+    places = consecutive(parts)
+    out = buffers.empty(places[-1].stop if places else 0, x.dtype, x.device)
+    for place, part in zip(places, parts, strict=True):
+        out[place] = x[part]
+    return out
+
+
+def spread(out: Tensor, parts: Sequence[slice], x: Tensor) -> None:
+    """The inverse of `joined`: writes `x` into the parts of `out`."""
+    for place, part in zip(consecutive(parts), parts, strict=True):
+        out[part] = x[place]

@@ -3,7 +3,7 @@
 fp32            all-reduce in the dtype of the vector                        2 (n-1)/n x 4 bytes an element
 bf16            all-reduce of its bfloat16; sums are rounded on the way      2 (n-1)/n x 2
 int16/int8/int4 dithered without bias to the levels that n ranks can sum in so many bits, on one scale a shard, and
-                summed as integers (`reducers.dithered_mean`)
+                summed as integers (`reducers.integer_sum`)
 sign            one bit an element and a scale a piece, in two phases, with error feedback on both ways
 e3m0            4-bit floats, a sign and seven powers of two or zero, under the largest magnitude of each 512 elements,
                 gathered and added in full precision
@@ -28,13 +28,13 @@ from torch import Tensor
 from reference_impls import buffers, wire
 from reference_impls.algorithm import Shard, Slot, owned, per_rank
 from reference_impls.codecs import dithering
-from reference_impls.codecs.chunk_top_k import ChunkTopK
 from reference_impls.codecs.codec import Codec, PerTensor
-from reference_impls.codecs.geometric_levels import GeometricLevels
-from reference_impls.codecs.scaled_signs import ScaledSigns
+from reference_impls.codecs.levels import GeometricLevels
+from reference_impls.codecs.signs import ScaledSigns
+from reference_impls.codecs.sparse import ChunkTopK
 from reference_impls.collectives import Exchange
 from reference_impls.reducers.coded_mean import gather_mean, two_phase_mean
-from reference_impls.reducers.dithered_mean import standard_mean
+from reference_impls.reducers.integer_sum import standard_mean
 
 
 class Compression(ABC):

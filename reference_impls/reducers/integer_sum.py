@@ -1,36 +1,76 @@
-"""Sum of small integers over a group, in as many bits as were paid for, with head-room that is proven before sending.
+"""Sums of small integers over a group, in as many bits as were paid for, and the means that are made of them.
 
-form        bits  travels as                                                   bytes that a rank sends for d codes
-all-reduce  4     two counters q + limit a byte (`codecs.nibbles`), uint8        2 (n-1)/n ceil(d/2)
-            8     int8                                                         2 (n-1)/n d
-            16    two phases over pieces of c = ceil(d/n) codes, since gloo    2 (n-1) 2 c
-                  cannot add int16: all-to-all of the bytes, sum at the
-                  owner, all-gather
-            32    int32                                                        2 (n-1)/n 4 d
-two-phase   2-31  packed (`codecs.packed_integers`), each way in as few bits     (n-1) (ceil(u c/8) + ceil(v c/8))
-                  as its range needs: u = width(2 limit) up, which is below
-                  `bits`, and v = width(2 n limit) down
+`code_sum` adds codes in -limit .. limit. Integer sums have the same bits in every order, on every backend and rank, and in
+every transport. Head-room is proven before anything is sent. Bytes that a rank sends for d codes:
 
-`sign_of_sum` answers the sign alone, for which v = 2 suffices. Sending each way no more than its range needs is ours.
+transport     bits  travels as                                                   bytes
+all-reduce    4     two counters q + limit a byte (`packing.pack_nibbles`), uint8  2 (n-1)/n ceil(d/2)
+              8     int8                                                         2 (n-1)/n d
+              16    two phases over pieces of c = ceil(d/n) codes, since gloo    2 (n-1) 2 c
+                    cannot add int16: all-to-all of the bytes, sum at the
+                    owner, all-gather
+              32    int32                                                        2 (n-1)/n 4 d
+two-phase     2-31  packed (`codecs.packing`), each way in as few bits as its    (n-1) (ceil(u c/8) + ceil(v c/8))
+                    range needs: u = width(2 limit) up, which is below `bits`,
+                    and v = width(2 n limit) down
+gather              packed to everybody, who adds                                (n-1) ceil(u d / 8)
+gather-base3        the same of -1, 0, 1, five a byte                            (n-1) ceil(d / 5)
+sparse              entries (index, code) of those that are not 0, as many as    (n-1) (ceil(width(d-1) k / 8) + ceil(u k / 8))
+                    the rank has that has most, k, agreed by a max all-reduce
+                    of 4 bytes; others fill up with codes of 0 at index 0
 
-Integer sums have the same bits in every order, on every backend and rank. With 4 bits, an odd d's last counter shares
-its byte with nothing. In two phases the last pieces are padded with zeros, which are sent, and each piece of packed
-codes to whole bytes.
+`sign_of_sum` answers the sign alone, for which v = 2 suffices. Sending each way no more than its range needs is ours. With 4
+bits, an odd d's last counter shares its byte with nothing. In two phases the last pieces are padded with zeros, which are
+sent, and each piece of packed codes to whole bytes.
+
+*Shared scales* (`shared_scale`), so that codes on them may be added: M of Global-QSGD, and TernGrad's, IntSGD's and others'.
+One a shard (``bucket``), one a parameter (``tensor``), or one for each `block_size` elements counted from the beginning
+of the shard (``block``); results of the first and the last depend on the size of buckets. ``linf``: largest magnitude over
+all ranks, 4 bytes in a max all-reduce, NaN sent as +inf. ``l2``: 2-norm of all ranks' values together, summed as float64,
+so that no square over- or underflows: 8 bytes. A value that is not finite on any rank makes the scale, and everything under
+it on all ranks, not finite.
+
+`standard_mean`: the mean by standard dithering (`codecs.dithering`) on a shared scale. Its answer lies in a scratch buffer of
+the shard, valid until the next call with the same stage.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.codecs import nibbles, packed_integers
+from reference_impls.algorithm import Cost, Shard
+from reference_impls.codecs import dithering, packing
+from reference_impls.codecs.sums import fixed_sum, largest
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 
-__all__ = ["FORMS", "WIDTHS", "Form", "bytes_sent", "integer_sum", "sign_bytes_sent", "sign_of_sum"]
+__all__ = [
+    "BUCKET_MAXIMUM",
+    "FORMS",
+    "NORMS",
+    "SCALES",
+    "WIDTHS",
+    "Form",
+    "Norm",
+    "Scale",
+    "Scaling",
+    "Transport",
+    "an_element",
+    "bytes_sent",
+    "code_bytes",
+    "code_sum",
+    "integer_sum",
+    "shared_scale",
+    "sign_bytes_sent",
+    "sign_of_sum",
+    "standard_mean",
+]
 
 Form = Literal["all-reduce", "two-phase"]
 FORMS: Final[tuple[Form, ...]] = ("all-reduce", "two-phase")
@@ -52,10 +92,8 @@ def _prove(bits: int, limit: int, size: int, form: str, stage: str) -> None:
             f"stage {stage!r}: {size} ranks with codes of -{limit} .. {limit} can reach {size * limit}, but {bits} bits "
             f"hold sums up to {largest}: use at most {largest // size} levels a rank, or more bits"
         )
-    if form == "two-phase" and packed_integers.width(2 * size * limit) > packed_integers.WIDEST:
-        raise UnsupportedError(
-            f"stage {stage!r}: {packed_integers.WIDEST} bits is all that packs; use fewer levels"
-        )
+    if form == "two-phase" and packing.width(2 * size * limit) > packing.WIDEST:
+        raise UnsupportedError(f"stage {stage!r}: {packing.WIDEST} bits is all that packs; use fewer levels")
 
 
 def integer_sum(
@@ -80,7 +118,7 @@ def integer_sum(
     _prove(bits, limit, group.size, form, stage)
     if form == "two-phase":
         mine = yield from _piece_of_sum(group, codes, limit, stage)
-        down = packed_integers.width(2 * group.size * limit)
+        down = packing.width(2 * group.size * limit)
         total = yield from _everywhere(group, mine.add_(group.size * limit), down, codes.numel(), stage)
         return total.sub_(group.size * limit)
     if bits == 4:
@@ -101,10 +139,10 @@ def sign_of_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange
 def bytes_sent(d: int, n: int, bits: int, limit: int, form: Form = "all-reduce") -> float:
     """Bytes that a rank sends in `integer_sum` of d codes over n ranks."""
     if form == "two-phase":
-        return _two_phase_bytes(d, n, limit, packed_integers.width(2 * n * limit))
+        return _two_phase_bytes(d, n, limit, packing.width(2 * n * limit))
     if bits == 16:
         return 2 * wire.all_to_all(2 * n * -(-d // n), n)
-    return wire.all_reduce({4: nibbles.wire_bytes(d), 8: d, 32: 4 * d}[bits], n)
+    return wire.all_reduce({4: packing.nibble_bytes(d), 8: d, 32: 4 * d}[bits], n)
 
 
 def sign_bytes_sent(d: int, n: int, limit: int) -> float:
@@ -114,8 +152,8 @@ def sign_bytes_sent(d: int, n: int, limit: int) -> float:
 
 def _two_phase_bytes(d: int, n: int, limit: int, down: int) -> float:
     piece = -(-d // n)
-    up = n * packed_integers.wire_bytes(piece, packed_integers.width(2 * limit))
-    return wire.all_to_all(up, n) + wire.all_gather(packed_integers.wire_bytes(piece, down), n)
+    up = n * packing.wire_bytes(piece, packing.width(2 * limit))
+    return wire.all_to_all(up, n) + wire.all_gather(packing.wire_bytes(piece, down), n)
 
 
 def _as(codes: Tensor, dtype: torch.dtype) -> Tensor:
@@ -123,11 +161,11 @@ def _as(codes: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _nibble_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[Tensor]:
-    message = buffers.empty(nibbles.wire_bytes(codes.numel()), torch.uint8, codes.device)
-    nibbles.pack(codes, message, -limit)
+    message = buffers.empty(packing.nibble_bytes(codes.numel()), torch.uint8, codes.device)
+    packing.pack_nibbles(codes, message, -limit)
     message = yield from group.sum(message, stage)
     total = buffers.empty_like(codes, torch.int8)
-    nibbles.unpack(message, total, -group.size * limit)
+    packing.unpack_nibbles(message, total, -group.size * limit)
     return total
 
 
@@ -147,24 +185,219 @@ def _wide_sum(group: Group, codes: Tensor, stage: str) -> Exchange[Tensor]:
 
 def _piece_of_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[Tensor]:
     """Packed codes to the owners of the pieces: the sum of this rank's piece, int32 [ceil(d / n)]."""
-    numel, size, bits = codes.numel(), group.size, packed_integers.width(2 * limit)
+    numel, size, bits = codes.numel(), group.size, packing.width(2 * limit)
     piece = -(-numel // size)
     padded = buffers.empty(size * piece, torch.int32, codes.device)
     padded[:numel].copy_(codes).add_(limit)
     padded[numel:] = limit
-    message = buffers.empty((size, packed_integers.wire_bytes(piece, bits)), torch.uint8, codes.device)
-    packed_integers.pack(padded.view(size, piece), bits, message)
+    message = buffers.empty((size, packing.wire_bytes(piece, bits)), torch.uint8, codes.device)
+    packing.pack(padded.view(size, piece), bits, message)
     messages = yield from group.all_to_all(message.view(-1), f"{stage}-up")
     total = buffers.empty(piece, torch.int32, codes.device)
-    packed_integers.add_up(messages, bits, total)
+    packing.add_up(messages, bits, total)
     return total.sub_(size * limit)
 
 
 def _everywhere(group: Group, mine: Tensor, bits: int, numel: int, stage: str) -> Exchange[Tensor]:
     """The owners' pieces to everybody, as integers of `bits` bits: int32 [d]."""
-    message = buffers.empty(packed_integers.wire_bytes(mine.numel(), bits), torch.uint8, mine.device)
-    packed_integers.pack(mine, bits, message)
+    message = buffers.empty(packing.wire_bytes(mine.numel(), bits), torch.uint8, mine.device)
+    packing.pack(mine, bits, message)
     messages = yield from group.gather(message, f"{stage}-down")
     out = buffers.empty((group.size, mine.numel()), mine.dtype, mine.device)
-    packed_integers.unpack(messages, bits, out)
+    packing.unpack(messages, bits, out)
     return out.view(-1)[:numel]
+
+
+# ---- other transports ----------------------------------------------------------------------------------------------
+
+Transport = Literal["all-reduce", "two-phase", "gather", "gather-base3", "sparse"]
+
+
+def code_sum(
+    group: Group, codes: Tensor, bits: int, limit: int, stage: str, transport: Transport
+) -> Exchange[Tensor]:
+    """Sum of integers in -limit .. limit over the group; `bits` (of the sum) matter to ``all-reduce`` alone."""
+    if transport in ("all-reduce", "two-phase"):
+        return (yield from integer_sum(group, codes, bits, limit, stage, transport))
+    if transport == "sparse":
+        return (yield from sparse_sum(group, codes, limit, stage))
+    return (
+        yield from gathered_sum(group, codes, limit, stage, base_three=transport == "gather-base3")
+    )  # fmt: skip
+
+
+def code_bytes(d: int, n: int, bits: int, limit: int, transport: Transport) -> Cost:
+    """Bytes that a rank sends in `code_sum` of d codes."""
+    if transport in ("all-reduce", "two-phase"):
+        return bytes_sent(d, n, bits, limit, transport)
+    if transport == "sparse":
+        return sparse_bytes(d, n, limit)
+    return gathered_bytes(d, n, limit, base_three=transport == "gather-base3")
+
+
+def gathered_sum(
+    group: Group, codes: Tensor, limit: int, stage: str, *, base_three: bool = False
+) -> Exchange[Tensor]:
+    """Integers [d], d >= 1, each in -limit .. limit (the caller's promise) -> their sum, int32 [d].
+
+    base_three: five codes a byte; limit is 1 then.
+    """
+    numel, bits = codes.numel(), packing.width(2 * limit)
+    message = buffers.empty(_dense_bytes(numel, limit, base_three), torch.uint8, codes.device)
+    if base_three:
+        packing.pack_trits(codes, message, -limit)
+    else:
+        packing.pack(buffers.empty_like(codes, torch.int32).copy_(codes).add_(limit), bits, message)
+    messages = yield from group.gather(message, stage)
+    total = buffers.empty_like(codes, torch.int32)
+    if base_three:
+        digits = buffers.empty_like(codes, torch.int8)
+        total.zero_()
+        for row in messages:
+            packing.unpack_trits(row, digits, -limit)
+            total += digits
+        return total
+    packing.add_up(messages, bits, total)
+    return total.sub_(group.size * limit)
+
+
+def sparse_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[Tensor]:
+    """As `gathered_sum`, with the codes that are not 0 alone. Collectives: ``<stage>-count`` and ``<stage>``."""
+    places = codes.nonzero().squeeze(-1)
+    counts = torch.tensor([places.numel()], dtype=torch.int32, device=codes.device)
+    most = int((yield from group.max(counts, f"{stage}-count"))[0])
+    total = codes.new_zeros(codes.numel(), dtype=torch.int32)
+    if most == 0:
+        return total
+    widths = packing.width(codes.numel() - 1), packing.width(2 * limit)
+    entries = codes.new_zeros((2, most), dtype=torch.int32)
+    entries[0, : places.numel()] = places.to(torch.int32)
+    entries[1, : places.numel()] = codes[places].to(torch.int32)
+    entries[1].add_(limit)
+    sizes = [packing.wire_bytes(most, bits) for bits in widths]
+    message = codes.new_empty(sum(sizes), dtype=torch.uint8)
+    for part, bits, entry in zip(torch.split(message, sizes), widths, entries, strict=True):
+        packing.pack(entry, bits, part)
+    for row in (yield from group.gather(message, stage)):
+        for part, bits, entry in zip(torch.split(row, sizes), widths, entries, strict=True):
+            packing.unpack(part, bits, entry)
+        total.index_add_(0, entries[0], entries[1].sub_(limit))
+    return total
+
+
+def gathered_bytes(d: int, n: int, limit: int, *, base_three: bool = False) -> float:
+    """Bytes that a rank sends in `gathered_sum` of d codes over n ranks."""
+    return wire.all_gather(_dense_bytes(d, limit, base_three), n)
+
+
+def sparse_bytes(d: int, n: int, limit: int) -> tuple[float, float]:
+    """Least and most bytes that a rank sends in `sparse_sum`: no code is other than 0, or all of some rank are."""
+    widths = packing.width(d - 1), packing.width(2 * limit)
+    count = wire.all_reduce(4, n)
+    return count, count + wire.all_gather(sum(packing.wire_bytes(d, bits) for bits in widths), n)
+
+
+def _dense_bytes(numel: int, limit: int, base_three: bool) -> int:
+    if base_three:
+        return packing.trit_bytes(numel)
+    return packing.wire_bytes(numel, packing.width(2 * limit))
+
+
+# ---- scales and means ----------------------------------------------------------------------------------------------
+
+Norm = Literal["linf", "l2"]
+Scale = Literal["bucket", "tensor", "block"]
+NORMS: Final = ("linf", "l2")
+SCALES: Final = ("bucket", "tensor", "block")
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What M is (`norm`), and how many there are (`per`); see the module's text."""
+
+    norm: Norm = "linf"
+    per: Scale = "bucket"
+    block_size: int = 512
+
+    def bytes_sent(self, lengths: Sequence[int], n: int) -> float:
+        """Bytes that a rank sends to agree on the scales of a shard whose tensors have these lengths."""
+        blocks = -(-sum(lengths) // self.block_size)
+        count = {"bucket": 1, "tensor": len(lengths), "block": blocks}[self.per]
+        return wire.all_reduce((4 if self.norm == "linf" else 8) * count, n)
+
+
+BUCKET_MAXIMUM: Final = Scaling()
+
+
+def shared_scale(shard: Shard, x: Tensor, stage: str, scaling: Scaling) -> Exchange[Tensor]:
+    """The scale(s) of all ranks, float32: 0-dimensional for ``bucket``, else [d], one an element."""
+    norm, block = scaling.norm, scaling.block_size
+    if scaling.per == "bucket":
+        own = _size_of(x, norm).view(1)
+    elif scaling.per == "tensor":
+        own = torch.stack([_size_of(x[v.part], norm) for v in shard.views])
+    else:
+        padded = buffers.empty(x.numel() + -x.numel() % block, x.dtype, x.device)
+        padded[: x.numel()] = x
+        padded[x.numel() :].zero_()
+        own = _size_of(padded.view(-1, block), norm)
+    if norm == "linf":
+        shared = yield from shard.world.max(own, f"{stage}-scale")
+    else:
+        shared = (yield from shard.world.sum(own, f"{stage}-scale")).sqrt().to(torch.float32)
+    if scaling.per == "bucket":
+        return shared[0]
+    if scaling.per == "block":
+        rows = buffers.empty((shared.numel(), block), shared.dtype, shared.device)
+        return rows.copy_(shared.unsqueeze(-1)).view(-1)[: shard.d]
+    return an_element(shard, shared)
+
+
+def an_element(shard: Shard, values: Tensor) -> Tensor:
+    """One value a tensor -> [d], one an element, in a buffer of the pool."""
+    out = buffers.empty(shard.d, values.dtype, values.device)
+    for view, value in zip(shard.views, values, strict=True):
+        out[view.part] = value
+    return out
+
+
+def _size_of(x: Tensor, norm: Norm) -> Tensor:
+    """[..., k] -> [...]: largest magnitude, or sum of squares in float64 by the fixed tree."""
+    if norm == "l2":
+        return fixed_sum(x, "wide square")
+    return largest(x) if x.shape[-1] else x.new_zeros(x.shape[:-1])
+
+
+def standard_mean(
+    shard: Shard,
+    x: Tensor,
+    stage: str,
+    *,
+    bits: int = 8,
+    levels: int | None = None,
+    scaling: Scaling = BUCKET_MAXIMUM,
+    transport: Transport = "all-reduce",
+) -> Exchange[Tensor]:
+    """Mean of `x` over all ranks by standard dithering with ``floor((2**(bits-1) - 1) / n)`` levels.
+
+    Args:
+        x: float [d] of this rank; only read. Computed in float32.
+        stage: names the collectives ``<stage>-scale`` and ``<stage>-codes`` and the random stream.
+        bits: of a sum of codes: 4, 8, 16 or 32 in an all-reduce, else 2 to 31.
+        levels: s, if not the most that `bits` allow.
+        scaling: what the scale is.
+        transport: how codes travel, see the module's text.
+
+    Returns:
+        float32 [d], the same bits on all ranks where the sum of the scale is (linf: always).
+    """
+    count = dithering.levels(bits, shard.world.size) if levels is None else levels
+    x = x.to(torch.float32)
+    shared = yield from shared_scale(shard, x, stage, scaling)
+    narrow = torch.int8 if bits <= 8 else torch.int16 if bits <= 16 else torch.int32
+    codes = shard.scratch(f"{stage}-codes", shard.d, narrow)
+    dithering.encode(x, shared, count, shard.key(f"{stage}-dither"), codes)
+    total = yield from code_sum(shard.world, codes, bits, count, f"{stage}-codes", transport)
+    mean = shard.scratch(f"{stage}-mean", shard.d, torch.float32)
+    dithering.decode(total, shared, count, shard.world.size, mean)
+    return mean

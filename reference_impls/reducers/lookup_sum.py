@@ -16,9 +16,9 @@ from torch import Tensor
 
 from reference_impls import buffers, wire
 from reference_impls.algorithm import Shard
-from reference_impls.codecs import packed_integers
-from reference_impls.codecs.hadamard import Chunks
+from reference_impls.codecs import packing
 from reference_impls.codecs.lookup import Table
+from reference_impls.codecs.transforms import Chunks
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 
@@ -87,8 +87,8 @@ def sent(d: int, n: int, table: Table, chunk: int, form: Form) -> float:
     if form == "sum":
         return norms + wire.all_reduce(chunks.padded, n)
     piece = wire.piece(chunks.padded, n)
-    up = packed_integers.wire_bytes(piece, table.bits)
-    down = packed_integers.wire_bytes(piece, packed_integers.width(n * table.top))
+    up = packing.wire_bytes(piece, table.bits)
+    down = packing.wire_bytes(piece, packing.width(n * table.top))
     return norms + wire.all_to_all(n * up, n) + wire.all_gather(down, n)
 
 
@@ -111,19 +111,19 @@ def _served(world: Group, indices: Tensor, table: Table, stage: str) -> Exchange
     mine = buffers.empty(piece, torch.int32, indices.device).copy_(values[0])
     for other in values[1:]:
         mine.add_(other)
-    width = packed_integers.width(world.size * table.top)
+    width = packing.width(world.size * table.top)
     sums = yield from world.gather(_packed(mine, width), f"{stage}-down")
     return _unpacked(sums, width, piece).view(-1)[: indices.numel()]
 
 
 def _packed(values: Tensor, bits: int) -> Tensor:
-    length = packed_integers.wire_bytes(values.shape[-1], bits)
+    length = packing.wire_bytes(values.shape[-1], bits)
     message = buffers.empty((*values.shape[:-1], length), torch.uint8, values.device)
-    packed_integers.pack(values, bits, message)
+    packing.pack(values, bits, message)
     return message
 
 
 def _unpacked(message: Tensor, bits: int, numel: int) -> Tensor:
     values = buffers.empty((*message.shape[:-1], numel), torch.int32, message.device)
-    packed_integers.unpack(message, bits, values)
+    packing.unpack(message, bits, values)
     return values

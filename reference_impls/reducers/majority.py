@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers, wire
-from reference_impls.codecs import packed_integers, signs
+from reference_impls.codecs import packing, signs
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers import integer_sum
@@ -165,7 +165,7 @@ def balance_bytes(d: int, n: int, transport: Transport = "two-phase") -> float:
     if transport in SUMS:
         return integer_sum.bytes_sent(d + 1, n, SUMS[transport], 1)
     piece = wire.piece(d + 1, n)
-    counts = packed_integers.wire_bytes(piece, packed_integers.width(n))
+    counts = packing.wire_bytes(piece, packing.width(n))
     return wire.all_to_all(n * signs.wire_bytes(piece), n) + wire.all_gather(counts, n)
 
 
@@ -213,12 +213,12 @@ def _votes_of_piece(group: Group, positive: Tensor, void: Tensor) -> Exchange[Te
 def _counts(group: Group, positive: Tensor, void: Tensor) -> Exchange[Tensor]:
     """Votes for + everywhere, int32 [at least d + 1], by counts of as few bits as hold 0 .. n."""
     votes = yield from _votes_of_piece(group, positive, void)
-    bits = packed_integers.width(group.size)
-    down = buffers.empty(packed_integers.wire_bytes(votes.numel(), bits), torch.uint8, votes.device)
-    packed_integers.pack(votes, bits, down)
+    bits = packing.width(group.size)
+    down = buffers.empty(packing.wire_bytes(votes.numel(), bits), torch.uint8, votes.device)
+    packing.pack(votes, bits, down)
     messages = yield from group.gather(down, "counts-down")
     counts = buffers.empty((group.size, votes.numel()), torch.int32, votes.device)
-    packed_integers.unpack(messages, bits, counts)
+    packing.unpack(messages, bits, counts)
     return counts.view(-1)
 
 

@@ -22,7 +22,7 @@ from reference_impls.algorithm import Clock, Cost, Shard, Slot, per_rank, replic
 from reference_impls.codecs.sums import fixed_mean
 from reference_impls.collectives import Exchange
 from reference_impls.errors import UnsupportedError, one_of
-from reference_impls.reducers.parts import joined, spread
+from reference_impls.reducers.coded_mean import joined, spread
 
 MODES = ("never", "periodic", "doubling", "selective")
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import compilation
-from reference_impls.codecs.selection import kept
+from reference_impls.codecs.sparse import kept
 from reference_impls.randomness import Key
 from suite.micro.cases import CODECS, VERBS, Case, build
 

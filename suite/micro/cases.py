@@ -204,7 +204,7 @@ class EqualLevels(ByProtocol):
 
     def __init__(self, numel: int, levels: int, *, given: bool) -> None:
         self.given = given
-        super().__init__(numel, "uniform_levels", "UniformLevels", levels=levels, norm="linf", block_size=0)
+        super().__init__(numel, "levels", "UniformLevels", levels=levels, norm="linf", block_size=0)
         self.reads = 1 if given else 2
 
     def buffer(self, numel: int) -> torch.Tensor:
@@ -257,7 +257,7 @@ class StandardDithering(Keyed):
 
     def largest(self) -> torch.Tensor:
         """As the reducers find it."""
-        size_of: Callable[..., torch.Tensor] = module("reference_impls.reducers.shared_scale")._size_of
+        size_of: Callable[..., torch.Tensor] = module("reference_impls.reducers.integer_sum")._size_of
         return size_of(self.x, "linf")
 
     def buffer(self, numel: int) -> torch.Tensor:
@@ -284,18 +284,18 @@ class NibbleDithering(StandardDithering):
 
     def buffer(self, numel: int) -> torch.Tensor:
         super().buffer(numel)
-        self.nibbles = module("reference_impls.codecs.nibbles")
+        self.packing = module("reference_impls.codecs.packing")
         self.codes = torch.zeros(numel, dtype=torch.int8)
-        return torch.zeros(self.nibbles.wire_bytes(numel), dtype=torch.uint8)
+        return torch.zeros(self.packing.nibble_bytes(numel), dtype=torch.uint8)
 
     def encode(self) -> None:
         if self.finds_scale:
             self.scale = self.largest()
         self.codec.encode(self.x, self.scale, self.levels, self.key, self.codes)
-        self.nibbles.pack(self.codes, self.wire, -self.levels)
+        self.packing.pack_nibbles(self.codes, self.wire, -self.levels)
 
     def decode(self) -> None:
-        self.nibbles.unpack(self.wire, self.codes, -self.levels)
+        self.packing.unpack_nibbles(self.wire, self.codes, -self.levels)
         self.codec.decode(self.codes, self.scale, self.levels, 1, self.out)
 
 
@@ -310,7 +310,7 @@ class TernaryTwoBit(StandardDithering):
 
     def buffer(self, numel: int) -> torch.Tensor:
         super().buffer(numel)
-        self.packing = module("reference_impls.codecs.packed_integers")
+        self.packing = module("reference_impls.codecs.packing")
         self.codes = torch.zeros(numel, dtype=torch.int8)
         return torch.zeros(self.packing.wire_bytes(numel, 2), dtype=torch.uint8)
 
@@ -328,15 +328,15 @@ class TernaryTrits(TernaryTwoBit):
 
     def buffer(self, numel: int) -> torch.Tensor:
         super().buffer(numel)
-        self.trits = module("reference_impls.codecs.trits")
-        return torch.zeros(self.trits.wire_bytes(numel), dtype=torch.uint8)
+        self.packing = module("reference_impls.codecs.packing")
+        return torch.zeros(self.packing.trit_bytes(numel), dtype=torch.uint8)
 
     def encode(self) -> None:
         self.codec.encode(self.x, self.scale, self.levels, self.key, self.codes)
-        self.trits.pack(self.codes, self.wire, -1)
+        self.packing.pack_trits(self.codes, self.wire, -1)
 
     def decode(self) -> None:
-        self.trits.unpack(self.wire, self.codes, -1)
+        self.packing.unpack_trits(self.wire, self.codes, -1)
         self.codec.decode(self.codes, self.scale, self.levels, 1, self.out)
 
 
@@ -348,14 +348,14 @@ class ExponentialDithering(Keyed):
         self.scale = self.x.abs().max()
 
     def buffer(self, numel: int) -> torch.Tensor:
-        self.codec = module("reference_impls.codecs.exponential")
-        return torch.zeros(self.codec.wire_bytes(numel), dtype=torch.uint8)
+        self.codec = module("reference_impls.codecs.dithering")
+        return torch.zeros(numel, dtype=torch.uint8)
 
     def encode(self) -> None:
-        self.codec.encode(self.x, self.scale, HEAD_ROOM, self.key, self.wire)
+        self.codec.encode_powers(self.x, self.scale, HEAD_ROOM, self.key, self.wire)
 
     def decode(self) -> None:
-        self.codec.decode(self.wire, self.scale, HEAD_ROOM, 1, self.out)
+        self.codec.decode_powers(self.wire, self.scale, HEAD_ROOM, 1, self.out)
 
 
 class ScaledRounding(Keyed):
@@ -402,7 +402,7 @@ class Lookup(Keyed):
 
     def buffer(self, numel: int) -> torch.Tensor:
         self.table = module("reference_impls.codecs.lookup").table("published", 4, 30, 1 / 32)
-        self.packing = module("reference_impls.codecs.packed_integers")
+        self.packing = module("reference_impls.codecs.packing")
         self.x = self.x / self.x.square().mean().sqrt()
         self.indices = torch.zeros(numel, dtype=torch.int32)
         return torch.zeros(self.packing.wire_bytes(numel, self.table.bits), dtype=torch.uint8)
@@ -424,7 +424,7 @@ class Hadamard(Keyed):
     CHUNK = 1024
 
     def buffer(self, numel: int) -> torch.Tensor:
-        self.chunks = module("reference_impls.codecs.hadamard").Chunks(numel, self.CHUNK)
+        self.chunks = module("reference_impls.codecs.transforms").Chunks(numel, self.CHUNK)
         coins = self.key.bits(self.chunks.padded) & 1
         self.signs = (coins * 2 - 1).to(torch.float32)
         return torch.zeros(self.chunks.padded)
@@ -451,7 +451,7 @@ def by_protocol(place: str, name: str, **options: Any) -> Callable[[int], Case]:
 
 DENSE_CASES: dict[str, Callable[[int], Case]] = {
     "signs": Signs,
-    "scaled-signs": by_protocol("scaled_signs", "ScaledSigns"),
+    "scaled-signs": by_protocol("signs", "ScaledSigns"),
     "standard-dithering-4bit": NibbleDithering,
     "standard-dithering-4bit-global": NibbleDitheringGlobal,
     "standard-dithering-8bit": StandardDithering,
@@ -460,15 +460,15 @@ DENSE_CASES: dict[str, Callable[[int], Case]] = {
     "equal-levels-4bit-global": lambda numel: EqualLevels(numel, 7, given=False),
     "equal-levels-8bit-given": lambda numel: EqualLevels(numel, 127, given=True),
     "equal-levels-8bit-global": lambda numel: EqualLevels(numel, 127, given=False),
-    "equal-levels-4bit": by_protocol("uniform_levels", "UniformLevels"),
-    "equal-levels-4bit-linf": by_protocol("uniform_levels", "UniformLevels", norm="linf"),
-    "equal-levels-8bit": by_protocol("uniform_levels", "UniformLevels", levels=127),
-    "geometric-levels-4bit": by_protocol("geometric_levels", "GeometricLevels"),
+    "equal-levels-4bit": by_protocol("levels", "UniformLevels"),
+    "equal-levels-4bit-linf": by_protocol("levels", "UniformLevels", norm="linf"),
+    "equal-levels-8bit": by_protocol("levels", "UniformLevels", levels=127),
+    "geometric-levels-4bit": by_protocol("levels", "GeometricLevels"),
     "exponential-dithering": ExponentialDithering,
-    "natural-9bit": by_protocol("natural", "Natural"),
+    "natural-9bit": by_protocol("levels", "Natural"),
     "ternary-2bit": TernaryTwoBit,
     "ternary-trits": TernaryTrits,
-    "min-max-4bit": by_protocol("min_max", "MinMax"),
+    "min-max-4bit": by_protocol("levels", "MinMax"),
     "lion-8bit-l1": LionIntegers,
     "scaled-rounding-8bit": ScaledRounding,
     "thc-4bit": Lookup,
@@ -552,7 +552,7 @@ class LowRank(Keyed):
 
 SPARSE_CASES: dict[str, Callable[[int], Case]] = {
     "top-k-1pct": lambda numel: Sparse(numel, "sparse", "TopK", 0.01),
-    "chunk-top-k": lambda numel: Sparse(numel, "chunk_top_k", "ChunkTopK", 64 / 4096),
+    "chunk-top-k": lambda numel: Sparse(numel, "sparse", "ChunkTopK", 64 / 4096),
     "count-sketch": CountSketch,
     "low-rank-4": LowRank,
 }

@@ -24,7 +24,7 @@ from reference_impls import compilation, programs
 from reference_impls.algorithm import Clock, Shard, View
 from reference_impls.algorithms.powersgd import PowerSGD
 from reference_impls.codecs import count_sketch, signs
-from reference_impls.codecs.selection import kept
+from reference_impls.codecs.sparse import kept
 from reference_impls.collectives import Group, Ledger
 from reference_impls.drivers.engine import Engine, Lockstep
 from suite.micro.cases import CODECS, RANK, VERBS, build

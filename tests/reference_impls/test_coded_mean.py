@@ -8,8 +8,8 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster
 from reference_impls.codecs.codec import PerTensor
-from reference_impls.codecs.natural import Natural
-from reference_impls.codecs.scaled_signs import ScaledSigns
+from reference_impls.codecs.levels import Natural
+from reference_impls.codecs.signs import ScaledSigns
 from reference_impls.randomness import Key
 from reference_impls.reducers.coded_mean import _encoded
 from tests.support import each

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reference_impls.codecs import signs
-from reference_impls.codecs.scaled_signs import ScaledSigns
+from reference_impls.codecs.signs import ScaledSigns
 from reference_impls.collectives import AllToAll, Collective
 from reference_impls.reducers.coded_mean import two_phase_mean
 from reference_impls.reducers.compressed_all_reduce import (

@@ -9,7 +9,7 @@ import torch
 
 from reference_impls import SimulatedCluster
 from reference_impls.algorithms.dgc import DGC
-from reference_impls.codecs.selection import kept
+from reference_impls.codecs.sparse import kept
 
 
 def cluster(name, n, sizes, *, lr=0.1, **options):

@@ -11,21 +11,8 @@ import pytest
 import torch
 
 from reference_impls import programs
-from reference_impls.codecs import (
-    dithering,
-    exponential,
-    lion_integers,
-    lookup,
-    nibbles,
-    packed_integers,
-    scaled_rounding,
-    signs,
-    trits,
-)
-from reference_impls.codecs.geometric_levels import GeometricLevels
-from reference_impls.codecs.min_max import MinMax
-from reference_impls.codecs.natural import Natural
-from reference_impls.codecs.uniform_levels import UniformLevels
+from reference_impls.codecs import dithering, lion_integers, lookup, packing, scaled_rounding, signs
+from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
 from reference_impls.compilation import GPU_OPTIONS, THRESHOLD, Compiled
 from reference_impls.randomness import Key
 from tests.reference_impls.codecs.test_compiled import FUNCTIONS
@@ -157,14 +144,17 @@ def bits(on):
 
 def integers(on):
     values = on.empty(2, on.numel, dtype=torch.int32)
-    wire = on.empty(2, packed_integers.wire_bytes(on.numel, 7))
-    packed_integers.pack(values, 7, wire)
-    packed_integers.unpack(wire, 7, values)
-    packed_integers.add_up(wire, 7, values[0])
-    for module in (nibbles, trits):
-        wire = on.empty(2, module.wire_bytes(on.numel))
-        module.pack(values, wire)
-        module.unpack(wire, values)
+    wire = on.empty(2, packing.wire_bytes(on.numel, 7))
+    packing.pack(values, 7, wire)
+    packing.unpack(wire, 7, values)
+    packing.add_up(wire, 7, values[0])
+    for size, pack, unpack in (
+        (packing.nibble_bytes, packing.pack_nibbles, packing.unpack_nibbles),
+        (packing.trit_bytes, packing.pack_trits, packing.unpack_trits),
+    ):
+        wire = on.empty(2, size(on.numel))
+        pack(values, wire)
+        unpack(wire, values)
 
 
 def levels(on):
@@ -173,9 +163,9 @@ def levels(on):
     dithering.encode(on.x, scale, 31, on.key, codes)
     dithering.decode(codes, scale, 31, 2, torch.empty_like(on.x))
     wire = on.empty(2, on.numel)
-    exponential.encode(on.x, scale, 1, on.key, wire)
-    exponential.add(wire, wire, on.key, wire)
-    exponential.decode(wire, scale, 1, 2, torch.empty_like(on.x))
+    dithering.encode_powers(on.x, scale, 1, on.key, wire)
+    dithering.add_powers(wire, wire, on.key, wire)
+    dithering.decode_powers(wire, scale, 1, 2, torch.empty_like(on.x))
     for rounding in ("stochastic", "nearest"):
         factor, sums = scale.reshape(1), on.empty(2, on.numel, dtype=torch.int32)
         scaled_rounding.encode(on.x, factor, 31, rounding, on.key, sums)

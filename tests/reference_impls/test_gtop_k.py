@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from reference_impls import SimulatedCluster
-from reference_impls.codecs.selection import kept
+from reference_impls.codecs.sparse import kept
 from reference_impls.collectives import Group
 from reference_impls.reducers import folds
 from tests.reference_impls.exchanges import run

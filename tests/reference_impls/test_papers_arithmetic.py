@@ -17,7 +17,7 @@ from torch import Tensor
 from reference_impls import wire
 from reference_impls.algorithm import Clock, Cost
 from reference_impls.codecs import dithering
-from reference_impls.codecs.natural import Natural
+from reference_impls.codecs.levels import Natural
 from reference_impls.collectives import Group
 from reference_impls.registry import create
 

@@ -150,11 +150,11 @@ def test_who_holds_the_lock_for_ever_is_told(monkeypatch):
 BROKEN = """
 import torch, warnings
 from reference_impls import compilation
-from reference_impls.codecs import nibbles
+from reference_impls.codecs import packing
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for _ in range(2):
-        nibbles.pack(torch.ones(1 << 18, dtype=torch.int32), wire := torch.empty(1 << 17, dtype=torch.uint8))
+        packing.pack_nibbles(torch.ones(1 << 18, dtype=torch.int32), wire := torch.empty(1 << 17, dtype=torch.uint8))
 assert (wire == 17).all()
 assert [w.category for w in caught if "could not be compiled" in str(w.message)] == [RuntimeWarning], caught
 (paths,) = compilation.paths().values()

@@ -9,7 +9,7 @@ import torch
 
 from reference_impls import SimulatedCluster
 from reference_impls.codecs.count_sketch import CountSketch
-from reference_impls.codecs.selection import kept
+from reference_impls.codecs.sparse import kept
 from reference_impls.reducers import folds
 
 NAMES = ("sketched-sgd", "gs-sgd")

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.codecs import lookup
-from reference_impls.codecs.hadamard import Chunks, butterflies
 from reference_impls.codecs.lookup import PUBLISHED, optimal, rounding_variance, table
+from reference_impls.codecs.transforms import Chunks, butterflies
 from reference_impls.randomness import Key
 from tests.support import each
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls.codecs.chunk_top_k import WIRE_VERSION, ChunkTopK
 from reference_impls.codecs.codec import PerTensor
+from reference_impls.codecs.sparse import WIRE_VERSION, ChunkTopK
 from reference_impls.randomness import Key
 from tests.support import each
 

@@ -9,21 +9,8 @@ import pytest
 import torch
 
 from reference_impls import compilation
-from reference_impls.codecs import (
-    dithering,
-    exponential,
-    lion_integers,
-    lookup,
-    nibbles,
-    packed_integers,
-    scaled_rounding,
-    signs,
-    trits,
-)
-from reference_impls.codecs.geometric_levels import GeometricLevels
-from reference_impls.codecs.min_max import MinMax
-from reference_impls.codecs.natural import Natural
-from reference_impls.codecs.uniform_levels import UniformLevels
+from reference_impls.codecs import dithering, lion_integers, lookup, packing, scaled_rounding, signs
+from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
 from reference_impls.compilation import THRESHOLD, Compiled, PathRecord
 from reference_impls.randomness import Key
 from tests.support import require_compiler
@@ -84,23 +71,23 @@ def four_bits():
     counters = torch.randint(
         0, 16, (2 * D + 1,), generator=torch.Generator().manual_seed(3), dtype=torch.int8
     )
-    wire = torch.empty(nibbles.wire_bytes(2 * D + 1), dtype=torch.uint8)
-    nibbles.pack(counters, wire)
+    wire = torch.empty(packing.nibble_bytes(2 * D + 1), dtype=torch.uint8)
+    packing.pack_nibbles(counters, wire)
     back = torch.empty_like(counters)
-    nibbles.unpack(wire, back)
+    packing.unpack_nibbles(wire, back)
     assert torch.equal(back, counters)
     return [wire, back]
 
 
 def any_width():
     values = torch.randint(0, 128, (N, D), generator=torch.Generator().manual_seed(4), dtype=torch.int32)
-    wire = torch.empty(N, packed_integers.wire_bytes(D, 7), dtype=torch.uint8)
-    packed_integers.pack(values, 7, wire)
+    wire = torch.empty(N, packing.wire_bytes(D, 7), dtype=torch.uint8)
+    packing.pack(values, 7, wire)
     back = torch.empty_like(values)
-    packed_integers.unpack(wire, 7, back)
+    packing.unpack(wire, 7, back)
     assert torch.equal(back, values)
     total = torch.empty(D, dtype=torch.int32)
-    packed_integers.add_up(wire, 7, total)
+    packing.add_up(wire, 7, total)
     assert torch.equal(total, values.sum(0, dtype=torch.int32))
     return [wire, back, total]
 
@@ -127,14 +114,14 @@ def exponential_dithering():
     x = numbers(D)
     scale = x.abs().max()
     one, two, total = (torch.empty(D, dtype=torch.uint8) for _ in range(3))
-    exponential.encode(x, scale, 2, key(0), one)
-    exponential.encode(numbers(D, seed=5) * 0.2, scale, 2, key(1), two)
-    exponential.add(one, two, key(2), total)
+    dithering.encode_powers(x, scale, 2, key(0), one)
+    dithering.encode_powers(numbers(D, seed=5) * 0.2, scale, 2, key(1), two)
+    dithering.add_powers(one, two, key(2), total)
     in_place = one.clone()
-    exponential.add(in_place, two, key(2), in_place)
+    dithering.add_powers(in_place, two, key(2), in_place)
     assert torch.equal(in_place, total)
     out = torch.empty(D)
-    exponential.decode(total, scale, 2, 4, out)
+    dithering.decode_powers(total, scale, 2, 4, out)
     return [one, two, total, out]
 
 
@@ -162,10 +149,10 @@ def rounded_and_ternary():
         codes = torch.empty(D, dtype=torch.int32)
         results += [scaled_rounding.encode(x, torch.tensor([20.0]), 31, rounding, key(), codes), codes]
     digits = torch.randint(0, 3, (5 * D + 2,), generator=torch.Generator().manual_seed(6))
-    wire = torch.empty(trits.wire_bytes(5 * D + 2), dtype=torch.uint8)
-    trits.pack(digits, wire)
+    wire = torch.empty(packing.trit_bytes(5 * D + 2), dtype=torch.uint8)
+    packing.pack_trits(digits, wire)
     back = torch.empty_like(digits)
-    trits.unpack(wire, back)
+    packing.unpack_trits(wire, back)
     assert torch.equal(back, digits)
     return [*results, wire, back]
 
@@ -191,17 +178,17 @@ FUNCTIONS = {
     packed_bits: {"signs.pack_words", "signs.unpack_words"},
     bit_votes: {"signs.pack_words", "signs.pack_positive", "signs.unpack_signs", "signs.unpack_words", "signs.add_row",
                 "signs.count_words"},
-    four_bits: {"nibbles.join", "nibbles.split"},
-    any_width: {"packed_integers.pack_tiles", "packed_integers.unpack_tiles"},
+    four_bits: {"packing.join_nibbles", "packing.split_nibbles"},
+    any_width: {"packing.pack_tiles", "packing.unpack_tiles"},
     standard_dithering: {"dithering.encode", "dithering.decode"},
-    exponential_dithering: {"exponential.encode", "exponential.add", "exponential.decode"},
-    levels: {"block_codec.encode_tiles", "block_codec.make_codes", "block_codec.decode_tiles", "sums.maxima",
-             "min_max.ends", "packed_integers.pack_tiles", "packed_integers.unpack_tiles"},
+    exponential_dithering: {"dithering.encode_powers", "dithering.add_powers", "dithering.decode_powers"},
+    levels: {"blocks.encode_tiles", "blocks.make_codes", "blocks.decode_tiles", "sums.maxima",
+             "levels.ends", "packing.pack_tiles", "packing.unpack_tiles"},
     rounded_and_ternary: {
         "scaled_rounding.stochastic",
         "scaled_rounding.nearest",
-        "trits.join",
-        "trits.split",
+        "packing.join_trits",
+        "packing.split_trits",
     },
     lion_votes: {"lion_integers.quantise", "sums.fold"},
     table_indices: {"lookup.encode"},
@@ -209,7 +196,7 @@ FUNCTIONS = {
 
 
 # Eager calls, too, beside the large ones: of what is left of a vector behind its blocks, of the sums of its blocks.
-SMALL = {levels: {"min_max.ends"}, lion_votes: {"sums.fold_lanes"}}
+SMALL = {levels: {"levels.ends"}, lion_votes: {"sums.fold_lanes"}}
 
 
 @pytest.mark.parametrize(
@@ -238,7 +225,7 @@ def test_compiled_equals_eager(work, monkeypatch):
 @pytest.mark.usefixtures("compiler")
 def test_subnormal_numbers_survive_in_this_process():
     """Compiled libraries built with fast-math flags are known to switch them off for the whole process."""
-    nibbles.pack(
+    packing.pack_nibbles(
         torch.zeros(2 * THRESHOLD + 2, dtype=torch.int32), torch.empty(THRESHOLD + 1, dtype=torch.uint8)
     )
     tiny = torch.tensor([1e-40])

@@ -8,7 +8,7 @@ import torch
 from scipy.fft import dctn
 from torch import Tensor
 
-from reference_impls.codecs.dct import WIRE_VERSION, BlockDCT
+from reference_impls.codecs.transforms import WIRE_VERSION, BlockDCT
 from tests.support import each
 
 SHAPES = [(1,), (7,), (64,), (67,), (1, 1), (3, 5), (16, 8), (17, 23), (13, 1), (2, 3, 5), (4, 1, 9), ()]

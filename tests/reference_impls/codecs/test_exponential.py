@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import torch
 
-from reference_impls.codecs import exponential
+from reference_impls.codecs import dithering
 from reference_impls.randomness import Key
 from tests.support import each
 
@@ -18,13 +18,13 @@ def key(rank=0, step=0, stage="dither"):
 
 def encoded(x, scale=1.0, head_room=0, k=None):
     wire = torch.full(x.shape, 77, dtype=torch.uint8)
-    exponential.encode(x, torch.as_tensor(scale), head_room, k or key(), wire)
+    dithering.encode_powers(x, torch.as_tensor(scale), head_room, k or key(), wire)
     return wire
 
 
 def decoded(wire, scale=1.0, head_room=0, n=1):
     out = torch.empty(wire.shape)
-    exponential.decode(wire, torch.as_tensor(scale), head_room, n, out)
+    dithering.decode_powers(wire, torch.as_tensor(scale), head_room, n, out)
     return out
 
 
@@ -39,7 +39,7 @@ def outcomes(a, b):
     words = torch.tensor([1 << k for k in range(31)] + [-(1 << 31), 0], dtype=torch.int32)
     weights = [Fraction(1, 2 ** (k + 1)) for k in range(32)] + [Fraction(1, 2**32)]
     full = [torch.full(words.shape, v, dtype=torch.uint8) for v in (a, b)]
-    return list(zip(exponential.add_with(*full, words).tolist(), weights, strict=True))
+    return list(zip(dithering.add_powers_with(*full, words).tolist(), weights, strict=True))
 
 
 CODES = [0, *range(2, 30), 60, 61, 62, 63, 64, 126, 127]
@@ -79,7 +79,7 @@ def test_encoding_to_the_documented_byte():
         c = min(1 + 3 - (exponent - 1) - ((r & 0x7FFFFF) < fraction), 127)
         expected.append(c | (128 if v < 0 else 0))
     assert encoded(x, 1.0, 3).tolist() == expected
-    assert exponential.WIRE_VERSION == 1
+    assert dithering.WIRE_VERSION == 1
     assert expected == GOLDEN
 
 
@@ -126,14 +126,14 @@ def test_head_room_is_enough_for_its_depth_and_the_published_one_is_not_for_a_se
         lost = torch.zeros(draws, dtype=torch.bool)
         for r in range(1, n):
             out = torch.empty_like(one_by_one)
-            exponential.add(one_by_one, layer[r], key(r, stage="ring"), out)
+            dithering.add_powers(one_by_one, layer[r], key(r, stage="ring"), out)
             one_by_one = out
             lost |= out & 127 == 0
         level = 0
         while len(layer) > 1:
             level += 1
             for a, b in zip(layer[0::2], layer[1::2], strict=True):
-                exponential.add(a, b, key(level, stage="add"), a)
+                dithering.add_powers(a, b, key(level, stage="add"), a)
             layer = layer[0::2]
         assert int(layer[0].min()) == int(layer[0].max()) == 1  # exact: every distance is 0
         if n >= 4:
@@ -145,8 +145,10 @@ def test_what_lies_below_the_last_code_is_the_last_code(head_room):
     """Under head-room L the 127 codes end at 2^(L-126) of the scale; smaller magnitudes are rounded up to it, not wrapped."""
     x = torch.cat([s * 2.0 ** -torch.arange(126 - head_room, 127, dtype=torch.float32) for s in (1, -1)])
     wire, out = torch.empty(len(x), dtype=torch.uint8), torch.empty(len(x))
-    exponential.encode(x, torch.tensor(1.0), head_room, Key.of(seed=0, step=0, stage="last", rank=0), wire)
+    dithering.encode_powers(
+        x, torch.tensor(1.0), head_room, Key.of(seed=0, step=0, stage="last", rank=0), wire
+    )
     assert (wire & 127).tolist() == [127] * len(x)
-    exponential.decode(wire, torch.tensor(1.0), head_room, 1, out)
+    dithering.decode_powers(wire, torch.tensor(1.0), head_room, 1, out)
     assert out.abs().tolist() == [2.0 ** (head_room - 126)] * len(x)
     assert torch.equal(out.sign(), x.sign())

@@ -8,11 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls.codecs.geometric_levels import GeometricLevels
 from reference_impls.codecs.halves import Halves, power_for
-from reference_impls.codecs.min_max import MinMax
-from reference_impls.codecs.natural import Natural
-from reference_impls.codecs.uniform_levels import UniformLevels
+from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
 from reference_impls.randomness import Key
 from tests.support import each
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls.codecs import nibbles, scaled_rounding, trits
-from reference_impls.codecs import packed_integers as packing
+from reference_impls.codecs import packing, scaled_rounding
 from reference_impls.codecs.scaled_rounding import Rounding
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
@@ -139,8 +138,8 @@ def counters(*shape, high=16, seed=0, dtype=torch.int32):
 
 
 def packed_nibbles(values):
-    wire = torch.full((*values.shape[:-1], nibbles.wire_bytes(values.shape[-1])), 0xAA, dtype=torch.uint8)
-    nibbles.pack(values, wire)
+    wire = torch.full((*values.shape[:-1], packing.nibble_bytes(values.shape[-1])), 0xAA, dtype=torch.uint8)
+    packing.pack_nibbles(values, wire)
     return wire
 
 
@@ -149,17 +148,17 @@ def packed_nibbles(values):
 def test_round_trip(d, dtype):
     values = counters(d, seed=d, dtype=dtype)
     wire = packed_nibbles(values)
-    assert wire.numel() == nibbles.wire_bytes(d) == math.ceil(d / 2)
+    assert wire.numel() == packing.nibble_bytes(d) == math.ceil(d / 2)
     size = wire.numel()
     halves = [*values.tolist(), *([0] * (d % 2))]
     assert wire.tolist() == [halves[i] | halves[size + i] << 4 for i in range(size)]
     out = torch.full((d,), 99, dtype=dtype)
-    nibbles.unpack(wire, out)
+    packing.unpack_nibbles(wire, out)
     assert torch.equal(out, values)
 
 
 def test_golden_nibbles():
-    assert nibbles.WIRE_VERSION == 1
+    assert packing.NIBBLES_VERSION == 1
     assert packed_nibbles(torch.tensor([1, 2, 3, 4, 5])).tolist() == [0x41, 0x52, 0x03]
 
 
@@ -170,7 +169,7 @@ def test_bytes_add_up(n):
     for row in packed_nibbles(values):
         wire += row
     out = torch.empty(67, dtype=torch.int32)
-    nibbles.unpack(wire, out)
+    packing.unpack_nibbles(wire, out)
     assert torch.equal(out, values.sum(0, dtype=torch.int32))
 
 
@@ -184,26 +183,26 @@ KEY = Key.of(seed=1, step=2, stage="round", rank=0)
 @each("d", range(68))
 def test_trits_of_any_length(d: int, dtype: torch.dtype) -> None:
     digits = torch.randint(0, 3, (2, d), generator=torch.Generator().manual_seed(d)).to(dtype)
-    wire = torch.full((2, trits.wire_bytes(d)), 255, dtype=torch.uint8)
-    trits.pack(digits, wire)
+    wire = torch.full((2, packing.trit_bytes(d)), 255, dtype=torch.uint8)
+    packing.pack_trits(digits, wire)
     back = torch.full_like(digits, 9)
-    trits.unpack(wire, back)
+    packing.unpack_trits(wire, back)
     assert torch.equal(back, digits)
     assert wire.shape[-1] == math.ceil(d / 5)
     assert d == 0 or int(wire.max()) <= 242
     for row in range(2):
         alone = torch.empty_like(wire[row])
-        trits.pack(digits[row], alone)
+        packing.pack_trits(digits[row], alone)
         assert torch.equal(alone, wire[row])
 
 
 def test_golden_trits() -> None:
-    assert trits.WIRE_VERSION == 1
+    assert packing.TRITS_VERSION == 1
     wire = torch.empty(2, dtype=torch.uint8)
-    trits.pack(torch.tensor([2, 0, 1, 2, 0, 1, 2]), wire)  # bytes: digits 0, 2, 4, 6 and 1, 3, 5
+    packing.pack_trits(torch.tensor([2, 0, 1, 2, 0, 1, 2]), wire)  # bytes: digits 0, 2, 4, 6 and 1, 3, 5
     assert wire.tolist() == [2 + 1 * 3 + 0 * 9 + 2 * 27, 0 + 2 * 3 + 1 * 9]
     with pytest.raises(ValueError, match="uint8 wire of 2 bytes"):
-        trits.pack(torch.zeros(7, dtype=torch.int8), wire[:1])
+        packing.pack_trits(torch.zeros(7, dtype=torch.int8), wire[:1])
 
 
 def rounded(x: Tensor, factor: float, limit: int, rounding: Rounding = "stochastic") -> tuple[Tensor, int]:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers
-from reference_impls.codecs import candidates, selection
-from reference_impls.codecs.selection import kept, largest, largest_magnitudes, magnitude
+from reference_impls.codecs import candidates, sparse
+from reference_impls.codecs.sparse import kept, largest, largest_magnitudes, magnitude
 from tests.support import each
 
 
@@ -68,7 +68,7 @@ def test_every_vector_of_four_values_up_to_length_six() -> None:
             assert torch.equal(largest(order, k), expected)
             if k < d:
                 assert torch.equal(candidates.largest(order, -1, k), expected)
-                assert torch.equal(selection._by_keys(order, k), expected)
+                assert torch.equal(sparse._by_keys(order, k), expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,7 +89,7 @@ def test_large_vectors_are_searched_by_the_same_rule(shape: tuple[int, ...], kin
         assert torch.equal(largest_magnitudes(x, k), expected)
         if share in (1 / 64, 0.07):
             assert torch.equal(largest(order, k), expected)
-            assert torch.equal(selection._by_keys(order, k), expected)
+            assert torch.equal(sparse._by_keys(order, k), expected)
             assert torch.equal(largest(order.long() << 20, k), expected)
 
 

@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from reference_impls.codecs.selection import kept, largest
-from reference_impls.codecs.sparse import WIRE_VERSION, TopK
+from reference_impls.codecs.sparse import WIRE_VERSION, TopK, kept, largest
 from reference_impls.randomness import Key
 from tests.support import each
 

@@ -15,20 +15,9 @@ import torch
 from triton.runtime import interpreter
 
 from reference_impls import compilation
-from reference_impls.codecs import (
-    dithering,
-    exponential,
-    hadamard,
-    lookup,
-    packed_integers,
-    selection,
-    signs,
-)
+from reference_impls.codecs import dithering, lookup, packing, signs, sparse, transforms
 from reference_impls.codecs.count_sketch import CountSketch
-from reference_impls.codecs.geometric_levels import GeometricLevels
-from reference_impls.codecs.min_max import MinMax
-from reference_impls.codecs.natural import Natural
-from reference_impls.codecs.uniform_levels import UniformLevels
+from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
 from reference_impls.randomness import Key
 
 SIZES = (0, 1, 31, 32, 33, 4097)
@@ -135,7 +124,7 @@ def levels(device):
             codec.decode(wire, out, add=True)
             return [*([] if bad else [wire]), decoded, out]
 
-        compare(device, "block_codec.encode", work)
+        compare(device, "blocks.encode", work)
 
 
 def integers(device):
@@ -146,15 +135,15 @@ def integers(device):
             values = torch.randint(0, 1 << min(bits + 1, 31), (3, d), generator=source, dtype=torch.int32).to(
                 on
             )
-            wire = displaced(torch.zeros(3, packed_integers.wire_bytes(d, bits), dtype=torch.uint8), odd, on)
-            packed_integers.pack(values, bits, wire)
+            wire = displaced(torch.zeros(3, packing.wire_bytes(d, bits), dtype=torch.uint8), odd, on)
+            packing.pack(values, bits, wire)
             back = torch.zeros_like(values)
-            packed_integers.unpack(wire, bits, back)
+            packing.unpack(wire, bits, back)
             total = torch.zeros(d, dtype=torch.int32, device=on)
-            packed_integers.add_up(wire, bits, total)
+            packing.add_up(wire, bits, total)
             return [wire, back, total]
 
-        compare(device, "packed_integers.pack", work)
+        compare(device, "packing.pack", work)
 
 
 def shared_scales(device):
@@ -166,7 +155,7 @@ def shared_scales(device):
             codes = torch.zeros(2, 1500, dtype=torch.int8 if count < 128 else torch.int32, device=on)
             dithering.encode(x, given, count, key((2,)), codes)
             powers = torch.zeros(2, 1500, dtype=torch.uint8, device=on)
-            exponential.encode(x, given, 2, key((2,)), powers)
+            dithering.encode_powers(x, given, 2, key((2,)), powers)
             return [codes, powers]
 
         compare(device, "dithering.encode", work)
@@ -187,13 +176,13 @@ def rotations(device):
     for d, size in ((1, 1), (7, 4), (1000, 64), (2500, 1024), (9000, 4096)):
 
         def work(on, d=d, size=size):
-            chunks = hadamard.Chunks(d, size)
+            chunks = transforms.Chunks(d, size)
             coins = Key.of(seed=1, step=1, stage="coins").bits(chunks.padded).bitwise_and(1)
             flips = (coins * 2 - 1).to(torch.float32).to(on)
             turned = chunks.rotate(chunks.pad(numbers((), d).to(on)), flips)
             return [turned, chunks.rotate_back(turned, flips)]
 
-        compare(device, "hadamard.transform", work)
+        compare(device, "transforms.transform", work)
 
 
 def largest(device):
@@ -203,12 +192,12 @@ def largest(device):
     for x in (plain, (plain * 8).round() / 8, few):
 
         def work(on, x=x):
-            return [selection.largest_magnitudes(x.to(on), k)]
+            return [sparse.largest_magnitudes(x.to(on), k)]
 
         os.environ["BANDWISE_COMPILE"] = "0"
-        counted = selection._by_counting(selection.magnitude(x).view(1, -1), k)
+        counted = sparse._by_counting(sparse.magnitude(x).view(1, -1), k)
         assert counted.equal(work(torch.device("cpu"))[0])
-        compare(device, "selection.largest", work)
+        compare(device, "sparse.largest", work)
 
 
 def sketches(device):

@@ -1,17 +1,30 @@
-"""Unsigned integers of any width b from 1 to 31 bits, packed without a gap. Wire format version 2.
+"""Small integers as bytes: of any width (`pack`), two counters a byte (`pack_nibbles`), five digits a byte (`pack_trits`).
 
-The format, to the bit
-----------------------
+Every function works on the last axis and accepts any leading ones; a row packs as it would alone. Signed codes in -s .. s
+travel as q + s.
+
+Any width b from 1 to 31 bits, without a gap. Wire format version 2
+--------------------------------------------------------------------
 d integers in 0 .. 2^b - 1 take exactly ceil(b d / 8) bytes. Elements 0 .. 512 T - 1, T = d // 512, are in *tiles*
 (`codecs.tiles`): tile t is the 16 b little-endian 32-bit words from byte 64 b t on. b is the sum of different powers of
 two, its *fields*; the largest field holds an element's lowest bits, the next one the bits above it, and so on. In a tile
 the words of the largest field come first, 16 f of them for a field of f bits: row r's lane l has its field in word
 ``16 (r // m) + l`` of these, m = 32 / f, at bit ``f (r % m)`` (bit 0 is the least significant). The remaining
 t = d - 512 T < 512 elements follow in order as one string of b t bits: bit k of element 512 T + j is bit
-``(b j + k) % 8`` of byte ``64 b T + (b j + k) // 8``. Unused bits of the last byte are 0.
+``(b j + k) % 8`` of byte ``64 b T + (b j + k) // 8``. Unused bits of the last byte are 0. Integers beyond b bits lose their
+upper bits: the caller keeps the range.
 
-Signed codes in -s .. s travel as q + s, in `width(2 s)` bits. Integers beyond b bits lose their upper bits: the caller
-keeps the range. Every function works on the last axis and accepts any leading ones; a row packs as it would alone.
+Nibbles, whose bytes may be added. Wire format version 1
+---------------------------------------------------------
+d counters in 0 .. 15 take exactly B = ceil(d / 2) bytes: counter i < B is the low nibble (bits 0-3) of byte i, counter
+B + i is the high nibble (bits 4-7) of byte i. For odd d the last high nibble is 0. The bytes of several ranks may be summed as
+uint8 as long as every sum of counters stays at or below 15, since then no nibble carries into its neighbour;
+`reducers.integer_sum` proves that before it sends.
+
+Trits: digits 0, 1, 2, in 1.6 bits each, where 1.585 are the least possible. Wire format version 1
+---------------------------------------------------------------------------------------------------
+d digits take exactly W = ceil(d / 5) bytes: digit i is digit ``i // W`` of byte ``i % W``, which is the sum of its digits
+times 3^place, at most 242. Digits beyond d are 0.
 """
 
 from __future__ import annotations
@@ -26,25 +39,36 @@ from torch.nn import functional
 
 from reference_impls import buffers, kernels
 from reference_impls.codecs.tiles import LANES, ROWS, TILE, numbers, rows, whole
-from reference_impls.compilation import CompiledTiles
+from reference_impls.compilation import CompiledTiles, compiled
 
 __all__ = [
+    "NIBBLES_VERSION",
+    "TRITS_VERSION",
     "WIDEST",
     "WIRE_VERSION",
     "add_up",
     "fields",
+    "nibble_bytes",
     "pack",
+    "pack_nibbles",
     "pack_tail",
     "pack_tiles",
+    "pack_trits",
     "tiles_of",
+    "trit_bytes",
     "unpack",
+    "unpack_nibbles",
     "unpack_tail",
+    "unpack_trits",
     "width",
     "wire_bytes",
 ]
 
 WIRE_VERSION: Final = 2
+NIBBLES_VERSION: Final = 1
+TRITS_VERSION: Final = 1
 WIDEST: Final = 31
+_PLACES: Final = 5  # trits a byte
 
 
 def width(largest: int) -> int:
@@ -116,16 +140,6 @@ def _unpacker(bits: int, add: bool) -> CompiledTiles[[Tensor, Tensor], None]:
     return CompiledTiles(unpack_tiles)
 
 
-def _check(wire: Tensor, numel: int, bits: int) -> None:
-    if not 1 <= bits <= WIDEST:
-        raise ValueError(f"integers are packed in 1 to {WIDEST} bits, not in {bits}")
-    if wire.dtype != torch.uint8 or wire.shape[-1] != wire_bytes(numel, bits):
-        raise ValueError(
-            f"{numel} integers of {bits} bits need a uint8 wire of {wire_bytes(numel, bits)} bytes on its last axis, "
-            f"not {wire.dtype} {tuple(wire.shape)}"
-        )
-
-
 def tiles_of(wire: Tensor, bits: int, numel: int) -> tuple[Tensor, bool]:
     """The words of the whole tiles of a message of `numel`: int32 [..., T, bits, 16], and whether they are the wire's own.
 
@@ -181,7 +195,7 @@ def pack(values: Tensor, bits: int, wire: Tensor) -> None:
     """Integers [..., d] of any integer dtype -> wire, uint8 [..., ceil(bits d / 8)]."""
     numel = values.shape[-1]
     _check(wire, numel, bits)
-    if kernels.takes("packed_integers.pack", values, wire):
+    if kernels.takes("packing.pack", values, wire):
         from reference_impls.kernels import tiles
 
         none = torch.empty(3, dtype=torch.int32, device=wire.device)
@@ -201,7 +215,7 @@ def unpack(wire: Tensor, bits: int, out: Tensor) -> None:
     """Wire -> `out` [..., d], in an integer dtype that holds `bits` bits."""
     numel = out.shape[-1]
     _check(wire, numel, bits)
-    if kernels.takes("packed_integers.unpack", wire, out):
+    if kernels.takes("packing.unpack", wire, out):
         from reference_impls.kernels import tiles
 
         tiles.decode(wire, kernels.INTEGERS, bits, 0, wire, out)
@@ -218,7 +232,7 @@ def add_up(wire: Tensor, bits: int, total: Tensor) -> None:
     """Sum of n messages: wire uint8 [..., n, ceil(bits d / 8)] -> `total`, int32 [..., d]. The sum must fit int32."""
     numel = total.shape[-1]
     _check(wire, numel, bits)
-    if kernels.takes("packed_integers.add_up", wire, total):
+    if kernels.takes("packing.add_up", wire, total):
         from reference_impls.kernels import tiles
 
         for rank in range(wire.shape[-2]):
@@ -236,3 +250,113 @@ def add_up(wire: Tensor, bits: int, total: Tensor) -> None:
 def _tiled(x: Tensor) -> Tensor:
     """[..., 512 T] -> [..., T, 32, 16], a view."""
     return x.view(*x.shape[:-1], x.shape[-1] // TILE, ROWS, LANES)
+
+
+def _check(wire: Tensor, numel: int, bits: int) -> None:
+    if not 1 <= bits <= WIDEST:
+        raise ValueError(f"integers are packed in 1 to {WIDEST} bits, not in {bits}")
+    _holds(wire, f"{numel} integers of {bits} bits", wire_bytes(numel, bits))
+
+
+def _holds(wire: Tensor, what: str, length: int) -> None:
+    if wire.dtype != torch.uint8 or wire.shape[-1] != length:
+        raise ValueError(
+            f"{what} need a uint8 wire of {length} bytes on its last axis, not {wire.dtype} {tuple(wire.shape)}"
+        )
+
+
+def nibble_bytes(numel: int) -> int:
+    """Bytes on the wire for `numel` counters: ceil(numel / 2)."""
+    return -(-numel // 2)
+
+
+@compiled
+def _join_nibbles(low: Tensor, high: Tensor, lowest: int, wire: Tensor) -> None:
+    wire.copy_((low.to(torch.int32) - lowest) | ((high.to(torch.int32) - lowest) << 4))
+
+
+@compiled
+def _split_nibbles(wire: Tensor, lowest: int, low: Tensor, high: Tensor) -> None:
+    both = wire.to(torch.int32)
+    low.copy_((both & 15) + lowest)
+    high.copy_((both >> 4) + lowest)
+
+
+def pack_nibbles(counters: Tensor, wire: Tensor, lowest: int = 0) -> None:
+    """Integers [..., d] of any integer dtype -> wire, uint8 [..., ceil(d / 2)].
+
+    lowest: what counter 0 stands for. The integers are in lowest .. lowest + 15; the caller keeps the range.
+    """
+    half, first = counters.shape[-1] // 2, wire.shape[-1]
+    _holds(wire, f"{counters.shape[-1]} counters", nibble_bytes(counters.shape[-1]))
+    if half:
+        _join_nibbles(counters[..., :half], counters[..., first:], lowest, wire[..., :half])
+    if half < first:
+        wire[..., half].copy_(counters[..., half].to(torch.int32) - lowest)
+
+
+def unpack_nibbles(wire: Tensor, out: Tensor, lowest: int = 0) -> None:
+    """Wire -> `out` [..., d], counters plus `lowest` in the integer dtype of `out`."""
+    half, first = out.shape[-1] // 2, wire.shape[-1]
+    _holds(wire, f"{out.shape[-1]} counters", nibble_bytes(out.shape[-1]))
+    if half:
+        _split_nibbles(wire[..., :half], lowest, out[..., :half], out[..., first:])
+    if half < first:
+        out[..., half].copy_((wire[..., half] & 15).to(torch.int32) + lowest)
+
+
+def trit_bytes(numel: int) -> int:
+    """Bytes on the wire for `numel` digits: ceil(numel / 5)."""
+    return -(-numel // _PLACES)
+
+
+@compiled
+def _join_trits(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, lowest: int, wire: Tensor) -> None:
+    one, three, nine, more, most = (digits.to(torch.int32) - lowest for digits in (a, b, c, d, e))
+    wire.copy_(one + 3 * three + 9 * nine + 27 * more + 81 * most)
+
+
+@compiled
+def _split_trits(wire: Tensor, lowest: int, a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor) -> None:
+    rest = wire.to(torch.int32)
+    for digits in (a, b, c, d):
+        third = (rest * 171) >> 9  # a third of anything up to 255
+        digits.copy_(rest - 3 * third + lowest)
+        rest = third
+    e.copy_(rest + lowest)
+
+
+def _stretches(digits: Tensor, step: int, first: int, last: int) -> list[Tensor]:
+    """The digits of the bytes from `first` to `last`, by place; those that are there."""
+    parts = [digits[..., place * step + first : place * step + last] for place in range(_PLACES)]
+    return [part for part in parts if part.shape[-1] == last - first]
+
+
+def pack_trits(digits: Tensor, wire: Tensor, lowest: int = 0) -> None:
+    """Integers [..., d] from `lowest` on (the caller keeps the range) -> wire, uint8 [..., ceil(d / 5)].
+
+    lowest: what digit 0 stands for; with -1 the digits stand for -1, 0 and 1.
+    """
+    numel, step = digits.shape[-1], wire.shape[-1]
+    _holds(wire, f"{numel} digits", trit_bytes(numel))
+    full = max(numel - (_PLACES - 1) * step, 0)  # bytes of five digits
+    if full:
+        one, two, three, four, five = _stretches(digits, step, 0, full)
+        _join_trits(one, two, three, four, five, lowest, wire[..., :full])
+    for place in range(full, step):  # four at most
+        parts = _stretches(digits, step, place, place + 1)
+        total = sum((part.to(torch.int32) - lowest) * 3**power for power, part in enumerate(parts))
+        wire[..., place : place + 1].copy_(total)
+
+
+def unpack_trits(wire: Tensor, out: Tensor, lowest: int = 0) -> None:
+    """Wire -> `out` [..., d], `lowest` and up in the integer dtype of `out`."""
+    numel, step = out.shape[-1], wire.shape[-1]
+    _holds(wire, f"{numel} digits", trit_bytes(numel))
+    full = max(numel - (_PLACES - 1) * step, 0)
+    if full:
+        one, two, three, four, five = _stretches(out, step, 0, full)
+        _split_trits(wire[..., :full], lowest, one, two, three, four, five)
+    for place in range(full, step):
+        for power, part in enumerate(_stretches(out, step, place, place + 1)):
+            part.copy_(wire[..., place : place + 1].to(torch.int32) // 3**power % 3 + lowest)
