@@ -9,7 +9,6 @@ Tables are read where pages read them: made here where they are whole, else publ
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +71,8 @@ def load(study: str, results: str | os.PathLike[str] | None = None) -> Study:
     import pandas as pd
 
     from suite.analysis.columns import BUDGET_RUNS, CURVES, NET, NET_ROUNDS, RUNS, TUNING, WORTH
-    from suite.analysis.published import find_frame, session_facts_path, source, studies_of
-    from suite.analysis.tables import SESSION
+    from suite.analysis.published import find_frame, load_facts, studies_of
+    from suite.analysis.tables import SESSION, frame_of
     from suite.runs.store import default_root
 
     root = default_root() if results is None else Path(results)
@@ -84,7 +83,7 @@ def load(study: str, results: str | os.PathLike[str] | None = None) -> Study:
 
     def of(table: Table, name: str = study) -> pd.DataFrame:
         found = find_frame(root, table, name)
-        return pd.DataFrame(columns=[column.name for column in table.columns]) if found is None else found
+        return frame_of(table, ()) if found is None else found
 
     tried = of(TUNING).rename(columns={"lr": "lr_peak"}).drop(columns="edge")
     roles = {"scored": of(RUNS).assign(budget=1.0), "budget": of(BUDGET_RUNS), "tuning": tried}
@@ -92,10 +91,10 @@ def load(study: str, results: str | os.PathLike[str] | None = None) -> Study:
         [frame.assign(role=role) for role, frame in roles.items() if len(frame)], ignore_index=True
     )
     runs.insert(0, "role", runs.pop("role"))
-    facts = session_facts_path(source(root, f"{SESSION}{study}").root, study)
-    held = json.loads(facts.read_text(encoding="utf-8")) if facts.is_file() else {}
-    net = of(NET, f"{SESSION}{study}").assign(world_size=held.get("world_size"))
-    net["world_size"] = net["world_size"].astype("Int64")
+    held = load_facts(root, study) or {}
+    net = (
+        of(NET, f"{SESSION}{study}").assign(world_size=held.get("world_size")).astype({"world_size": "Int64"})
+    )
     verdicts = of(WORTH).merge(
         net, how="left", on=["sharding", "world_size", "arm"], suffixes=("", "_session"), validate="1:m"
     )

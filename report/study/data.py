@@ -18,6 +18,7 @@ import pandas as pd
 from report.drawing.table import Row
 from report.pages.claims import Verdicts, load_verdicts
 from report.rendering import ReportError, slug
+from report.study.accuracy import Accuracy, accuracy
 from suite.analysis.columns import (
     ARMS,
     BUDGET_TABLES,
@@ -42,7 +43,6 @@ from suite.analysis.published import (
     sessions_held,
     source,
 )
-from suite.analysis.summary import Accuracy, accuracy
 from suite.analysis.tables import (
     SESSION,
     TableError,

@@ -21,8 +21,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +32,7 @@ import pandas as pd
 
 from suite.analysis.columns import BUDGET_RUNS, OF_SESSION, OF_STUDY, RUNS, SWEEP_OPTIONAL, Table
 from suite.analysis.tables import SESSION, TABLES, Row, TableError, read_frame, table_path
-from suite.runs.files import TEMPORARY, RefusedError, dump, read, write_atomic
+from suite.runs.files import RefusedError, dump, read, replacing, write_atomic
 from suite.runs.provenance import PUBLISHED
 from suite.runs.store import SETTLED, Store
 from suite.runs.sweep import WHOLE
@@ -287,10 +285,10 @@ def put(
     *,
     replace: bool = False,
 ) -> dict[str, Any]:
-    """Publish a set: its files by their path in the folder, all or none of them, and what the manifest says of it besides.
+    """Publish a set: its files by their path in the folder, and what the manifest says of it besides.
 
-    The files come first, whole and under other names, then get their own; the manifest is written last. Where that is cut off
-    `verify` names what does not fit, and the same command completes it.
+    The files come first, each whole, the manifest last. Where that is cut off `verify` names what does not fit, and the same
+    command completes it.
 
     Args:
         name: of the set.
@@ -303,6 +301,7 @@ def put(
 
     Raises:
         PublishedError: Another set of that name is published, or a file belongs to another set.
+        StoreError: A file cannot be written.
     """
     folder = published_root(results_root)
     manifest = read_manifest(folder)
@@ -323,31 +322,15 @@ def put(
     }
     if clash := [file for file in hashes if file in shared and shared[file] != hashes[file]]:
         raise PublishedError(f"{clash[0]} belongs to another published set: give the study another name")
-    growing = folder / f".{os.getpid()}{TEMPORARY}"
-    try:
-        for file, content in files.items():
-            _write(growing / file, content)
-        for file in files:
-            (folder / file).parent.mkdir(parents=True, exist_ok=True)
-            os.replace(growing / file, folder / file)
-    except OSError as error:
-        raise PublishedError(f"cannot publish {name}: {error.strerror}") from error
-    finally:
-        shutil.rmtree(growing, ignore_errors=True)
+    for file, content in files.items():
+        with replacing(folder / file) as target:
+            target.write(content)
     manifest["sets"][name] = {**about, "files": hashes}
     write_atomic(folder / MANIFEST, dump(manifest, indent=1) + "\n")
     for file in (old or {"files": ()})["files"]:
         if file not in hashes and file not in shared:
             (folder / file).unlink(missing_ok=True)
     return dict(manifest["sets"][name])
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _hash(content: bytes) -> str:

@@ -10,8 +10,6 @@ well: with the same of all of it anything but equality is an error, of the recor
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from suite.analysis.columns import ARMS, BUDGET_RUNS, RUNS
-from suite.analysis.published import FOLDER, find_frame, load_facts
-from suite.analysis.tables import NOISE, SESSION, TABLES, Row, rows_of
+import pandas as pd
+
+from suite.analysis.columns import ARMS, BUDGET_RUNS, CURVES, PLACE, RUN, RUNS, Table
+from suite.analysis.published import find_frame, load_facts, published_root
+from suite.analysis.tables import NOISE, SESSION, TABLES, Row, read_frame, read_table, rows_of
 from suite.runs.files import parsed, read
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
@@ -31,8 +31,6 @@ from suite.runs.sweep import load_sweep
 RUN_ID: Final = re.compile(r"[0-9a-f]{16}")
 COMPARABLE: Final = frozenset({"torch", "python", "system", "cpu", "gpu"})
 """Facts of a study that are texts, as in a run's provenance."""
-PLACES: Final = (TABLES, f"{FOLDER}/{TABLES}", f"{FOLDER}/*/{TABLES}")
-"""Where runs have rows: what was made here, what is published, and what is under a label."""
 
 
 class RecordError(ValueError):
@@ -78,68 +76,57 @@ def find(root: Path, run_id: str) -> Recorded:
     found = from_folder(Store(root), run_id)
     if found is not None:
         return found
-    for path, row in _rows(root, run_id):
-        if row.get("status") != "missing":
-            return _from_row(path, row)
+    for path, table, row in _rows(root, run_id):
+        if row["status"] != "missing":
+            return _from_row(path, table, row)
     raise RecordError(
         f"nothing is on record of run {run_id} under {root}: no folder with a result, no row of a runs table; "
         "`bandwise run` carries a planned run out, --results names another results folder"
     )
 
 
-def _rows(root: Path, run_id: str) -> Iterator[tuple[Path, dict[str, str]]]:
+def _rows(root: Path, run_id: str) -> Iterator[tuple[Path, Table, Row]]:
     """Rows of the run in all runs tables, those made here first."""
-    for place, suffix in itertools.product(PLACES, (RUNS.suffix, BUDGET_RUNS.suffix)):
-        for path in sorted(root.glob(f"{place}/**/*-{suffix}.csv"), reverse=True):
-            text = read(path) or ""
-            if run_id in text:
-                for row in csv.DictReader(io.StringIO(text, newline="")):
-                    if row.get("run_id") == run_id:
-                        yield path, row
+    for top, table in itertools.product((root, published_root(root)), (RUNS, BUDGET_RUNS)):
+        for path in sorted((top / TABLES).glob(f"**/*-{table.suffix}.csv"), reverse=True):
+            if run_id in path.read_text(encoding="utf-8"):
+                yield from ((path, table, row) for row in read_table(path, table) if row["run_id"] == run_id)
 
 
-def _from_row(path: Path, row: Mapping[str, str]) -> Recorded:
-    run_id, sweep = row["run_id"], row["sweep"]
-    specs = (spec for spec in make_plan(load_sweep(sweep)).specs if spec.run_id == run_id)
-    spec = next(specs, None)
+def _from_row(path: Path, table: Table, row: Row) -> Recorded:
+    specs = make_plan(load_sweep(row["sweep"])).specs
+    spec = next((spec for spec in specs if spec.run_id == row["run_id"]), None)
     if spec is None:
-        commit = row.get("commit") or "the commit of its table"
         raise RecordError(
-            f"{path} has run {run_id}, but sweep {sweep} plans no such run any more: check out {commit} and give the "
-            "command there"
+            f"{path} has run {row['run_id']}, but sweep {row['sweep']} plans no such run any more: check out "
+            f"{row['commit'] or 'the commit of its table'} and give the command there"
         )
     names = ("value", "nll", "payload_bytes_per_step", "wire_bytes_per_step", "wire_bytes_per_step_max")
-    numbers = {name: float(row[name]) for name in names if row.get(name)}
+    numbers = {name: row[name] for name in names if row.get(name) is not None}
+    beside = path.name.removesuffix(f"{table.suffix}.csv")
+    facts = path.with_name(f"{beside}study.json")
+    found = parsed(read(facts) or "{}", facts).get("provenance", {})
     attributes = {
-        **_of_the_study(path),
-        "commit": row.get("commit") or None,
-        "environment_hash": row.get("environment") or None,
+        **{name: values[0] for name, values in found.items() if len(values) == 1 and name in COMPARABLE},
+        "commit": row["commit"],
+        "environment_hash": row["environment"],
     }
     outcome = {"status": row["status"], "metric": row["metric"], **numbers}
-    return Recorded(spec, str(path), False, outcome, tuple(_curve(path, row)), attributes)
+    curves = path.with_name(f"{beside}{CURVES.suffix}.csv")
+    has_curve = table is RUNS and curves.is_file()  # runs at other budgets have none, nor have older tables
+    curve = tuple(_curve(read_frame(curves, CURVES), row)) if has_curve else ()
+    return Recorded(spec, str(path), False, outcome, curve, attributes)
 
 
-def _curve(path: Path, row: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """The run's evaluations in the table beside its row's; none at other budgets, nor where older tables lack it."""
-    if not path.name.endswith("runs.csv"):
-        return
-    key = ("workload", "sharding", "world_size", "arm", "seed")
-    text = read(path.with_name(path.name.removesuffix("runs.csv") + "curves.csv")) or ""
-    for line in csv.DictReader(io.StringIO(text, newline="")):
-        if all(line.get(name) == row[name] for name in key):
-            named = {**line, row["metric"]: line["value"]}
-            numbers = (row["metric"], "nll", "train_loss", "wire_bytes")
-            yield {"step": int(line["step"])} | {
-                name: float(named[name]) for name in numbers if named.get(name)
-            }
-
-
-def _of_the_study(path: Path) -> dict[str, str]:
-    """What all runs of a table have in common, by the facts beside it; nothing where they differ or there are none."""
-    facts = path.with_name(re.sub(r"(runs|rungs)\.csv$", "study.json", path.name))
-    text = read(facts)
-    found = parsed(text, facts)["provenance"] if text else {}
-    return {name: values[0] for name, values in found.items() if len(values) == 1 and name in COMPARABLE}
+def _curve(curves: pd.DataFrame, row: Row) -> Iterator[dict[str, Any]]:
+    """The run's evaluations."""
+    own = curves[(curves[RUN] == [row[name] for name in RUN]).all(axis="columns")]
+    for line in rows_of(own):
+        named = {
+            row["metric"]: line["value"],
+            **{name: line[name] for name in ("nll", "train_loss", "wire_bytes")},
+        }
+        yield {"step": line["step"]} | {name: value for name, value in named.items() if value is not None}
 
 
 HARMLESS: Final = frozenset({"host_hash", "cores"})
@@ -356,7 +343,6 @@ HARDWARE: Final = (
     "python",
     "threads",
 )
-PLACE: Final = ["link", "sharding", "arm", "kind"]
 SPEEDUP: Final = ["speedup", "speedup_low", "speedup_high"]
 
 
@@ -387,7 +373,7 @@ def held_again(then: Path, now: Path, session: str) -> tuple[list[Row], list[str
         sides.append((arms, facts))
     (before, old), (after, new) = sides
     known = [side[side["speedup_low"] > 0].dropna(subset=SPEEDUP) for side in (before, after)]
-    pairs = known[0].merge(known[1], on=PLACE, suffixes=("_a", "_b")).sort_values(PLACE)
+    pairs = known[0].merge(known[1], on=[*PLACE, "kind"], suffixes=("_a", "_b")).sort_values([*PLACE, "kind"])
     rows = []
     for row in rows_of(pairs):
         (a, a_low, a_high), (b, b_low, b_high) = (
@@ -397,7 +383,7 @@ def held_again(then: Path, now: Path, session: str) -> tuple[list[Row], list[str
         word = "faster" if low > 1 else "slower" if high < 1 else "no change"
         found = {"a": a, "a_low": a_low, "a_high": a_high, "b": b, "b_low": b_low, "b_high": b_high}
         rows.append(
-            {name: row[name] for name in PLACE}
+            {name: row[name] for name in (*PLACE, "kind")}
             | found
             | {"ratio": b / a, "low": low, "high": high, "word": word}
         )

@@ -182,7 +182,10 @@ def parsed(table: Table, text: str, source: str = "table") -> pd.DataFrame:
         )
     except (ValueError, TypeError) as error:
         raise TableError(f"{source} is not table {table.suffix}: {error}; make the tables again") from error
-    return checked(table, frame.reindex(columns=list(table.names)))
+    for column in table.columns:
+        if column.name not in header:
+            frame[column.name] = pd.Series(index=frame.index, dtype=DTYPES[column.kind])
+    return frame[list(table.names)]
 
 
 def table_path(results_root: Path, table: Table, of: str = "") -> Path:

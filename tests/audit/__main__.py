@@ -56,57 +56,57 @@ class Compared:
     worst: dict[tuple[str, str], tuple[float, float, str]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
 
-    def number(
-        self,
-        at: tuple[str, str],
-        where: str,
-        told: Any,
-        again: Any,
-        scale: float = 0.0,
-        allowed: float = TOLERANCE,
+    def note(
+        self, at: tuple[str, str], where: str, deviation: float, words: str, allowed: float = TOLERANCE
     ) -> None:
-        """A published number beside the one computed again. scale: what a deviation is a share of; 0: the number itself."""
-        told, again = (math.nan if one is None or pd.isna(one) else float(one) for one in (told, again))
+        """Count a comparison, and keep it where it is the worst of its column or deviates."""
+        self.counts[at] += 1
+        if at not in self.worst or deviation / allowed > self.worst[at][1]:
+            self.worst[at] = deviation, deviation / allowed, where
+        if deviation > allowed:
+            self.wrong.append(f"{at[0]}, {at[1]}, {where}: {words}")
+
+
+@dataclass
+class Published:
+    """A row of a published table, whose columns are compared one after the other."""
+
+    found: Compared
+    table: str
+    where: str
+    row: Mapping[str, Any]
+
+    def number(self, column: str, again: Any, scale: float = 0.0, allowed: float = TOLERANCE) -> None:
+        """A number beside the one computed again. scale: what a deviation is a share of; 0: the number itself."""
+        told, again = (
+            math.nan if one is None or pd.isna(one) else float(one) for one in (self.row[column], again)
+        )
         if told == again or (math.isnan(told) and math.isnan(again)):
             deviation = 0.0
         elif math.isfinite(told) and math.isfinite(again):
             deviation = abs(told - again) / max(scale, 1e-6 * abs(again) if scale else abs(again), 1e-12)
         else:
             deviation = math.inf
-        self._note(at, where, deviation, allowed, f"{told:.9g} is published, {again:.9g} computed again")
+        words = f"{told:.9g} is published, {again:.9g} computed again"
+        self.found.note((self.table, column), self.where, deviation, words, allowed)
 
-    def same(self, at: tuple[str, str], where: str, told: Any, again: Any) -> None:
-        """A published word or count."""
-        told, again = (None if one is None or pd.isna(one) else one for one in (told, again))
-        self._note(
-            at,
-            where,
-            0.0 if told == again else math.inf,
-            TOLERANCE,
-            f"{told} is published, {again} found again",
+    def numbers(self, columns: Sequence[str], again: Sequence[float], scale: float = 0.0) -> None:
+        """Several of them."""
+        for column, value in zip(columns, again, strict=True):
+            self.number(column, value, scale)
+
+    def same(self, column: str, again: Any) -> None:
+        """A word or count."""
+        told, again = (None if one is None or pd.isna(one) else one for one in (self.row[column], again))
+        deviation = 0.0 if told == again else math.inf
+        self.found.note(
+            (self.table, column), self.where, deviation, f"{told} is published, {again} found again"
         )
 
-    def interval(
-        self,
-        at: str,
-        where: str,
-        columns: Sequence[str],
-        told: Mapping[str, Any],
-        again: Sequence[float],
-        size: float = 0.0,
-    ) -> None:
+    def interval(self, columns: Sequence[str], again: Sequence[float], size: float = 0.0) -> None:
         """A value and the ends of its interval, in units of half of it. size: of what was subtracted; tables have nine digits."""
         half = (again[2] - again[1]) / 2
-        scale = max(half if math.isfinite(half) else 0.0, 1e-5 * size)
-        for column, value in zip(columns, again, strict=True):
-            self.number((at, column), where, told[column], value, scale)
-
-    def _note(self, at: tuple[str, str], where: str, deviation: float, allowed: float, words: str) -> None:
-        self.counts[at] += 1
-        if at not in self.worst or deviation / allowed > self.worst[at][1]:
-            self.worst[at] = deviation, deviation / allowed, where
-        if deviation > allowed:
-            self.wrong.append(f"{at[0]}, {at[1]}, {where}: {words}")
+        self.numbers(columns, again, max(half if math.isfinite(half) else 0.0, 1e-5 * size))
 
 
 # ---- means and paired differences
@@ -131,33 +131,19 @@ def audit_summary(path: Path, found: Compared) -> None:
     nothing = runs.iloc[:0].set_index("seed")
     for row in summary.to_dict("records"):
         cell, where = tuple(row[c] for c in CELL), f"{name}: {', '.join(str(row[c]) for c in ARM)}"
+        at = Published(found, "summary", where, row)
         own = done.get((*cell, row["arm"]), nothing)
-        found.same(("summary", "n_done"), where, row["n_done"], len(own["value"].dropna()))
-        found.interval("summary", where, ("mean", "ci_low", "ci_high"), row, student(own["value"]))
-        found.number(("summary", "nll_mean"), where, row["nll_mean"], own["nll"].mean())
+        at.same("n_done", len(own["value"].dropna()))
+        at.interval(("mean", "ci_low", "ci_high"), student(own["value"]))
+        at.number("nll_mean", own["nll"].mean())
         if pd.isna(row["baseline"]):
             continue
         other = done.get((*cell, row["baseline"]), nothing)
-        gap = (own["value"] - other["value"]).dropna()
-        found.same(("summary", "n_pairs"), where, row["n_pairs"], len(gap))
-        columns = ("diff_mean", "diff_low", "diff_high")
-        found.interval(
-            "summary",
-            where,
-            columns,
-            row,
-            student(gap),
-            pd.concat([own["value"], other["value"]]).abs().max(),
-        )
-        columns = ("nll_diff_mean", "nll_diff_low", "nll_diff_high")
-        found.interval(
-            "summary",
-            where,
-            columns,
-            row,
-            student(own["nll"] - other["nll"]),
-            pd.concat([own["nll"], other["nll"]]).abs().max(),
-        )
+        at.same("n_pairs", len((own["value"] - other["value"]).dropna()))
+        for metric, stem in (("value", "diff"), ("nll", "nll_diff")):
+            size = pd.concat([own[metric], other[metric]]).abs().max()
+            columns = (f"{stem}_mean", f"{stem}_low", f"{stem}_high")
+            at.interval(columns, student(own[metric] - other[metric]), size)
 
 
 # ---- worth and net
@@ -378,23 +364,21 @@ def audit_worth(path: Path, tables: Path, sweeps: Path, found: Compared) -> None
         return
     trained = trained_of(tables, sweeps, name, worth["reference"].iloc[0])
     rows = {tuple(row[c] for c in ARM): row for row in worth.to_dict("records")}
-    found.same(("worth", "arms"), name, str(sorted(map(str, rows))), str(sorted(map(str, trained))))
+    there = {"arms": str(sorted(map(str, rows)))}
+    Published(found, "worth", name, there).same("arms", str(sorted(map(str, trained))))
     for key in rows.keys() & trained.keys():
-        row, one, where = rows[key], trained[key], f"{name}: {', '.join(map(str, key))}"
-        sd = math.sqrt(one.variance)
+        row, one = rows[key], trained[key]
+        at = Published(found, "worth", f"{name}: {', '.join(map(str, key))}", row)
         allowed = max(OF_TUNING, 2 * one.of_draws / one.variance) if one.variance > 0 else OF_TUNING
-        found.number(("worth", "tuning_sd"), where, row["tuning_sd"], sd, allowed=allowed)
-        found.same(("worth", "n"), where, row["n"], len(one.losses))
-        found.same(("worth", "n_diverged"), where, row["n_diverged"], int(np.isinf(one.losses).sum()))
-        found.number(("worth", "mean"), where, row["mean"], one.mean)
-        tuning = tuning_of(row["tuning_sd"], one)
-        again = (
-            speedup(one.reference, one.losses, tuning, Known(0.0, 0.0, math.inf))["net"]
-            if one.reference
-            else (math.nan,) * 3
-        )
-        for column, value in zip(("worth", "low", "high"), again, strict=True):
-            found.number(("worth", column), where, row[column], value)
+        at.number("tuning_sd", math.sqrt(one.variance), allowed=allowed)
+        at.same("n", len(one.losses))
+        at.same("n_diverged", int(np.isinf(one.losses).sum()))
+        at.number("mean", one.mean)
+        again = (math.nan,) * 3
+        if one.reference:
+            tuning, known = tuning_of(row["tuning_sd"], one), Known(0.0, 0.0, math.inf)
+            again = speedup(one.reference, one.losses, tuning, known)["net"]
+        at.numbers(("worth", "low", "high"), again)
 
 
 def time_of(rounds: pd.DataFrame) -> Known | None:
@@ -473,55 +457,45 @@ def audit_net(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
     rows = {tuple(row[c] for c in PLACE): row for row in net.to_dict("records")}
     again: dict[Key, dict[str, Any]] = {}
     for place, row in rows.items():
-        where = f"{name}: {', '.join(place)}"
+        at = Published(found, "net", f"{name}: {', '.join(place)}", row)
         if place[1:] not in arms:
-            found.same(("net", "arms"), where, "a row", "no run of the study")
+            Published(found, "net", at.where, {"arms": "a row"}).same("arms", "no run of the study")
             continue
         one, of_place = arms[place[1:]], by_place.get(place, rounds.iloc[:0])
         of_place = of_place.groupby("session_id").filter(lambda own: len(own) >= FEWEST)
-        found.same(("net", "n"), where, row["n"], len(one.losses))
-        found.same(("net", "sessions"), where, row["sessions"], of_place["session_id"].nunique())
-        found.same(("net", "rounds"), where, row["rounds"], len(of_place))
+        at.same("n", len(one.losses))
+        at.same("sessions", of_place["session_id"].nunique())
+        at.same("rounds", len(of_place))
         time = time_of(of_place)
-        spread = math.nan if time is None else stats.t.isf(0.025, time.df) * math.sqrt(time.variance)
-        middle = math.nan if time is None else time.value
-        for column, value in (
-            ("time", middle),
-            ("time_low", middle - spread),
-            ("time_high", middle + spread),
-        ):
-            found.number(("net", column), where, row[column], math.exp(value))
+        at.numbers(("time", "time_low", "time_high"), spread_of(time))
         none = {"net": (math.nan,) * 3, "gain": (math.nan,) * 3, "p": math.nan}
         if time is not None and one.reference is not None:
             tuning = tuning_of(worth.loc[place[1:], "tuning_sd"], one)
             again[place] = speedup(one.reference, one.losses, tuning, time)
         own = again.get(place, none)
-        found.interval(
-            "net",
-            where,
-            ("gain", "gain_low", "gain_high"),
-            row,
-            own["gain"],
-            np.abs(one.losses).max(initial=0.0),
-        )
-        for column, value in zip(("net", "net_low", "net_high"), own["net"], strict=True):
-            found.number(("net", column), where, row[column], value)
-        found.number(("net", "p"), where, row["p"], own["p"], max(own["p"], 1e-8))
+        at.interval(("gain", "gain_low", "gain_high"), own["gain"], np.abs(one.losses).max(initial=0.0))
+        at.numbers(("net", "net_low", "net_high"), own["net"])
+        at.number("p", own["p"], max(own["p"], 1e-8))
     for link, sharding in {place[:2] for place in rows}:
         panel = [place for place in again if place[:2] == (link, sharding)]
         audit_verdicts(name, panel, rows, again, arms, by_place, worth["tuning_sd"], found)
         own = by_place.get((link, sharding, net["reference"].iloc[0]), rounds.iloc[:0])
         own = time_of(own.groupby("session_id").filter(lambda one: len(one) >= FEWEST))
-        spread = math.nan if own is None else stats.t.isf(0.025, own.df) * math.sqrt(own.variance)
-        middle = math.nan if own is None else -own.value
-        for place, row in rows.items():
-            if place[:2] == (link, sharding):
-                for column, side in (("driver", 0), ("driver_low", -1), ("driver_high", 1)):
-                    number = math.exp(middle + side * spread)
-                    found.number(("net", column), f"{name}: {', '.join(place)}", row[column], number)
+        driver = spread_of(own and Known(-own.value, own.variance, own.df))
+        for place in (one for one in rows if one[:2] == (link, sharding)):
+            at = Published(found, "net", f"{name}: {', '.join(place)}", rows[place])
+            at.numbers(("driver", "driver_low", "driver_high"), driver)
     for place in rows.keys() - again.keys():
         for column in ("plain", "alone", "verdict"):
-            found.same(("net", column), f"{name}: {', '.join(place)}", rows[place][column], None)
+            Published(found, "net", f"{name}: {', '.join(place)}", rows[place]).same(column, None)
+
+
+def spread_of(time: Known | None) -> list[float]:
+    """A ratio whose logarithm is known, with the ends of its 95 % interval; nan where it is not."""
+    if time is None:
+        return [math.nan] * 3
+    spread = stats.t.isf(0.025, time.df) * math.sqrt(time.variance)
+    return [math.exp(time.value + side * spread) for side in (0, -1, 1)]
 
 
 def words_of(p: Mapping[Key, float], estimates: Mapping[Key, float]) -> dict[Key, str]:
@@ -566,28 +540,17 @@ def audit_verdicts(
         {place: one[3] for place, one in ratios.items()}, {p: one[0] for p, one in ratios.items()}
     )
     for place in panel:
-        where, row = f"{name}: {', '.join(place)}", rows[place]
-        numbers = ratios.get(place, (math.nan,) * 4)
-        for column, value in zip(("over", "over_low", "over_high"), numbers[:3], strict=True):
-            found.number(
-                ("net", column),
-                where,
-                row[column],
-                value,
-                allowed=OF_RATIO if column != "over" else TOLERANCE,
-            )
-        found.number(("net", "over_p"), where, row["over_p"], numbers[3], max(numbers[3], 1e-8), OF_TUNING)
+        at = Published(found, "net", f"{name}: {', '.join(place)}", rows[place])
+        over, low, high, p = ratios.get(place, (math.nan,) * 4)
+        at.number("over", over)
+        at.number("over_low", low, allowed=OF_RATIO)
+        at.number("over_high", high, allowed=OF_RATIO)
+        at.number("over_p", p, max(p, 1e-8), OF_TUNING)
         words = [plain[place], *([] if place == worker else [alone.get(place, "undecided")])]
-        word = (
-            "not worth it"
-            if "not worth it" in words
-            else "worth it"
-            if set(words) == {"worth it"}
-            else "undecided"
-        )
-        found.same(("net", "plain"), where, row["plain"], plain[place])
-        found.same(("net", "alone"), where, row["alone"], alone.get(place))
-        found.same(("net", "verdict"), where, row["verdict"], word)
+        word = "worth it" if set(words) == {"worth it"} else "undecided"
+        at.same("plain", plain[place])
+        at.same("alone", alone.get(place))
+        at.same("verdict", "not worth it" if "not worth it" in words else word)
 
 
 # ---- what was found
@@ -638,12 +601,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         for at, count in found.counts.items()
     ]
-    head = ("table", "column", "compared", "largest", "of what is allowed", "where")
-    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
-    for line in [head, *lines] if lines else []:
-        sys.stdout.write(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n"
-        )
+    head = ["table", "column", "compared", "largest", "of what is allowed", "where"]
+    if lines:
+        sys.stdout.write(pd.DataFrame(lines, columns=head).to_string(index=False, justify="left") + "\n")
     sys.stdout.write("\n".join([*said, *found.wrong[:50]]) + "\n")
     sys.stdout.write(f"{len(found.wrong)} values deviate\n" if found.wrong else "nothing deviates\n")
     return 1 if found.wrong else 0

@@ -16,6 +16,7 @@ from suite.analysis import published
 from suite.analysis.columns import NET, SUMMARY, VERDICT_TABLES
 from suite.analysis.published import PublishedError, facts_path, read_manifest, source, verify
 from suite.analysis.tables import read_table, table_path, write_table
+from suite.runs.files import StoreError
 from tests.report import made_up_speed
 from tests.report.conftest import Built
 
@@ -152,7 +153,7 @@ def test_what_cannot_be_finished_is_noticed_and_completed(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", full)
-        with pytest.raises(PublishedError, match="No space left"):
+        with pytest.raises(StoreError, match="no space left"):
             publish(root, "made-up")
     assert [line.split(" is ")[1] for line in verify(root)] == ["in no set of the manifest"] * 2
     publish(root, "made-up")

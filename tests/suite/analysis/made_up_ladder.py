@@ -36,13 +36,6 @@ NOISE = 0.05
 """Standard deviation of what a run draws for itself, in points."""
 
 
-def crossing(made_: Made, sharding: str) -> float:
-    """The budget at which an arm is where its baseline ends."""
-    losses = {m.arm.name: m.losses[sharding == "by-class"] for m in MADE}
-    lost = losses[made_.arm.name] - losses[made_.arm.baseline or made_.arm.name]
-    return 2 ** (lost / POINTS_A_DOUBLING)
-
-
 def steps_at(budget: float) -> int:
     """Of a rung."""
     return round(made.STEPS * budget)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from suite.analysis.check import RULES, check_store, check_study
+from suite.analysis.check import check_store, check_study
 from suite.analysis.collect import collect, write
 from suite.analysis.published import facts_path
 from suite.analysis.study import Study
@@ -156,9 +156,3 @@ def test_tables_that_are_not_those_of_the_runs(root: Path) -> None:
         ("tables", "made-up-study.json"),
     ]
     assert all("bandwise report made-up" in one.fix for one in findings)
-
-
-def test_every_rule_is_tested_here() -> None:
-    text = Path(__file__).read_text()
-    for rule in RULES:
-        assert f'"{rule.__name__[1:]}"' in text

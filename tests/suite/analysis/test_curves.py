@@ -71,11 +71,6 @@ def test_rungs_of_a_ladder_are_in_no_curve(store: Store, study: Study) -> None:
     assert documents(store.root, climbed)
 
 
-def test_without_curves_there_is_no_row(tmp_path: Path, study: Study) -> None:
-    made.run_all(tmp_path, study, CHOSEN)
-    assert collect(tmp_path, study).rows(CURVES) == []
-
-
 REFUSED = {
     '{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": "<script>"}\n': "line 1: accuracy is '<script>', not a number",
     '{"step": 50, "lr": 0.1, "train_loss": 1.0, "accuracy": 1e999}\n': "refused",

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from suite.analysis.columns import NET, NET_ROUNDS, ONE_WORKER, PLACE, WORTH
-from suite.analysis.equal_time import net_table, round_rows, trained, worth_table
-from suite.analysis.net_speedup import Trials
+from suite.analysis.equal_time import net_table, round_rows, worth_table
 from suite.analysis.study import Arm, Study, Yardstick
 from suite.analysis.tables import frame_of, to_csv
 
@@ -109,26 +108,6 @@ def test_worth_is_the_budget_at_which_the_reference_ends_as_well() -> None:
     to_csv(WORTH, worth_table(study(), runs()))
 
 
-def test_an_accuracy_is_a_loss_the_other_way_round() -> None:
-    lower, higher = worth_table(study(), runs()), worth_table(study("higher"), runs(sign=-1.0))
-    assert lower["worth"].tolist() == pytest.approx(higher["worth"].tolist())
-
-
-def test_tuning_widens_the_interval() -> None:
-    rng = np.random.default_rng(0)
-    close = {
-        (*CELL, arm): Trials(
-            [2.0 + gap + 0.05 * rng.standard_normal(2) for gap in (0.3, 0.02, 0.0, 0.03, 0.4)], chosen=2
-        )
-        for arm in ("plain", "half", "broken", "alone")
-    }
-    told, untold = (worth_table(study(trials=t), runs()).set_index("arm").loc["half"] for t in (close, {}))
-    assert math.isnan(untold["tuning_sd"]), "unknown, which is not none"
-    assert told["tuning_sd"] > 0.005
-    assert told["high"] / told["low"] > 1.02 * untold["high"] / untold["low"]
-    assert told["worth"] == pytest.approx(untold["worth"])
-
-
 def test_net_speedup_is_worth_over_time_with_a_verdict() -> None:
     table = net_table(study(), runs(), rounds(), arms(), ("code", 4)).set_index("arm")
     half = table.loc["half"]
@@ -172,15 +151,6 @@ def test_without_one_worker_nothing_is_worth_it() -> None:
     assert pd.isna(half["alone"])
 
 
-def test_the_reference_through_the_driver_of_the_methods_is_the_null_test_of_a_link() -> None:
-    table = net_table(study(), runs(), rounds(3), arms(), ("code", 4))
-    assert table["driver"].tolist() == pytest.approx([0.8] * len(table))
-    assert (table["driver_low"] <= table["driver"]).all()
-    untimed = rounds()
-    untimed = untimed[untimed["arm"] != "plain"]
-    assert net_table(study(), runs(), untimed, arms(), ("code", 4))["driver"].isna().all()
-
-
 def test_a_gain_is_the_loss_of_the_reference_in_the_same_time() -> None:
     table = net_table(study(), runs(half=1.0), rounds(time=0.5), arms(), ("code", 4)).set_index("arm")
     assert table.loc["half", "gain"] == pytest.approx(loss(0.5) - loss(1.0), rel=0.03)
@@ -214,9 +184,3 @@ def test_what_gives_no_number_says_why() -> None:
     assert pd.isna(refused["net"])
     assert net_table(study(), runs(), rounds(), arms(), ("code", 8)).empty
     assert list(NET.names[: NET.keys]) == PLACE
-
-
-def test_seeds_pair_up() -> None:
-    whole = {one.arm: one for one in trained(study(), runs(missing=1))}
-    assert len(whole["half"].losses) == 7
-    assert len(whole["broken"].losses) == 8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -80,13 +79,6 @@ def test_the_page_shows_all_of_them_escaped(damaged: Store) -> None:
     for name, (_, words) in DAMAGES.items():
         assert html.escape(words, quote=False) in said, name
     assert "<script>alert" not in page
-
-
-def test_the_status_of_all_of_them(damaged: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--results", str(damaged.root), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["states"] == {"done": len(STUDY.entries) - len(DAMAGES), "invalid": len(DAMAGES)}
-    assert {row["state"] for row in answer["not_done"]} == {"invalid"}
 
 
 @pytest.mark.parametrize(
@@ -179,10 +171,3 @@ def test_a_result_of_a_newer_version_is_never_replaced(tmp_path: Path) -> None:
     DAMAGES["truncated"][0](path, {"x": 1})
     with RunOwnership(store, Owner.here()) as ownership:
         assert ownership.take([spec]) == [spec], "what is damaged is trained again"
-
-
-def test_a_reason_of_any_length_can_be_written(tmp_path: Path) -> None:
-    store, spec = Store(tmp_path), one_spec()
-    store.begin(spec)
-    ended(spec, "error", "x" * 100_000).save(store)
-    assert store.status(spec.run_id).state == "error"

@@ -61,27 +61,78 @@ def test_a_sweep_that_is_gone_refuses_the_join(sweep, store):
     assert tables["cases"]  # what was timed stays
 
 
-def only_refused(record: dict[str, Any], store: Store, names: set[str], reason: str) -> None:
-    """These arms are refused for this reason and the others have their numbers."""
+def lose_a_case(record: dict[str, Any]) -> None:
+    lost = record["uses"]["squeeze"]["iid"]["warm-up"]
+    record["cases"] = [case for case in record["cases"] if case["case_id"] != lost]
+
+
+def disturb(record: dict[str, Any], case: str) -> None:
+    """The fifth round of a case."""
+    for block in record["links"][0]["blocks"]:
+        if (block["case_id"], block["mode"], block["round"]) == (case, "run", 4):
+            block["disturbed"] = True
+
+
+def version(record: dict[str, Any], **source: Any) -> None:
+    """Every case as its method is now, but for one method."""
+    for case in record["cases"]:
+        if case["role"] == "method":
+            about = registry.info(case["algorithm"])
+            case["source"] = {"version": about.version, "source_hash": about.source_hash}
+            if case["algorithm"] == "apmsqueeze":
+                case["source"] |= source
+
+
+ALL = "all"
+REFUSED: dict[str, tuple[Change, str, str]] = {
+    "not timed": (lambda r: r["uses"].pop("squeeze"), "squeeze", "has not timed this arm"),
+    "a case is lost": (lose_a_case, "squeeze", "lacks the case of warm-up"),
+    "few rounds": (
+        lambda r: disturb(r, r["uses"]["squeeze"]["iid"]["compressed"]),
+        "squeeze",
+        "5 rounds in which all its blocks were undisturbed, and it takes 6",
+    ),
+    "few rounds of the reference": (
+        lambda r: disturb(r, r["links"][0]["reference"]),
+        ALL,
+        "it and the reference were undisturbed",
+    ),
+    "a disturbed link": (
+        lambda r: r["links"][0].update(status="disturbed", reason="others used the machine"),
+        ALL,
+        "others used the machine",
+    ),
+    "another version": (
+        lambda r: version(r, version=99),
+        "squeeze",
+        "timed with another version of apmsqueeze",
+    ),
+    "the same version": (version, "", ""),
+}
+
+
+def only_refused(record: dict[str, Any], store: Store, name: str, reason: str) -> None:
+    """This arm, or all, is refused for this reason and the others have their numbers."""
     for arm, row in arms(record, store).items():
-        assert row["refused"] == (arm in names), (arm, row["reason"])
-        assert (row["speedup"] is None) == (arm in names)
-        if arm in names:
-            assert reason in row["reason"]
-            assert all(row[column] is None for column in NUMBERS)
+        refused = name in (arm, ALL)
+        assert row["refused"] == refused, (arm, row["reason"])
+        assert all((row[column] is None) == refused for column in NUMBERS)
+        assert not refused or reason in row["reason"]
 
 
-def test_an_arm_that_was_not_timed(sweep, store):
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_gives_no_number_is_refused_and_nothing_else(sweep, store, name):
+    change, arm, reason = REFUSED[name]
     record = made.record(sweep)
-    del record["uses"]["squeeze"]
-    only_refused(record, store, {"squeeze"}, "has not timed this arm")
+    change(record)
+    only_refused(record, store, arm, reason)
 
 
 def test_an_arm_whose_options_have_changed_since(sweep, store, tmp_path_factory):
     record = made.record(sweep)
     text = made.SWEEP.replace("momentum_sync: never", "momentum_sync: never, local_clip_norm: 1.0")
     moved = made.write_sweep(tmp_path_factory.mktemp("moved"), text)
-    only_refused({**record, "sweep": str(moved)}, store, {"lion-1bit"}, "timed other options of it (step)")
+    only_refused({**record, "sweep": str(moved)}, store, "lion-1bit", "timed other options of it (step)")
 
 
 def test_when_steps_of_a_kind_are_taken_may_change(sweep, store, tmp_path_factory):
@@ -94,39 +145,10 @@ def test_when_steps_of_a_kind_are_taken_may_change(sweep, store, tmp_path_factor
     assert row["speedup"] == pytest.approx(true)
 
 
-def test_a_case_that_the_record_lost(sweep, store):
-    record = made.record(sweep)
-    lost = record["uses"]["squeeze"]["iid"]["warm-up"]
-    record["cases"] = [case for case in record["cases"] if case["case_id"] != lost]
-    only_refused(record, store, {"squeeze"}, "lacks the case of warm-up")
-
-
-def test_too_few_undisturbed_rounds(sweep, store):
-    record = made.record(sweep)
-    case = record["uses"]["squeeze"]["iid"]["compressed"]
-    for block in record["links"][0]["blocks"]:
-        if (block["case_id"], block["mode"], block["round"]) == (case, "run", 4):
-            block["disturbed"] = True
-    only_refused(
-        record, store, {"squeeze"}, "5 rounds in which all its blocks were undisturbed, and it takes 6"
-    )
-
-
-def test_a_reference_of_too_few_rounds_gives_no_speedup_at_all(sweep, store):
-    record = made.record(sweep)
-    for block in record["links"][0]["blocks"]:
-        if (block["case_id"], block["round"]) == (record["links"][0]["reference"], 4):
-            block["disturbed"] = True
-    only_refused(
-        record, store, {arm for arm, _ in made._trainings(sweep)}, "it and the reference were undisturbed"
-    )
-
-
-def test_a_disturbed_link_gives_no_number(sweep, store):
+def test_a_disturbed_link_has_no_number_in_any_table(sweep, store):
     record = made.record(sweep)
     record["links"][0] |= {"status": "disturbed", "reason": "others used the machine"}
     record["links"][0]["direct"] = made.direct(sweep, "sgd", lambda number: 1.0)
-    only_refused(record, store, {arm for arm, _ in made._trainings(sweep)}, "others used the machine")
     tables, facts = made.derived(record, store)
     for row in tables["cases"]:
         assert all(
@@ -137,29 +159,9 @@ def test_a_disturbed_link_gives_no_number(sweep, store):
     assert facts["links"][0]["rho"] is None
 
 
-def source(algorithm: str) -> dict[str, Any]:
-    about = registry.info(algorithm)
-    return {"version": about.version, "source_hash": about.source_hash}
-
-
-def with_sources(record: dict[str, Any]) -> dict[str, Any]:
-    for case in record["cases"]:
-        case["source"] = source(case["algorithm"]) if case["role"] == "method" else {}
-    return record
-
-
-def test_another_version_of_a_method(sweep, store):
-    record = with_sources(made.record(sweep))
-    assert not any(row["refused"] or row["stale"] for row in arms(record, store).values())
-    case = next(case for case in record["cases"] if case["algorithm"] == "apmsqueeze")
-    case["source"]["version"] += 1
-    only_refused(record, store, {"squeeze"}, "timed with another version of apmsqueeze")
-    case["algorithm"] = "gone-since"
-    only_refused(record, store, {"squeeze"}, "timed with another version of gone-since")
-
-
 def test_a_method_whose_source_has_moved_is_marked(sweep, store):
-    record = with_sources(made.record(sweep))
+    record = made.record(sweep)
+    version(record)
     for case in record["cases"]:
         if case["algorithm"] == "apmsqueeze" and case["kind"] == "compressed":
             case["source"]["source_hash"] = "0" * 16
@@ -180,7 +182,7 @@ def test_a_finished_run_that_took_other_steps_than_planned(sweep, store):
     finish(store, spec, {"step": 90, "sync": 10})
     assert not arms(made.record(sweep), store)["lion-1bit-10"]["refused"]
     finish(store, spec, {"step": 91, "sync": 9})
-    only_refused(made.record(sweep), store, {"lion-1bit-10"}, "a finished run took the steps")
+    only_refused(made.record(sweep), store, "lion-1bit-10", "a finished run took the steps")
 
 
 def noisy(middle: float, width: float) -> Callable[[int], float]:
@@ -253,22 +255,16 @@ def test_direct_runs_stand_for_what_is_composed_alike(sweep, store):
         )
 
 
-def test_disturbed_direct_runs_do_not_count(sweep, store):
+def test_disturbed_direct_runs_do_not_count_and_repeated_ones_take_their_place(sweep, store):
     record = made.record(sweep)
     runs = made.direct(sweep, "sgd", noisy(1.0, 0.0))
-    runs[0] |= {"disturbed": True, "seconds": 1e3}
+    again = {**runs[2], "attempt": 1}
+    runs[2] |= {"disturbed": True, "seconds": 1e3, "final": {"accuracy": 3.0}}
     record["links"][0]["direct"] = runs
     (row,) = made.derived(record, store)[0]["direct"]
     assert (row["n"], row["n_disturbed"], row["ratio"], row["verdict"]) == (5, 1, None, "not confirmed")
     assert "5 undisturbed direct runs, and it takes 6" in row["reason"]
-
-
-def test_a_repeated_direct_run_takes_the_place_of_the_disturbed_one(sweep, store):
-    record = made.record(sweep)
-    runs = made.direct(sweep, "sgd", noisy(1.0, 0.0))
-    runs.append({**runs[2], "attempt": 1})
-    runs[2] |= {"disturbed": True, "seconds": 1e3, "final": {"accuracy": 3.0}}
-    record["links"][0]["direct"] = runs
+    runs.append(again)
     (row,) = made.derived(record, store)[0]["direct"]
     assert (row["n"], row["n_disturbed"], row["verdict"], row["value"]) == (6, 1, "confirmed", 97.5)
 

@@ -12,7 +12,7 @@ import pytest
 
 from reference_impls.schedules import QSR, LearningRate
 from suite.analysis.check import check_store
-from suite.analysis.columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES
+from suite.analysis.columns import ARMS, PROBE, SPEED_TABLES
 from suite.analysis.published import load_facts
 from suite.analysis.session_tables import collect_session
 from suite.analysis.speed import LinkSamples, case_table, interval, speedup
@@ -37,26 +37,21 @@ def case_of(record, algorithm, kind="step"):
     return found
 
 
-@pytest.mark.parametrize("arm", ARMS_BY_HAND)
-def test_composed_seconds_are_those_of_the_parts(sweep, composed, arm):
-    row = composed[arm]
+def test_composed_seconds_are_those_of_the_parts_and_what_a_round_has_in_common_leaves_no_trace_in_speedups(
+    sweep, composed
+):
     factors = sorted(made.factor(number) for number in range(made.ROUNDS))
-    true = made.composed_truth_s(sweep, arm)
-    assert not row["refused"], row["reason"]
-    assert row["seconds"] == pytest.approx(true * median(factors))
-    assert (row["seconds_low"], row["seconds_high"]) == pytest.approx((true * factors[0], true * factors[-1]))
-    assert (row["n"], row["n_pairs"], row["n_default_pairs"]) == (6, 6, 6)
-
-
-@pytest.mark.parametrize("arm", ARMS_BY_HAND)
-def test_what_a_round_has_in_common_leaves_no_trace_in_a_speedup(sweep, composed, arm):
-    row = composed[arm]
-    true = 100 * made.REFERENCE_S / made.composed_truth_s(sweep, arm)
-    assert [row["speedup"], row["speedup_low"], row["speedup_high"]] == pytest.approx([true] * 3)
-    over_default = true * made.DEFAULT_S / made.REFERENCE_S
-    assert [row["default_speedup"], row["default_low"], row["default_high"]] == pytest.approx(
-        [over_default] * 3
-    )
+    for arm in ARMS_BY_HAND:
+        row, true = composed[arm], made.composed_truth_s(sweep, arm)
+        assert not row["refused"], row["reason"]
+        ends = [true * one for one in (median(factors), factors[0], factors[-1])]
+        assert [row["seconds"], row["seconds_low"], row["seconds_high"]] == pytest.approx(ends)
+        assert (row["n"], row["n_pairs"], row["n_default_pairs"]) == (6, 6, 6)
+        for names, seconds in (
+            (("speedup", "speedup_low", "speedup_high"), made.REFERENCE_S),
+            (("default_speedup", "default_low", "default_high"), made.DEFAULT_S),
+        ):
+            assert [row[name] for name in names] == pytest.approx([100 * seconds / true] * 3)
 
 
 def test_the_rounds_of_a_rule_are_those_of_the_runs_own_learning_rate(composed):
@@ -151,29 +146,6 @@ def test_the_order_of_blocks_changes_nothing(sweep, tmp_path):
     assert before == after
 
 
-def test_the_files_read_back(sweep, tmp_path):
-    record = made.record(sweep)
-    record["links"][0]["direct"] = made.direct(sweep, "sgd", lambda number: 1.0)[::-1]
-    made.saved(tmp_path, record)
-    written = collect_session(tmp_path, "made-up")
-    assert sorted(path.name for path in written) == sorted(
-        [
-            *(f"session-made-up-{table.suffix}.csv" for table in SPEED_TABLES),
-            "session-made-up-facts.json",
-        ]
-    )
-    rows = {
-        table.suffix: read_table(session_table_path(tmp_path, table, "made-up"), table)
-        for table in SPEED_TABLES
-    }
-    assert len(rows["cases"]) == len(record["cases"])
-    assert len(rows["arms"]) == 2 * 9
-    assert len(rows["probe"]) == 3
-    (direct,) = rows["direct"]
-    assert direct["run_id"] == made.direct(sweep, "sgd", lambda number: 1.0)[0]["run_id"]
-    assert load_facts(tmp_path, "made-up")["links"][0]["reference"]["label"] == "DDP bf16, 8 MB buckets"
-
-
 def test_rho(sweep, tmp_path):
     made.saved(tmp_path, made.record(sweep))
     collect_session(tmp_path, "made-up")
@@ -184,12 +156,9 @@ def test_rho(sweep, tmp_path):
     assert (link["rho"]["low"], link["rho"]["high"]) == pytest.approx(
         (ring_s / compute[-1], ring_s / compute[0])
     )
-
-
-def test_rho_without_what_it_is_made_of(sweep, store):
     record = made.record(sweep)
     record["links"][0]["probe"] = []
-    (link,) = made.derived(record, store)[1]["links"]
+    (link,) = made.derived(record, Store(tmp_path / "other"))[1]["links"]
     assert (link["rho"], link["rho_reason"]) == (None, "the probe holds no fp32 all-reduce")
 
 
@@ -258,22 +227,12 @@ def test_without_a_sweep_the_kinds_stand_alone(store):
 
 
 def test_a_session_that_could_not_be_held_says_why(sweep, tmp_path):
-    record = made.changed(
-        made.record(sweep),
-        status="unavailable",
-        reason="no namespaces",
-        fix="sudo something",
-        links=[],
-        cases=[],
-        uses={},
-    )
-    made.saved(tmp_path, record)
+    told = {"status": "unavailable", "reason": "no namespaces", "fix": "sudo something", "links": []}
+    made.saved(tmp_path, made.changed(made.record(sweep), **told, cases=[], uses={}))
     collect_session(tmp_path, "made-up")
     facts = load_facts(tmp_path, "made-up")
-    assert (facts["status"], facts["reason"], facts["fix"], facts["links"]) == (
-        "unavailable", "no namespaces", "sudo something", [],
-    )  # fmt: skip
-    for table in (CASES, ARMS, PROBE, DIRECT):
+    assert told.items() <= facts.items()
+    for table in SPEED_TABLES:
         assert session_table_path(tmp_path, table, "made-up").read_text() == to_csv(table, [])
 
 
@@ -281,12 +240,8 @@ def test_the_newest_session_held_to_the_end_counts(sweep, tmp_path):
     assert collect_session(tmp_path, "made-up") is None
     base = made.record(sweep)
     for status, day in (("done", 20), ("done", 21), ("cancelled", 22), ("unavailable", 23)):
-        made.saved(
-            tmp_path,
-            made.changed(
-                base, status=status, session_id=f"202611{day}T000000Z-aa", started=f"2026-11-{day}T00:00:00Z"
-            ),
-        )
+        when = {"session_id": f"202611{day}T000000Z-aa", "started": f"2026-11-{day}T00:00:00Z"}
+        made.saved(tmp_path, made.changed(base, status=status, **when))
     collect_session(tmp_path, "made-up")
     assert load_facts(tmp_path, "made-up")["session_id"].startswith("20261121")
 
@@ -296,21 +251,15 @@ def test_the_newest_session_held_to_the_end_counts(sweep, tmp_path):
     [
         (lambda text: text.replace('"schema_version": 1', '"schema_version": 99'), "has schema_version 99"),
         (lambda text: text[:500], "is damaged"),
-        (lambda text: "[]", "is not a mapping"),
         (lambda text: text.replace('"links": [', '"links": [5, '), "key 'links[0]' must be a mapping, not 5"),
-        (
-            lambda text: text.replace('"status": "done"', '"status": "<script>"', 1),
-            "key 'status': '<script>' is none of",
-        ),
         (lambda text: text.replace('"unit_s": ', '"unit_s": NaN, "x": ', 1), "holds NaN"),
     ],
 )
 def test_a_bad_record_is_named_and_passed_over(damage, words, sweep, tmp_path):
     record = made.record(sweep)
     made.saved(tmp_path, record)
-    bad = made.saved(
-        tmp_path, made.changed(record, session_id="20991231T000000Z-bb", started="2099-12-31T00:00:00Z")
-    )
+    newer = made.changed(record, session_id="20991231T000000Z-bb", started="2099-12-31T00:00:00Z")
+    bad = made.saved(tmp_path, newer)
     bad.write_text(damage(bad.read_text()))
     collect_session(tmp_path, "made-up")
     assert load_facts(tmp_path, "made-up")["session_id"] == record["session_id"]

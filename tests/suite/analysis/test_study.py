@@ -5,14 +5,9 @@ from __future__ import annotations
 import pytest
 
 from reference_impls import info
-from suite.analysis.collect import collect_sweep, write
-from suite.analysis.columns import RUNS, SUMMARY, TUNING
 from suite.analysis.study import Yardstick, study_of, tuning_rows
-from suite.analysis.tables import read_table, table_path
 from suite.runs.plan import make_plan
-from suite.runs.store import Store
 from suite.runs.sweep import Trial, Tuned, load_sweep, tuned_for, write_rates
-from suite.training.pool import run_local
 from suite.workloads import get
 
 SWEEP = """
@@ -78,24 +73,3 @@ def test_tuning_rows(sweep):
         (0.1, "done", 70.0, True, True),
         (0.3, "diverged", None, False, False),
     ]
-
-
-@pytest.mark.full
-def test_real_runs_become_tables(sweep, tmp_path):
-    """Eighteen real runs of six steps, from the planner to the tables."""
-    plan, store = make_plan(sweep), Store(tmp_path)
-    run_local(plan.specs, store, 1)
-    found = collect_sweep(tmp_path, sweep)
-    write(tmp_path, found)
-    assert found.facts["statuses"] == {"done": 18}
-    rows = {row["arm"]: row for row in found.rows(SUMMARY)}
-    numel = 301_066
-    assert rows["allreduce-sgd"]["wire_bytes_per_step"] == pytest.approx(4 * numel, rel=1e-3)
-    assert rows["local"]["bytes_ratio"] == pytest.approx(3, rel=1e-3)
-    assert rows["local"]["syncs"] == 2
-    assert rows["local"]["lr_edge"] is True
-    assert rows["alone"]["bytes_ratio"] > 1
-    assert all(0 <= row["ci_low"] <= row["mean"] <= row["ci_high"] <= 100 for row in rows.values())
-    assert not any(row["stale"] for row in found.rows(RUNS))
-    assert len(found.facts["provenance"]["environment_hash"]) == 1
-    assert read_table(table_path(tmp_path, TUNING, "small"), TUNING) == found.rows(TUNING)

@@ -10,7 +10,7 @@ from typing import Any
 
 from suite.analysis.columns import ARMS, NET, ONE_WORKER, RUNS, SUMMARY, WORTH
 from suite.analysis.published import facts_path
-from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, cells, paired_difference
 from suite.analysis.tables import session_table_path, table_path, write_table
 from suite.claims.claim import Claim, read_claims
 from suite.runs.documents import YamlFile
@@ -90,7 +90,6 @@ def write_study(
     root: Path,
     arms: Mapping[str, Sequence[float | None]],
     *,
-    commit: str = "c0ffee00",
     direction: str = "higher",
     workload: str = "code-gpt",
     controls: Mapping[str, Sequence[float | None]] = MappingProxyType({"control": CONTROL}),
@@ -98,7 +97,6 @@ def write_study(
     lr_edge: bool | None = False,
     tuning_sd: float | None = 0.0,
     worth: Mapping[str, tuple[float, float, float]] = MappingProxyType({}),
-    study: str = STUDY,
 ) -> None:
     """Tables of a study of one cell. The arm `base` is the baseline of all others and the reference of what they are worth.
 
@@ -108,90 +106,51 @@ def write_study(
     cell = {"workload": workload, "sharding": "iid", "world_size": 4}
     runs, summary, worths = [], [], []
     for arm, values in {**arms, **controls}.items():
-        for seed, value in enumerate(values):
-            runs.append(
-                dict.fromkeys(RUNS.names)
-                | {
-                    **cell,
-                    "arm": arm,
-                    "seed": seed,
-                    "run_id": f"{arm}-{seed}",
-                    "commit": commit,
-                    "stale": arm == stale,
-                }
-                | {
-                    "status": "diverged" if value is None else "done",
-                    "value": value,
-                    "nll": value,
-                    "metric": "accuracy",
-                }
-            )
-        whole = [
-            (own, base)
-            for own, base in zip(values, arms["base"], strict=False)
-            if own is not None and base is not None
-        ]
-        lost = len(values) - len(whole)
-        about: dict[str, Any] = {
-            "arm": arm,
-            "algorithm": arm if arm == ONE_WORKER else "qsgd",
-            "control": arm in controls,
-            "n": len(values),
-            "n_diverged": lost,
-            "lr_edge": lr_edge,
-        }
+        of_arm = {**cell, "arm": arm}
+        runs += [
+            {
+                **of_arm, "seed": seed, "run_id": f"{arm}-{seed}", "stale": arm == stale, "metric": "accuracy",
+                "status": "diverged" if value is None else "done", "value": value, "nll": value,
+            }
+            for seed, value in enumerate(values)
+        ]  # fmt: skip
+        pairs = zip(values, arms["base"], strict=False)
+        whole = [(own, base) for own, base in pairs if own is not None and base is not None]
+        counts = {"n": len(values), "n_diverged": len(values) - len(whole)}
+        algorithm = arm if arm == ONE_WORKER else "qsgd"
+        about = {"algorithm": algorithm, "control": arm in controls, "lr_edge": lr_edge}
         if arm != "base":
             about["baseline"] = "base"
             if len(whole) >= MINIMUM_FOR_INTERVAL:
                 found = paired_difference([own for own, _ in whole], [base for _, base in whole])
-                about |= {"diff_mean": found.estimate, "diff_low": found.low, "diff_high": found.high}
-                about |= {
-                    "nll_diff_mean": found.estimate,
-                    "nll_diff_low": found.low,
-                    "nll_diff_high": found.high,
-                }
-            middle, low, high = worth.get(arm, (0.5, 0.4, 0.6))
-            is_worth = {
-                "worth": middle,
-                "low": low,
-                "high": high,
-                "n": len(values),
-                "n_diverged": lost,
-                "tuning_sd": tuning_sd,
-            }
-            worths.append(dict.fromkeys(WORTH.names) | cell | {"arm": arm, "reference": "base"} | is_worth)
-        summary.append(dict.fromkeys(SUMMARY.names) | cell | about)
+                about |= cells(found, "diff_mean", "diff_") | cells(found, "nll_diff_mean", "nll_diff_")
+            ends = dict(zip(("worth", "low", "high"), worth.get(arm, (0.5, 0.4, 0.6)), strict=True))
+            worths.append({**of_arm, "reference": "base", "tuning_sd": tuning_sd, **counts, **ends})
+        summary.append({**of_arm, **counts, **about})
     for table, rows in ((RUNS, runs), (SUMMARY, summary), (WORTH, worths)):
-        path = table_path(root, table, study)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_table(path, table, rows)
+        write_table(table_path(root, table, STUDY), table, rows)
     facts = {**cell, "metric": "accuracy", "direction": direction, "steps": 100, "batch_size": 32}
-    facts_path(root, study).write_text(json.dumps({"workloads": [facts]}), encoding="utf-8")
+    facts_path(root, STUDY).write_text(json.dumps({"workloads": [facts]}), encoding="utf-8")
 
 
 def write_net(root: Path, *rows: Mapping[str, Any]) -> None:
     """The table `net` of a session, of the arm `method`: confirmed by direct runs, three sessions."""
+    words = dict.fromkeys(("plain", "alone", "verdict"), "worth it")
     known = {
         "sharding": "iid",
         "arm": "method",
         "n": 6,
         "sessions": 3,
-        "check": "confirmed",
         "rounds": 24,
-        "plain": "worth it",
-        "alone": "worth it",
-        "verdict": "worth it",
-    }
-    path = session_table_path(root, NET, "made-up")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_table(path, NET, [dict.fromkeys(NET.names) | known | dict(row) for row in rows])
+        "check": "confirmed",
+    } | words
+    write_table(session_table_path(root, NET, "made-up"), NET, [known | dict(row) for row in rows])
 
 
 def write_arms(root: Path, composition: str) -> None:
     """The table `arms` of that session: how the seconds of `method` are made on its two links."""
     rows = [
-        dict.fromkeys(ARMS.names)
-        | {"link": link, "sharding": "iid", "arm": "method", "kind": "run", "composition": composition}
+        {"link": link, "sharding": "iid", "arm": "method", "kind": "run", "composition": composition}
         for link in ("10 Mbit/s", "1 Gbit/s")
     ]
     write_table(session_table_path(root, ARMS, "made-up"), ARMS, rows)

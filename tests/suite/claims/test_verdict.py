@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from suite.claims.claim import Claim, Part
+from suite.claims.record import statements
 from suite.claims.verdict import Found, Judged, combine, of_claim, of_found, of_interval
 
 
@@ -140,3 +141,21 @@ def test_what_a_verdict_counts_as() -> None:
 def test_what_nobody_judges_says_why() -> None:
     idle = claim(kind="not-comparable", because="other machines")
     assert (of_claim(idle, []).word, of_claim(idle, []).why) == ("not comparable", "other machines")
+
+
+@pytest.mark.parametrize(
+    ("words", "together"),
+    [
+        (["contradicted", "contradicted", "contradicted"], "contradicted"),
+        (["reproduced", "cannot tell"], "reproduced"),
+        (["undecided", "contradicted"], "contradicted"),
+        (["undecided", "reproduced"], "partly"),
+        (["partly", "contradicted"], "partly"),
+        (["cannot tell", "not run"], "not run"),
+    ],
+)
+def test_a_statement_is_counted_once_however_many_claims_judge_it(words: list[str], together: str) -> None:
+    rows = [{"claim": f"c{i}", "of": "c0" if i else None, "verdict": word} for i, word in enumerate(words)]
+    (one,) = statements(rows[::-1])
+    assert (one["claim"], one["verdict"]) == ("c0", together)
+    assert len(statements([*rows, {"claim": "d", "of": None, "verdict": "reproduced"}])) == 2
