@@ -27,11 +27,10 @@ from types import FrameType
 from typing import Any, Final
 
 from slurm import scheduler
-from slurm.code import code_folder
 from slurm.profile import Profile, ProfileError
-from slurm.records import new_folder
 from slurm.scheduler import SlurmError
-from slurm.states import REASONS
+from slurm.states import REASONS, last_words, new_folder
+from slurm.submit import code_folder, executor
 from suite.links.link import Link, RealLink
 from suite.timing.ranks import BACKEND, NCCL, TOKEN, RealCluster, Switchboard
 from suite.timing.spec import SessionSpec, load_session
@@ -115,8 +114,6 @@ def submit_session(
         SlurmError: Slurm is missing or refuses the job.
         ProfileError: The profile cannot place the ranks, or Slurm does not know one of its options.
     """
-    from slurm.submit import executor  # needs submitit, which takes a second
-
     if spec.world_size < 2:
         raise ProfileError(f"session {spec.name} has one worker: a link needs two ends")
     if not dry_run:
@@ -160,7 +157,6 @@ def wait_for(sent: Submitted, show: Callable[[str], None]) -> dict[str, Any]:
     Raises:
         SlurmError: Slurm does not answer, or the job ended before the session had begun.
     """
-    from slurm.states import last_words
     from suite.timing.session import NOT_ENDED
 
     stood = ""

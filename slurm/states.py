@@ -1,8 +1,16 @@
 """How runs stand when their jobs are asked too: queued and why, running, or gone without a word, and then as what.
 
 A run's own files say how it ended and whether it shows life. What they cannot say is that a run waits in a job, or that its
-job was killed, lost its node, ran out of memory. `slurm.records` says which job a run belongs to, one squeue tells of all jobs
+job was killed, lost its node, ran out of memory. One squeue tells of all jobs
 at once, and the accounting, where there is one, of those that the controller has forgotten; where there is none, the log does.
+
+`Record` says which job a run belongs to: one file a submission, written by the submitter after each array that Slurm took.
+``sweeps/<sweep>/slurm-<n>/`` below the results root is submitit's folder (scripts, pickles, logs). ``jobs.json`` there::
+
+    {"called": name or path of the sweep, "created_s": ..., "profile": {...}, "jobs": {"17_0": [run id, ...], ...}}
+
+A submitter that is killed before it could write leaves runs that count as missing; submitting them once more does no harm,
+since whichever job comes second finds them taken or done.
 """
 
 from __future__ import annotations
@@ -10,14 +18,13 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from slurm import scheduler
-from slurm.records import Record, records
 from slurm.scheduler import Job, SlurmError
-from suite.runs.files import Owner, StoreError, lease_holder, release_lease
+from suite.runs.files import Owner, StoreError, dump, lease_holder, parsed, read, release_lease, write_atomic
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store, failed
@@ -45,12 +52,60 @@ FATES: Final = {
 }
 """What a job's end means for the runs that it leaves open. A job that completed has left them to somebody else."""
 LAST_BYTES: Final = 8192
+FILE: Final = "jobs.json"
 BEGUN: Final = "bandwise: Slurm job"
 """How a turn of a job begins in its log (`slurm.job`)."""
 TIME_LIMIT: Final = "its time limit is near"
 TOLD_TO_STOP: Final = "Slurm stops the job (preemption, scancel, or shutdown)"
 REASONS: Final = {signal.SIGUSR2: TIME_LIMIT, signal.SIGTERM: TOLD_TO_STOP}
 """Why a job is told to stop, by the signal that says so."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A submission. called: how commands name its sweep. jobs: run ids of each job that Slurm took."""
+
+    folder: Path
+    called: str
+    created_s: float
+    profile: Mapping[str, Any]
+    jobs: Mapping[str, list[str]]
+
+    def save(self) -> None:
+        """Write it whole. Raises `StoreError`."""
+        facts = {key: value for key, value in asdict(self).items() if key != "folder"}
+        write_atomic(self.folder / FILE, dump(facts) + "\n")
+
+
+def records(results_root: Path, sweep: str | None = None) -> list[Record]:
+    """All submissions under a results root, oldest first.
+
+    Args:
+        results_root: The results root.
+        sweep: Of this sweep alone; None: of all.
+
+    Returns:
+        The submissions.
+
+    Raises:
+        StoreError: A file is damaged.
+    """
+    paths = (results_root / "sweeps").glob(f"{sweep or '**'}/slurm-*/{FILE}")
+    found = [Record(folder=path.parent, **dict(parsed(read(path) or "", path))) for path in paths]
+    return sorted(found, key=lambda record: record.created_s)
+
+
+def new_folder(parent: Path, *, dry_run: bool = False) -> Path:
+    """A folder ``slurm-<n>`` of its own below `parent`; in a dry run it is only named."""
+    number = 1 + max((int(path.name.partition("-")[2]) for path in parent.glob("slurm-*")), default=0)
+    while not dry_run:
+        try:
+            (parent / f"slurm-{number}").mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        else:
+            break
+    return parent / f"slurm-{number}"
 
 
 @dataclass(frozen=True)

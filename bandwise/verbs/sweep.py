@@ -143,7 +143,7 @@ def _states(text: str) -> frozenset[str]:
 def _last_profile(sweep: str, store: Store) -> Profile | None:
     """The profile of the sweep's last submission, None where there was none."""
     from slurm.profile import Profile
-    from slurm.records import records
+    from slurm.states import records
 
     found = records(store.root, sweep)
     return Profile.from_dict(found[-1].profile) if found else None

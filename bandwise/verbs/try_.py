@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +24,7 @@ from bandwise.options import results_root
 from bandwise.output import ProgressLine, print_json, table
 
 if TYPE_CHECKING:
-    from report.pages.trial import Run, Tried
+    from report.pages.trial import Tried
 
 NAME = "try"
 METHODS: Final = MappingProxyType(
@@ -98,34 +98,26 @@ def run(args: argparse.Namespace) -> int:
     texts = METHODS[args.optimizer] if args.methods is None else tuple(filter(None, args.methods.split(",")))
     if len(set(texts)) < len(texts):
         raise TryError("--methods names one twice: name each once")
-    methods = [parsed(text) for text in texts]
-    if not methods:
+    if not texts:
         raise TryError(
             "--methods names none: write names with commas, as in allreduce-adamw,lion-cub-1bit:lr=1e-4"
         )
+    methods = {text: parsed(text) for text in texts}
     lr = LEARNING_RATE[args.optimizer] if args.lr is None else args.lr
-    root, rate, delay = results_root(args), parse_rate(args.rate), parse_duration(args.delay)
+    root, link = results_root(args), (parse_rate(args.rate), parse_duration(args.delay))
     stated = None if args.compute_ms is None else args.compute_ms / 1e3
-    line = ProgressLine(f"try {args.script}")
-    trained = _Training(args, lr, rate, delay, stated, line, len(methods))
-    try:
-        for seed in range(args.seeds):
-            given = _made(make, args.script, seed)
-            for text, (name, options) in zip(texts, methods, strict=True):
-                trained.run(text, name, options, given, seed)
-    finally:
-        line.close()
+    tried, parameters, compute_s = _trained(args, make, methods, lr, link, stated)
     trial = Trial(
         source=f"{_path(args.script).name}:{make.__name__}",
-        methods=trained.methods(),
-        parameters=trained.parameters,
+        methods=tried,
+        parameters=parameters,
         workers=args.workers,
         steps=args.steps,
         seeds=tuple(range(args.seeds)),
         lr=lr,
-        rate_bps=rate,
-        delay_s=delay,
-        compute_s=trained.compute_s or 0.0,
+        rate_bps=link[0],
+        delay_s=link[1],
+        compute_s=compute_s,
         measured=stated is None,
         score=score_words(),
     )
@@ -147,83 +139,53 @@ def _scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else factor * value
 
 
-class _Training:
-    """Trains one method after another, and keeps what the page shows of each."""
+def _trained(
+    args: argparse.Namespace,
+    make: Callable[[], Any],
+    methods: Mapping[str, tuple[str, dict[str, Any]]],
+    lr: float,
+    link: tuple[float, float],
+    compute_s: float | None,
+) -> tuple[list[Tried], int, float]:
+    """All methods with all seeds, the model's parameters, and seconds of computing a step. What one refuses is its row."""
+    from bandwise.simulation import simulate
+    from reference_impls.errors import UnsupportedError
+    from report.pages.trial import Run, Tried
 
-    def __init__(
-        self,
-        args: argparse.Namespace,
-        lr: float,
-        rate: float,
-        delay: float,
-        compute_s: float | None,
-        line: ProgressLine,
-        count: int,
-    ) -> None:
-        self.compute_s = compute_s
-        self.parameters = 0
-        self._args = args
-        self._lr = lr
-        self._link = (rate, delay)
-        self._line = line
-        self._total = args.steps * args.seeds * count
-        self._done = 0
-        self._names: dict[str, str] = {}
-        self._runs: dict[str, list[Run]] = {}
-        self._refused: dict[str, str] = {}
-
-    def run(
-        self, text: str, name: str, options: dict[str, Any], given: tuple[Any, Any, Any], seed: int
-    ) -> None:
-        """One method with one seed. What it refuses is kept as its row."""
-        from bandwise.simulation import simulate
-        from reference_impls.errors import UnsupportedError
-        from report.pages.trial import Run
-
-        self._names[text] = name
-        own = {"lr": self._lr, **options}
-        if text in self._refused:
-            return
-        before = self._done
-        try:
-            found = simulate(
-                *given, name, workers=self._args.workers, steps=self._args.steps, seed=seed,
-                batch_size=self._args.batch_size, progress=lambda step: self._show(before + step), **own,
-            )  # fmt: skip
-        except UnsupportedError as error:
-            if not self._runs:
-                raise  # what the first method cannot do is mostly the model's
-            self._refused[text] = f"refused: {error}"
-            return
-        finally:
-            self._done = before + self._args.steps
-        if self.compute_s is None:
-            self.compute_s = found.compute_s
-        self.parameters = sum(value.numel() for value in found.parameters.values())
-        rate, delay = self._link
-        seconds = found.seconds(rate, delay, self.compute_s)
-        frame = found.frame
-        self._runs.setdefault(text, []).append(
-            Run(
-                seed,
-                tuple(frame["loss"].tolist()),
-                tuple(frame["wire_bytes"].tolist()),
-                tuple(seconds.tolist()),
-                found.diverged_at,
-            )
-        )
-
-    def methods(self) -> list[Tried]:
-        """All of them, in their order."""
-        from report.pages.trial import Tried
-
-        return [
-            Tried(text, name, tuple(self._runs.get(text, ())), self._refused.get(text, ""))
-            for text, name in self._names.items()
-        ]
-
-    def _show(self, done: int) -> None:
-        self._line.steps(done, self._total)
+    line, total, done = ProgressLine(f"try {args.script}"), args.steps * args.seeds * len(methods), 0
+    runs: dict[str, list[Run]] = {text: [] for text in methods}
+    refused: dict[str, str] = {}
+    parameters = 0
+    try:
+        for seed in range(args.seeds):
+            given = _made(make, args.script, seed)
+            for text, (name, options) in methods.items():
+                if text in refused:
+                    continue
+                try:
+                    found = simulate(
+                        *given, name, workers=args.workers, steps=args.steps, seed=seed, batch_size=args.batch_size,
+                        progress=lambda step, before=done: line.steps(before + step, total),  # type: ignore[misc]
+                        **{"lr": lr, **options},
+                    )  # fmt: skip
+                except UnsupportedError as error:
+                    if not any(runs.values()):
+                        raise  # what the first method cannot do is mostly the model's
+                    refused[text] = f"refused: {error}"
+                    continue
+                finally:
+                    done += args.steps
+                compute_s = found.compute_s if compute_s is None else compute_s
+                parameters = sum(value.numel() for value in found.parameters.values())
+                columns = found.frame["loss"], found.frame["wire_bytes"], found.seconds(*link, compute_s)
+                curves = (tuple(column.tolist()) for column in columns)
+                runs[text].append(Run(seed, *curves, found.diverged_at))
+    finally:
+        line.close()
+    tried = [
+        Tried(text, name, tuple(runs[text]), refused.get(text, "")) for text, (name, _) in methods.items()
+    ]
+    return tried, parameters, compute_s or 0.0
 
 
 # ---- the script and the methods

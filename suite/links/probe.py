@@ -9,15 +9,15 @@ are not among them: TCP over Ethernet reaches 94.9 % of its link at the best.
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
 import torch.distributed as dist
+from reference_impls.drivers.process_group import all_gather_rows
 from torch import Tensor
 
 from reference_impls.drivers.engine import all_gather_rows
@@ -25,21 +25,14 @@ from suite.links.link import (
     ALL_GATHER,
     ALL_REDUCE_BF16,
     ALL_REDUCE_FP32,
-    ALL_REDUCE_INT8,
-    ALL_REDUCE_INT32,
     ALL_TO_ALL,
     ROUND_TRIP,
-    SEND_RECV,
 )
 
-PROBED = (ALL_REDUCE_FP32, ALL_REDUCE_BF16, ALL_GATHER, ALL_TO_ALL)
-"""What `probe` times; `bandwidth` knows more."""
 TARGET_S = 0.3
 LONGEST_S = 1.5  # a first exchange beyond this makes the counted ones smaller: a straggler, or a rate that is not reached
 MOST_BYTES = 64 << 20  # of a buffer, all ranks may share one machine
 PIECE_BYTES = 4096  # buffers are whole numbers of these on every rank
-MUCH_SLOWER = 0.7
-"""A rank is a straggler where it reaches less than this share of the median of the other ranks."""
 
 
 @dataclass(frozen=True)
@@ -83,16 +76,6 @@ def _all_to_all(x: Tensor, pieces: Tensor) -> None:
     dist.all_to_all_single(pieces, x)
 
 
-def _shift(x: Tensor, received: Tensor) -> None:
-    rank, n = dist.get_rank(), dist.get_world_size()
-    towards, away = (rank + 1) % n, (rank - 1) % n
-    works = dist.batch_isend_irecv(
-        [dist.P2POp(dist.isend, x, towards), dist.P2POp(dist.irecv, received, away)]
-    )
-    for work in works:
-        work.wait()
-
-
 def _ring(n: int) -> float:
     return 2 * (n - 1) / n
 
@@ -101,17 +84,14 @@ COLLECTIVES: Mapping[str, _Kind] = MappingProxyType(
     {
         ALL_REDUCE_FP32: _Kind(_all_reduce, torch.float32, _ring),
         ALL_REDUCE_BF16: _Kind(_all_reduce, torch.bfloat16, _ring),
-        ALL_REDUCE_INT8: _Kind(_all_reduce, torch.int8, _ring),
-        ALL_REDUCE_INT32: _Kind(_all_reduce, torch.int32, _ring),
         ALL_GATHER: _Kind(_all_gather, torch.uint8, lambda n: n - 1.0, lambda n: n),
         ALL_TO_ALL: _Kind(_all_to_all, torch.uint8, lambda n: (n - 1) / n, lambda _: 1),
-        SEND_RECV: _Kind(_shift, torch.uint8, lambda _: 1.0, lambda _: 1),
     }
 )
 
 
 def probe(link_rate_bps: float, repeats: int = 3, device: str = "cpu") -> list[Measurement]:
-    """Round trips, the collectives of `PROBED`, all pairs; each exchange about 0.3 s on links of `link_rate_bps`.
+    """Round trips, the collectives of `COLLECTIVES`, all pairs; each exchange about 0.3 s on links of `link_rate_bps`.
 
     device: of the buffers; round trips are of the host.
 
@@ -121,8 +101,7 @@ def probe(link_rate_bps: float, repeats: int = 3, device: str = "cpu") -> list[M
     if not link_rate_bps > 0:
         raise ValueError(f"link rate {link_rate_bps!r}: give bits a second, as in 1e8")
     measured = round_trip(repeats=10)
-    for what in PROBED:
-        kind = COLLECTIVES[what]
+    for what, kind in COLLECTIVES.items():
         room = MOST_BYTES / max(1, kind.answer(n))
         measured.append(bandwidth(what, size_for(link_rate_bps, kind.sent(n), room), repeats, device))
     return measured + pairwise(size_for(link_rate_bps, 1.0), repeats, device)
@@ -219,28 +198,6 @@ def pairwise(nbytes: float, repeats: int = 3, device: str = "cpu") -> list[Measu
             name = f"pair {(to - distance) % n}->{to}"
             pairs.append(_measurement(name, size, [seconds[to] for seconds in rounds], size))
     return sorted(pairs, key=lambda measured: measured.what)
-
-
-def straggler(measurements: Iterable[Measurement]) -> int | None:
-    """The rank whose own link is much slower than the others', from the pairs among `measurements`.
-
-    A rank is worth the slower of its two directions, each taken with its best partner. None where no rank stands out, where
-    there are no pairs, or only two ranks: their pair does not tell whose link is slow.
-    """
-    sends: dict[int, float] = {}
-    receives: dict[int, float] = {}
-    for measured in measurements:
-        names = re.fullmatch(r"pair (\d+)->(\d+)", measured.what)
-        if names is not None:
-            source, to = int(names[1]), int(names[2])
-            sends[source] = max(measured.bits_per_s, sends.get(source, 0.0))
-            receives[to] = max(measured.bits_per_s, receives.get(to, 0.0))
-    worth = {rank: min(sends[rank], receives[rank]) for rank in sends.keys() & receives.keys()}
-    if len(worth) < 3:
-        return None
-    slowest = min(worth, key=lambda rank: worth[rank])
-    others = statistics.median(value for rank, value in worth.items() if rank != slowest)
-    return slowest if worth[slowest] < MUCH_SLOWER * others else None
 
 
 def _size() -> int:

@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from bandwise import verbs
 from bandwise.cli import main, parser
 from bandwise.options import CheckoutError, OptionError, parse_settings, parse_value, require_checkout
 from bandwise.output import ProgressLine, duration, table
-from bandwise.verbs import GROUPS, VERBS, load
+from bandwise.verbs import ALONE, GROUPS, VERBS, load
 from tests.suite.runs.project import SWEEP, one_spec, train_here, write_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,30 +82,21 @@ def test_list_algorithms_works_without_torch() -> None:
     assert "lion-cub-1bit" in done.stdout
 
 
-def test_help_is_fast_and_lists_every_verb_once_in_its_group() -> None:
-    started = time.process_time()
+def test_help_needs_no_torch_and_lists_every_verb_once_in_its_group() -> None:
     done = python(
-        "import bandwise.cli as c, sys; print(c.parser().format_help()); sys.exit('torch' in sys.modules)"
+        "import bandwise.cli as c, sys, time; print(c.parser().format_help())\n"
+        "print(time.process_time()); sys.exit('torch' in sys.modules)"
     )
     assert done.returncode == 0
     listed = re.findall(r"^  ([a-z][a-z-]*) +\S", done.stdout, re.MULTILINE)
     files = {
         path.stem.rstrip("_").replace("_", "-") for path in Path(verbs.__file__).parent.glob("[a-z]*.py")
     }
-    assert sorted(listed) == sorted(files), "every verb once"
     assert listed == list(VERBS)
-    assert len(listed) <= 15
-    assert re.findall(r"^([a-z ]+):$", done.stdout, re.MULTILINE) == [
-        *GROUPS,
-        "options",
-    ]
-    assert done.stdout.startswith("usage: bandwise [-h] [--plugin FILE.py] [--data-dir DIR] VERB ...\n")
+    assert sorted(listed) == sorted(files), "every verb once"
+    assert re.findall(r"^([a-z ]+):$", done.stdout, re.MULTILINE) == [*GROUPS, "options"]
     assert max(map(len, done.stdout.splitlines())) <= 80
-    assert time.process_time() - started < 1
-    code = "import time; t = time.process_time(); import bandwise.cli; bandwise.cli.parser(); print(time.process_time() - t)"
-    assert min(float(python(code).stdout) for _ in range(3)) < 0.2, (
-        "seconds of processor time to build the parser"
-    )
+    assert float(done.stdout.split()[-1]) < 0.3, "seconds of processor time, Python's own start included"
 
 
 def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,6 +105,7 @@ def test_every_verb_has_json_and_a_description(capsys: pytest.CaptureFixture[str
             parser().parse_args([verb, "--help"])
         shown = capsys.readouterr().out
         assert "--json" in shown
+        assert ("--results" in shown) == (verb not in ALONE)
         assert shown.startswith(f"usage: bandwise {verb} ")
         assert (load(verb).__doc__ or "").splitlines()[0] in shown
 
@@ -384,32 +375,6 @@ def test_the_time_left_counts_neither_imports_nor_compiling(
         "1 min 38 s left",
         "1 min 37 s left",
     ]
-
-
-@pytest.mark.parametrize("start_s", [1.0, 25.0, 120.0])
-def test_from_a_tenth_of_the_time_on_the_whole_is_told_within_a_factor_of_one_and_a_half(
-    start_s: float, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a sweep whose runs take by turns 0.6 to 1.5 of what they were thought to, after imports and compiling."""
-    clock = [0.0]
-    monkeypatch.setattr("bandwise.output.time.monotonic", lambda: clock[0])
-    line = ProgressLine("small", every_s=0.0)
-    clock[0], took = start_s, [3.0 * (0.6, 1.2, 0.7, 1.5)[run % 4] for run in range(100)]
-    for run, seconds in enumerate(took):
-        for part in (0.5, 1.0):
-            clock[0] += seconds / 2
-            line.runs(run + int(part), 100, (run + part) / 100, {})
-    told = re.findall(
-        r", (?:(\d+) min )?(\d+) s(?:, about (?:(\d+) min )?(\d+) s left)?", capsys.readouterr().err
-    )
-    seconds_told = [
-        (60 * int(m or 0) + int(s), 60 * int(n or 0) + int(left)) for m, s, n, left in told if left
-    ]
-    whole = start_s + sum(took)
-    assert len(told) == 200
-    assert len(seconds_told) >= 198, "from the second sign of progress on"
-    for gone, left in seconds_told:
-        assert gone < 0.1 * whole or 1 / 1.5 < (gone + left) / whole < 1.5, (gone, left)
 
 
 def test_durations_and_tables_are_readable() -> None:

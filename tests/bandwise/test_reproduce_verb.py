@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import types
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from suite.timing.session import Session
 from suite.training.execute import execute
 from tests.suite.analysis import made_up_session
 from tests.suite.runs.project import SWEEP, one_spec, write_sweep
+from tests.support import git
 
 FAMILIES = {
     "quantiser": ("qsgd", {"bits": 4}),
@@ -217,30 +217,50 @@ def test_the_record_is_never_written_over(store: Store, capsys: pytest.CaptureFi
     assert "is where the record lies" in capsys.readouterr().err
 
 
-def test_by_the_code_of_another_commit(store: Store, tmp_path: Path) -> None:
-    """A repository whose older commit holds a program that writes down by whom it was called."""
-    repository = tmp_path / "repository"
-    program = repository / "bandwise" / "__main__.py"
+CALLED = "import pathlib, sys; pathlib.Path(sys.argv[4], 'called').touch(); sys.exit(3)\n"
+"""A program that writes down that it was called."""
+
+
+def repository_of(folder: Path, *programs: str) -> Path:
+    """A repository with a commit for each text of its program."""
+    program = folder / "bandwise" / "__main__.py"
     program.parent.mkdir(parents=True)
     program.with_name("__init__.py").touch()
-    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", "init", "-q", str(repository)], check=True)
-    for text in (
-        "import pathlib, sys; pathlib.Path(sys.argv[4], 'old').touch(); sys.exit(3)",
-        "raise SystemExit('new')",
-    ):
+    git(folder, "init", "-q")
+    for text in programs:
         program.write_text(text)
-        subprocess.run([*git, "add", "."], check=True)
-        subprocess.run([*git, "commit", "-qm", text[:5]], check=True)
+        git(folder, "add", ".")
+        git(folder, "commit", "-qm", "changed")
+    return program
+
+
+def test_by_the_code_of_another_commit(store: Store, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    repository_of(repository, CALLED, "raise SystemExit('new')")
     store.root.mkdir(exist_ok=True)
     worktree.run_at("HEAD~1", one_spec(), store.root, repository)
-    assert (store.root / "old").exists()
+    assert (store.root / "called").exists()
     with pytest.raises(worktree.WorktreeError, match="did not carry the run out: new"):
         worktree.run_at("HEAD", one_spec(), store.root, repository)
     with pytest.raises(worktree.WorktreeError, match="no commit 0123abc"):
         worktree.run_at("0123abc", one_spec(), store.root, repository)
-    listed = subprocess.run([*git, "worktree", "list"], capture_output=True, text=True, check=True).stdout
-    assert len(listed.splitlines()) == 1
+    assert len(git(repository, "worktree", "list").splitlines()) == 1
+
+
+def test_by_the_code_of_a_commit_with_changes(store: Store, tmp_path: Path) -> None:
+    """The changes on record are made in the lent code, and said; what no longer applies ends it."""
+    repository = tmp_path / "repository"
+    program = repository_of(repository, "raise SystemExit('as committed')\n")
+    program.write_text(CALLED)
+    changes = changes_of(repository).decode()
+    git(repository, "checkout", "-q", ".")
+    store.root.mkdir(exist_ok=True)
+    said = worktree.run_at("HEAD", one_spec(), store.root, repository, changes)
+    assert said == ["the changes on record were made in the code: 1 file"]
+    assert (store.root / "called").exists()
+    assert program.read_text() == "raise SystemExit('as committed')\n", "the checkout is left alone"
+    with pytest.raises(worktree.WorktreeError, match="the changes on record do not apply to HEAD"):
+        worktree.run_at("HEAD", one_spec(), store.root, repository, changes.replace("as committed", "other"))
 
 
 def test_a_session_held_again_is_judged_by_its_intervals(
@@ -272,29 +292,6 @@ def test_a_session_held_again_is_judged_by_its_intervals(
     assert arms.is_file()
     assert main(["reproduce", "--session", "x", "--at", "HEAD"]) == 2
     assert main(["reproduce"]) == 2
-
-
-def test_by_the_code_of_a_commit_with_changes(store: Store, tmp_path: Path) -> None:
-    """The changes on record are made in the lent code, and said; what no longer applies ends it."""
-    repository = tmp_path / "repository"
-    program = repository / "bandwise" / "__main__.py"
-    program.parent.mkdir(parents=True)
-    program.with_name("__init__.py").touch()
-    program.write_text("raise SystemExit('as committed')\n")
-    git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", "init", "-q", str(repository)], check=True)
-    subprocess.run([*git, "add", "."], check=True)
-    subprocess.run([*git, "commit", "-qm", "first"], check=True)
-    program.write_text("import pathlib, sys; pathlib.Path(sys.argv[4], 'changed').touch(); sys.exit(3)\n")
-    changes = changes_of(repository).decode()
-    subprocess.run([*git, "checkout", "-q", "."], check=True)
-    store.root.mkdir(exist_ok=True)
-    said = worktree.run_at("HEAD", one_spec(), store.root, repository, changes)
-    assert said == ["the changes on record were made in the code: 1 file"]
-    assert (store.root / "changed").exists()
-    assert program.read_text() == "raise SystemExit('as committed')\n", "the checkout is left alone"
-    with pytest.raises(worktree.WorktreeError, match="the changes on record do not apply to HEAD"):
-        worktree.run_at("HEAD", one_spec(), store.root, repository, changes.replace("as committed", "other"))
 
 
 def test_changes_that_were_not_kept_are_named(

@@ -15,7 +15,7 @@ from suite.links.link import Link
 from suite.timing import session, store
 from suite.timing.load import Load
 from suite.timing.ranks import RankLostError
-from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakePlace, FakeRanks, latest, session_spec
+from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakePlace, FakeRanks, session_spec
 
 
 @pytest.fixture
@@ -97,39 +97,31 @@ def no_cluster(link: Link) -> FakePlace:
     raise ClusterError("namespaces are forbidden")
 
 
-def test_no_cluster_is_no_failure_of_the_request(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stand_in(monkeypatch, place=no_cluster)
-    finding = Finding("namespaces", False, "forbidden by the system", "sudo sysctl -w x=0")
+class Losing(FakeRanks):
+    def ask(self, command: Any, timeout_s: float) -> list[dict[str, Any]]:
+        raise RankLostError(0, "died")
+
+
+@pytest.mark.parametrize(
+    ("stand_ins", "code", "said"),
+    [
+        ({"place": no_cluster}, 4, "why: namespaces: forbidden\nwhat helps: sudo sysctl -w x=0"),
+        ({"load": BUSY}, 4, "disturbed: the reference has 0 undisturbed rounds"),
+        ({"start": lambda place: Losing()}, 3, "why: rank 0 died"),
+    ],
+)
+def test_what_keeps_it_from_numbers_is_said(
+    stand_ins: dict[str, Any], code: int, said: str, path: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    finding = Finding("namespaces", False, "forbidden", "sudo sysctl -w x=0")
     monkeypatch.setattr(session, "obstacle", lambda: finding)
-    assert held(path, tmp_path) == 4
+    stand_in(monkeypatch, **stand_ins)
+    assert held(path, tmp_path) == code
     shown = capsys.readouterr().out
-    assert "why: namespaces: forbidden by the system" in shown
-    assert "what helps: sudo sysctl -w x=0" in shown
-    record = latest(tmp_path / "results", "tiny")
-    assert record is not None
-    assert record["status"] == "unavailable"
-
-
-def test_a_disturbed_session(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stand_in(monkeypatch, BUSY)
-    assert held(path, tmp_path) == 4
-    shown = capsys.readouterr().out
-    assert "disturbed: the reference has 0 undisturbed rounds" in shown
-    row = next(line.split() for line in shown.splitlines() if line.startswith("allreduce-sgd: step"))
-    assert row[2:] == ["0", "6", *"------"], "no number"
-
-
-def test_a_lost_rank(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Losing(FakeRanks):
-        def ask(self, command: Any, timeout_s: float) -> list[dict[str, Any]]:
-            raise RankLostError(0, "died")
-
-    stand_in(monkeypatch, start=lambda place: Losing())
-    assert held(path, tmp_path) == 3
+    assert said in shown
+    rows = [line.split() for line in shown.splitlines() if line.startswith("allreduce-sgd: step")]
+    assert all(row[2:] == ["0", "6", *"------"] for row in rows), "no number"
 
 
 def test_dry_run_starts_nothing(

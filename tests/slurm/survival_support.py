@@ -16,7 +16,7 @@ import pytest
 
 from bandwise.cli import main
 from slurm import scheduler
-from slurm.records import records
+from slurm.states import records
 from suite.links.process import Process
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm import code
-from slurm.code import SnapshotError, code_folder
+from slurm import submit as code
+from slurm.submit import SnapshotError, code_folder
 from suite.runs.files import StoreError
 from suite.runs.provenance import changes_of
 from tests.support import git

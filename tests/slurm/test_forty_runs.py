@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm.records import records
+from slurm.states import records
 from suite.links.link import Link
 from suite.links.process import Process
 from tests.slurm.devcluster import Cluster, cluster

@@ -16,9 +16,8 @@ import pytest
 from bandwise.cli import main
 from slurm import scheduler
 from slurm.profile import Profile
-from slurm.records import records
 from slurm.scheduler import SlurmError, max_array_size
-from slurm.states import run_states, wait
+from slurm.states import records, run_states, wait
 from slurm.submit import Submission, submit_runs
 from suite.runs.plan import make_plan, statuses
 from suite.runs.store import Store

@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
+from suite.runs.result import Status
 
 from slurm import scheduler
-from slurm.records import Record, records
 from slurm.scheduler import Job, SlurmError
-from slurm.states import BEGUN, WORDS, RunStates, last_words, run_states, settle
+from slurm.states import BEGUN, WORDS, Record, RunStates, last_words, records, run_states, settle
 from suite.runs.store import Status, Store, failed
 from tests.slurm.specs import tiny
 

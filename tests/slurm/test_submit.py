@@ -12,8 +12,8 @@ import pytest
 import slurm.scheduler
 from reference_impls.registry import PLUGINS
 from slurm.profile import Container, Profile, ProfileError
-from slurm.records import new_folder
 from slurm.scheduler import SlurmError
+from slurm.states import new_folder
 from slurm.submit import (
     MEMBERS_A_SLOT,
     Member,

@@ -1,4 +1,4 @@
-"""The probe: all ranks answer alike, bits are those that are sent, and a rank with a slow link is found."""
+"""The probe: all ranks answer alike, bits are those that are sent, and pairs show whose link is slow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from suite.links import probe as module
-from suite.links.probe import COLLECTIVES, Measurement, straggler
+from suite.links.probe import COLLECTIVES, Measurement
 from tests.reference_impls.gloo import run_ranks
 
 KIB = 1024
@@ -60,7 +60,7 @@ def test_bits_a_second_are_bits_sent_over_the_slowest_ranks_seconds() -> None:
     assert scatter.bits_per_s == bits * (1 / 2) / 2
 
 
-def _one_sends_late(rank: int, size: int, late: int) -> int | None:
+def _one_sends_late(rank: int, size: int, late: int) -> str:
     if rank == late:
         isend = dist.isend
 
@@ -69,12 +69,14 @@ def _one_sends_late(rank: int, size: int, late: int) -> int | None:
             return isend(*arguments)
 
         module.dist.isend = later
-    return straggler(module.pairwise(64 * KIB, repeats=2))
+    pairs = module.pairwise(64 * KIB, repeats=2)
+    fast = sorted(pairs, key=lambda one: one.bits_per_s)[-2:]
+    return " ".join(sorted(one.what for one in fast))
 
 
 @pytest.mark.gloo
-def test_a_rank_that_sends_slowly_is_found() -> None:
-    assert run_ranks(_one_sends_late, 3, 1) == [1, 1, 1]
+def test_pairs_show_which_rank_sends_slowly() -> None:
+    assert run_ranks(_one_sends_late, 3, 1) == ["pair 0->2 pair 2->0"] * 3
 
 
 def _refusals(rank: int, size: int) -> list[str]:
@@ -94,10 +96,7 @@ def _refusals(rank: int, size: int) -> list[str]:
 @pytest.mark.gloo
 def test_what_is_refused() -> None:
     (said, _) = run_ranks(_refusals, 2)
-    assert (
-        "there are all-reduce fp32, all-reduce bf16, all-reduce int8, all-reduce int32, all-gather, all-to-all, send-recv"
-        in said[0]
-    )
+    assert "there are all-reduce fp32, all-reduce bf16, all-gather, all-to-all" in said[0]
     assert "bits a second" in said[1]
     assert "bits a second" in said[2]
     ((_, kind, message, _),) = run_ranks(_everything, 1)
@@ -116,33 +115,3 @@ def test_no_collective_takes_more_than_its_room() -> None:
         for n in (2, 4, 8):
             room = module.MOST_BYTES / max(1, kind.answer(n))
             assert module.size_for(1e12, kind.sent(n), room) * max(1, kind.answer(n)) <= module.MOST_BYTES
-
-
-def pairs(rates: dict[tuple[int, int], float]) -> list[Measurement]:
-    return [Measurement(f"pair {a}->{b}", 1, (1.0,), rate) for (a, b), rate in rates.items()]
-
-
-def rates_of(up: list[float], down: list[float]) -> dict[tuple[int, int], float]:
-    n = len(up)
-    return {(a, b): min(up[a], down[b]) for a in range(n) for b in range(n) if a != b}
-
-
-@pytest.mark.parametrize(
-    ("up", "down", "expected"),
-    [
-        ([100, 100, 100, 100], [100, 100, 100, 100], None),
-        ([100, 100, 10, 100], [100, 100, 10, 100], 2),
-        ([100, 100, 100, 10], [100, 100, 100, 100], 3),  # one direction only
-        ([100, 100, 100], [10, 100, 100], 0),
-        ([20, 20, 20, 20], [100, 100, 100, 100], None),  # asymmetric, but all alike
-        ([95, 100, 85, 98], [99, 90, 100, 100], None),  # noise
-        ([100, 10], [100, 10], None),  # whose link it is cannot be told
-    ],
-)
-def test_straggler(up: list[float], down: list[float], expected: int | None) -> None:
-    assert straggler(pairs(rates_of(up, down))) == expected
-
-
-def test_no_straggler_without_pairs() -> None:
-    assert straggler([]) is None
-    assert straggler([Measurement("all-reduce fp32", 1, (1.0,), 1.0)]) is None

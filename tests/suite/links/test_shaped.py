@@ -19,7 +19,7 @@ import pytest
 
 from suite.links.cluster import Cluster
 from suite.links.link import Link, LinkError
-from suite.links.probe import Measurement, straggler
+from suite.links.probe import Measurement
 from tests.suite.links.tour import delaying
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -147,9 +147,9 @@ def test_rates_of_the_two_directions(shaped: Shaped) -> None:
     # the slower direction decides; what may pass at once after a pause makes a short transfer look faster
     assert max(measured.bits_per_s for measured in found) <= MOST * 2e7 * 1.04
     assert max(measured.bits_per_s for measured in found) >= 0.8 * 2e7
-    assert straggler(found) is None
 
 
-def test_a_straggler_is_found(shaped: Shaped) -> None:
+def test_pairs_show_a_straggler(shaped: Shaped) -> None:
     shaped.shape("100mbit", stragglers={2: "10mbit"})
-    assert straggler(shaped.measure("pairwise", 5e5, 2)) == 2
+    found = {one.what: one.bits_per_s for one in shaped.measure("pairwise", 5e5, 2)}
+    assert all((rate < 1.1e7) == ("2" in pair) for pair, rate in found.items()), found
