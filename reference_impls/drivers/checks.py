@@ -31,7 +31,6 @@ import socket
 import sys
 import threading
 import time
-import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -88,82 +87,6 @@ class Finding(NamedTuple):
     words: str
 
 
-class _Pulse:
-    """Writes this rank's sign, and keeps what others left in the store at hand, in case that the store goes away."""
-
-    def __init__(self, store: Store, rank: int, every_s: float, end_hung: bool) -> None:
-        try:  # a connection of its own: a long wait of the training's must not hold it up
-            self._store: Store = store.clone()  # type: ignore[attr-defined]
-        except (RuntimeError, NotImplementedError, AttributeError):
-            self._store = store
-        self.rank, self.every_s = rank, every_s
-        self.end_hung = end_hung
-        self.noticed = False
-        """Whether the training has found out by itself that it cannot go on."""
-        self.now: tuple[int, int, str] = (0, 0, "construction")
-        """Collectives asked for, step, what it does: a fresh tuple whenever one of them changes."""
-        self.findings: dict[int, Finding] = {}
-        self._watched, self._end = threading.get_ident(), threading.Event()
-        self._process = os.getpid()
-        self._thread = threading.Thread(target=self._run, name="bandwise-signs", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread; before the interpreter does, which would end it within a call of the store's."""
-        if os.getpid() != self._process:
-            return  # a forked child has no such thread
-        self._end.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join(2.0)
-
-    def _run(self) -> None:
-        facts, number = (dist.get_rank(), socket.gethostname(), os.getpid()), 0
-        seen, since, gone = self.now, time.monotonic(), False
-        named: tuple[float, str] | None = None
-        while not self._end.is_set():
-            now = self.now
-            if now is not seen:
-                seen, since, named = now, time.monotonic(), None
-            idle_s = time.monotonic() - since
-            number += 1
-            try:
-                if not gone:  # where a program stands is looked up where somebody waits: frames that run are not safe to walk
-                    place = _place(self._watched) if self._store.add("where", 0) else ""
-                    self._exchange(Sign(number, *now, idle_s, place, *facts))
-            except RuntimeError:
-                gone = True  # the store, and who needs it notices
-                if named is None:
-                    return
-            if self.end_hung and not self.noticed:
-                named = named or self._named()
-                if named is not None and time.monotonic() - named[0] >= self.patience_s:
-                    self._exit(named[1])
-            self._end.wait(self.every_s)
-
-    @property
-    def patience_s(self) -> float:
-        """Seconds without a sign after which a rank counts as dead."""
-        return max(_PATIENCE_S, _MISSED * self.every_s)
-
-    def _exchange(self, sign: Sign) -> None:
-        self._store.set(f"sign/{self.rank}", json.dumps(sign))
-        if self._store.add("ended", 0):
-            self.findings = findings(self._store)
-
-    def _named(self) -> tuple[float, str] | None:
-        """Now, and the words of a rank that has ended because of this one."""
-        words = [own.words for own in self.findings.values() if self.rank in own.blames]
-        return (time.monotonic(), words[0]) if words else None
-
-    def _exit(self, words: str) -> None:
-        sys.stderr.write(
-            f"rank {self.rank} ends its process (end_hung=True), since others have stopped because of it: {words}. It stands at "
-            f"{_place(self._watched) or 'a place unknown'}. Start all ranks again from the last checkpoint\n"
-        )
-        sys.stderr.flush()
-        os._exit(EXIT_HUNG)
-
-
 def _place(thread: int) -> str:
     """Where a thread's program stands: its innermost line outside of torch and of this package, else its innermost line."""
     frame = innermost = sys._current_frames().get(thread)
@@ -194,58 +117,113 @@ def findings(store: Store) -> dict[int, Finding]:
 class Witness:
     """Says what this rank does, and finds out who it is that does not come.
 
+    Its thread writes this rank's sign, and keeps what others left in the store at hand, in case that the store goes away. It runs
+    until `stop`.
+
     Args:
         store: Shared by the ranks of one training.
         rank: Of this process among them.
-        size: Their number; a lone rank has nobody to tell.
+        size: Their number; a lone rank has nobody to tell, and no thread.
         timeout_s: Seconds that a rank waits for another; signs come more often where it is short.
         end_hung: Whether this process ends itself when others have named it and it does not move.
     """
 
     def __init__(self, store: Store, rank: int, size: int, timeout_s: float, end_hung: bool = False) -> None:
         self._store, self._rank, self._size = store, rank, size
-        self._asked, self._step = 0, 0
+        self._every_s, self._end_hung = min(SIGN_S, timeout_s / 16), end_hung
+        self._now: tuple[int, int, str] = (0, 0, "construction")
+        """Collectives asked for, step, what it does: a fresh tuple whenever one of them changes."""
+        self._noticed = False
+        """Whether the training has found out by itself that it cannot go on."""
+        self._findings: dict[int, Finding] = {}
         self._gone = 0
         self._world: dict[int, int] = {}
-        real = size > 1 and dist.is_initialized()
-        self._pulse = _Pulse(store, rank, min(SIGN_S, timeout_s / 16), end_hung) if real else None
-        if self._pulse is not None:
-            weakref.finalize(self, _Pulse.stop, self._pulse)
+        self._process, self._watched, self._ended = os.getpid(), threading.get_ident(), threading.Event()
+        self._thread: threading.Thread | None = None
+        if size > 1 and dist.is_initialized():
+            self._thread = threading.Thread(target=self._run, name="bandwise-signs", daemon=True)
+            self._thread.start()
 
     def does(self, step: int, what: str, asks: bool = False) -> None:
         """This rank is in `step`, at `what`; asks: which is one more collective."""
-        self._step = step
-        self._asked += asks
-        if self._pulse is not None:
-            self._pulse.now = self._asked, step, what
+        self._now = self._now[0] + asks, step, what
 
     def notices(self, fault: bool) -> None:
         """The training knows that it cannot go on, or goes on after all."""
-        if self._pulse is not None:
-            self._pulse.noticed = fault
+        self._noticed = fault
 
     def stop(self) -> None:
-        """No more signs."""
-        if self._pulse is not None:
-            self._pulse.stop()
+        """No more signs; before the interpreter ends the thread, perhaps within a call of the store's."""
+        self._ended.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread() and os.getpid() == self._process:
+            thread.join(2.0)  # a forked child has no such thread
+
+    # ---- the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:  # a connection of its own: a long wait of the training's must not hold it up
+            store: Store = self._store.clone()  # type: ignore[attr-defined]
+        except (RuntimeError, NotImplementedError, AttributeError):
+            store = self._store
+        facts, number = (dist.get_rank(), socket.gethostname(), os.getpid()), 0
+        seen, since, gone = self._now, time.monotonic(), False
+        named: tuple[float, str] | None = None
+        while not self._ended.is_set():
+            now = self._now
+            if now is not seen:
+                seen, since, named = now, time.monotonic(), None
+            idle_s = time.monotonic() - since
+            number += 1
+            try:
+                if not gone:  # where a program stands is looked up where somebody waits: frames that run are not safe to walk
+                    place = _place(self._watched) if store.add("where", 0) else ""
+                    store.set(f"sign/{self._rank}", json.dumps(Sign(number, *now, idle_s, place, *facts)))
+                    if store.add("ended", 0):
+                        self._findings = findings(store)
+            except RuntimeError:
+                gone = True  # the store, and who needs it notices
+                if named is None:
+                    return
+            if self._end_hung and not self._noticed:
+                words = [own.words for own in self._findings.values() if self._rank in own.blames]
+                named = named or ((time.monotonic(), words[0]) if words else None)
+                if named is not None and time.monotonic() - named[0] >= self._patience_s:
+                    self._exit(named[1])
+            self._ended.wait(self._every_s)
+
+    @property
+    def _patience_s(self) -> float:
+        """Seconds without a sign after which a rank counts as dead."""
+        return max(_PATIENCE_S, _MISSED * self._every_s)
+
+    def _exit(self, words: str) -> None:
+        sys.stderr.write(
+            f"rank {self._rank} ends its process (end_hung=True), since others have stopped because of it: {words}. It stands at "
+            f"{_place(self._watched) or 'a place unknown'}. Start all ranks again from the last checkpoint\n"
+        )
+        sys.stderr.flush()
+        os._exit(EXIT_HUNG)
+
+    # ---- who it is -------------------------------------------------------------------------------------------------
 
     def ahead(self, rank: int) -> str:
         """Where a rank is that has asked for more collectives than this one; "" if it has not."""
-        sign = None if self._pulse is None else self._signs([rank])[rank]
-        return "" if sign is None or sign.asked <= self._asked else f"is in step {sign.step}, {sign.doing}"
+        sign = None if self._thread is None else self._signs([rank])[rank]
+        return "" if sign is None or sign.asked <= self._now[0] else f"is in step {sign.step}, {sign.doing}"
 
     def culprits(self) -> tuple[Sequence[int], str]:
         """The ranks because of which this one cannot go on, and what is the matter with them; none, if nobody can tell.
 
         Tells the others too. Takes up to some seconds, which a rank needs to miss its signs.
         """
-        if self._pulse is None:
+        if self._thread is None:
             return [], ""
         try:
             found = self._of(findings(self._store))
             found = found if found[0] else self._from_signs()
         except RuntimeError:
-            found = self._of(self._pulse.findings)
+            found = self._of(self._findings)
             if not found[0] and not _agent_hosts() and dist.get_rank() != 0:
                 return (
                     [0],
@@ -259,20 +237,20 @@ class Witness:
 
     def linger(self) -> None:
         """Stay until the others have ended too, or can have read what there is to read, if this process hosts the store."""
-        if self._pulse is None or _agent_hosts() or dist.get_rank() != 0:
+        if self._thread is None or _agent_hosts() or dist.get_rank() != 0:
             return
         now = time.monotonic()
-        deadline = now + min(_LINGER_S, (_MISSED + 2) * self._pulse.every_s)
-        least = now + 2 * self._pulse.every_s if self._gone and self._pulse.end_hung else now
+        deadline = now + min(_LINGER_S, (_MISSED + 2) * self._every_s)
+        least = now + 2 * self._every_s if self._gone and self._end_hung else now
         with suppress(RuntimeError):
             while time.monotonic() < deadline and (
                 time.monotonic() < least or len(findings(self._store)) < self._size - self._gone
             ):
-                time.sleep(self._pulse.every_s / 10)
+                time.sleep(self._every_s / 10)
 
     def _of(self, left: Mapping[int, Finding]) -> tuple[Sequence[int], str]:
         """Those who ended by themselves before this step was complete; else those whom a witness names."""
-        late = {rank: own for rank, own in left.items() if own.steps <= self._step and rank != self._rank}
+        late = {rank: own for rank, own in left.items() if own.steps <= self._now[1] and rank != self._rank}
         first = {rank: late[rank] for rank in sorted(late) if not late[rank].blames}
         if first:
             words = (f"{self._name(rank)} {own.why} after {own.steps} steps" for rank, own in first.items())
@@ -284,12 +262,11 @@ class Witness:
 
     def _from_signs(self) -> tuple[Sequence[int], str]:
         """Those whose sign no longer changes; else those who have not come as far as this rank."""
-        assert self._pulse is not None
         others = [rank for rank in range(self._size) if rank != self._rank]
         self._store.add("where", 1)
-        first, deadline = self._signs(others), time.monotonic() + self._pulse.patience_s
+        first, deadline = self._signs(others), time.monotonic() + self._patience_s
         while True:
-            time.sleep(self._pulse.every_s / 4)
+            time.sleep(self._every_s / 4)
             if (left := self._of(findings(self._store)))[0]:
                 return left  # it has said so itself meanwhile, or another witness was faster
             now = self._signs(others)
@@ -300,7 +277,7 @@ class Witness:
             return dead, "; ".join(self._dead(rank, now[rank]) for rank in dead)
         signs = {rank: sign for rank, sign in now.items() if sign is not None}
         least = min(sign.asked for sign in signs.values())
-        behind = [rank for rank, sign in signs.items() if sign.asked == least < self._asked]
+        behind = [rank for rank, sign in signs.items() if sign.asked == least < self._now[0]]
         return behind, "; ".join(self._behind(rank, signs[rank]) for rank in behind)
 
     def _signs(self, ranks: Sequence[int]) -> dict[int, Sign | None]:
@@ -569,14 +546,15 @@ class Agreement:
 
     def leave(self, why: str, advice: str = _UNEVEN) -> None:
         """Tell the others that this rank takes no further part, why, and what they should advise; the first reason counts."""
-        if self._note is not None or self._size == 1 or os.getpid() != self._process:
+        if self._size == 1 or os.getpid() != self._process:
             return  # the end of a forked child is not that of the rank
         self.witness.notices(True)
-        ends = why == ENDED
-        if ends:
+        if ends := why == ENDED:
             self.witness.stop()
-            if (uncaught := getattr(sys, "last_value", None)) is not None:
-                why = f"has stopped ({type(uncaught).__name__}: {uncaught})"
+        if self._note is not None:
+            return
+        if ends and (uncaught := getattr(sys, "last_value", None)) is not None:
+            why = f"has stopped ({type(uncaught).__name__}: {uncaught})"
         try:
             self._note = f"ended/{self._store.add('ended', 1)}"
             self._store.set(self._note, json.dumps([self._rank, self._completed, why, advice]))
