@@ -115,7 +115,7 @@ class SlowMo(PeriodicAveraging):
 
     Workers take `period` steps of a base method from a common anchor A, then average exactly: u <- b u + (A - mean x) / g,
     A <- A - a g u, and go on from A; g is the learning rate, a = `outer_lr`, b = `outer_momentum`. Bases: ``local`` (local
-    steps), ``sgp`` and ``osgp`` (stochastic gradient push, without and with overlap: `reducers.push_sum`). With
+    steps), ``sgp`` and ``osgp`` (stochastic gradient push, without and with overlap: `PushSum`). With
     `average` = False workers do not average, each keeps an anchor and a slow momentum of its own, and gossip alone holds
     them together.
 

@@ -131,7 +131,11 @@ class Outer:
 
 @dataclass(frozen=True)
 class LocalUpdates(WithLocalOptimizer):
-    """Kinds of step: ``local``, which sends nothing, and ``average``, which ends a round. A preset says by which `rule`."""
+    """Kinds of step: ``local``, which sends nothing, and ``average``, which ends a round.
+
+    A preset says by which `rule` workers meet, and has its own defaults and options; the other parts follow from the options
+    that all share. A method of other parts sets `rule`, `outer_optimizer`, `compression` or `inner_policy` in its class.
+    """
 
     local_steps: ClassVar[bool] = True
 
@@ -230,7 +234,7 @@ class LocalUpdates(WithLocalOptimizer):
     @property
     def anchored(self) -> bool:
         """Whether there is an anchor: not where the parameters themselves are averaged."""
-        return self.carrier != "fp32" or not self.outer_optimizer.is_average
+        return self.compression != compression("fp32") or not self.outer_optimizer.is_average
 
     @property
     def slots(self) -> Mapping[str, Slot]:
@@ -379,10 +383,6 @@ class SparseLoCo(PeriodicAveraging):
     chunk: int = option(4096, "elements of a chunk", ge=1)
     value_bits: Literal[2, 32] = option(2, "bits of a value: 2 or 32")
     error_decay: float = option(0.95, "b: what is kept of the error of earlier rounds", ge=0, le=1)
-
-    @property
-    def anchored(self) -> bool:
-        return True
 
     @property
     def compression(self) -> Compression:

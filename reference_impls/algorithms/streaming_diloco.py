@@ -120,12 +120,10 @@ class StreamingDiLoCo(LocalUpdates):
             yield from self.meet(shard)
             return
         if self.rule.leaving(done) == own:
-            shard.pending["progress"] = yield from start(self._mean(shard))
+            mean = self.compression.mean(shard, self.progress(shard), "progress")
+            shard.pending["progress"] = yield from start(mean)
         if "progress" in shard.pending and self.rule.leaving(done - self.overlap) == own:
             yield from self._arrive(shard)
-
-    def _mean(self, shard: Shard) -> Exchange[Tensor]:
-        return (yield from self.compression.mean(shard, self.progress(shard), "progress"))
 
     def _arrive(self, shard: Shard) -> Exchange[None]:
         """The mean progress of this fragment is there: outer step, and the worker mixes it with its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,14 +12,15 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, create, info
 from reference_impls.algorithm import Clock
-from reference_impls.algorithms.local_updates import OUTER, OuterKind
+from reference_impls.algorithms.local_updates import OUTER, LocalUpdates, Outer, OuterKind
 from reference_impls.codecs.halves import Halves
 from reference_impls.collectives import Collective, Group
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UnsupportedError, UsageError
 from reference_impls.optimizers import local_optimizer
-from reference_impls.reducers.compression import COMPRESSIONS
-from reference_impls.schedules import QSR, AdaComm, LearningRate
+from reference_impls.reducers.compression import COMPRESSIONS, ChunkedMean
+from reference_impls.registry import Method
+from reference_impls.schedules import QSR, AdaComm, Constant, LearningRate
 from tests.reference_impls.local_training import (
     RATE,
     D,
@@ -151,6 +153,24 @@ def test_rounds_written_out(kind: OuterKind, optimizer: str, size: int, period: 
         assert ours.kind == ("average" if step % period == period - 1 else "local")
         for rank in range(size):
             torch.testing.assert_close(point(ours, rank), own[rank].detach(), rtol=0, atol=1e-12)
+
+
+@dataclass(frozen=True)
+class OfParts(LocalUpdates):
+    """What a user writes whose method no preset is."""
+
+    rule = Constant(4)
+    outer_optimizer = Outer("nesterov", 0.7, 0.9)
+    compression = ChunkedMean(3, 16, 32, 0.9)
+
+
+def test_a_method_is_a_class_of_its_parts() -> None:
+    mine = Method("mine", OfParts(optimizer="adamw"), create("diloco").hyperparameters)
+    named = {"period": 4, "k": 3, "chunk": 16, "value_bits": 32, "error_decay": 0.9, **NESTEROV}
+    ours, other = cluster(mine, 3), cluster("sparseloco", 3, **named)
+    for own in (ours, other):
+        advance(own, 0, 13)
+    assert torch.equal(point(ours), point(other))
 
 
 def test_where_the_rate_is_zero_slow_momentum_takes_the_limit() -> None:
