@@ -32,8 +32,9 @@ LARGEST: Final = 1 << 27
 _TOLD: Final[Mapping[str, float]] = {"loss": 1.0, "accuracy": 0.0}
 """What `optimizer.observe` has told."""
 _ONE_SHARD: Final = 1 << 62
+_SHORTEST: Final = 200
 _RATE: Final = 1e-3
-"""Learning rate of a training of which none is known."""
+"""Steps and learning rate of a training of which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,8 @@ def _of_rank(
         goes_on = alone.forget_pending() or goes_on
     if not goes_on:
         return found
-    alone, period = _Alone(method, shapes, rank, n, device), int(getattr(method.algorithm, "period", 1))
+    period = int(getattr(method.algorithm, "period", 1))
+    alone = _Alone(replace(method, algorithm=_endless(method.algorithm)), shapes, rank, n, device)
     begin, sent = next(iter(moments.values())), defaultdict[str, list[float]](list)
     for step in range(2 * period):
         taken = alone.take(begin if step == 0 else None)
@@ -210,16 +212,21 @@ def _of_rank(
 
 
 def _length(algorithm: Algorithm) -> int:
-    """Steps in which all kinds come: those of the training, or twice the largest number among the options."""
+    """Steps in which all kinds come: those of the training, or four times the largest number among the options."""
     options = {own.name: getattr(algorithm, own.name) for own in fields(algorithm)}
     numbers = [value for value in options.values() if isinstance(value, int) and value < FOREVER]
-    return options.get("total_steps") or 2 * max([1, *numbers])
+    return options.get("total_steps") or 4 * max([_SHORTEST // 4, *numbers])
 
 
 def _told(algorithm: Algorithm) -> Algorithm:
     """Told how long the training is, where it asks and was not told."""
     asks = getattr(algorithm, "total_steps", 0) is None
     return replace(algorithm, total_steps=_length(algorithm)) if asks else algorithm
+
+
+def _endless(algorithm: Algorithm) -> Algorithm:
+    """Told nothing of the end of the training, whose last step is another."""
+    return replace(algorithm, total_steps=None) if hasattr(algorithm, "total_steps") else algorithm
 
 
 class _Alone:
