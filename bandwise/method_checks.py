@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 
 from reference_impls import DataParallelOptimizer, SimulatedCluster, create, load_plugin
+from reference_impls.algorithm import Algorithm
+from reference_impls.drivers.alone import planned, traced
 from reference_impls.registry import Method, registry
 
 SHAPES: Final = ((13, 7), (13,), (5, 2), (3,))
@@ -315,43 +318,46 @@ def _asks_alike(method: Method) -> str:
 
 
 def _bytes(method: Method) -> str:
-    own = method.algorithm
-    try:
-        said = own.wire_bytes(SHAPES, WORKERS)
-    except NotImplementedError:
-        raise _NotDeclaredError(
-            "`wire_bytes(shapes, n)` is not declared: `info`, `sweep --dry-run` and `advise` then know no bytes"
-        ) from None
+    alone = traced(method, SHAPES, WORKERS)
     cluster, kinds = _cluster(method, bucket=1 << 20), []
     for _ in range(STEPS):
         _advance(cluster, 1)
         kinds.append(cluster.kind)
     frame = cluster.ledger.frame(rank=None)
     sent = frame.groupby(["step", "kind"])["wire_bytes"].sum() / WORKERS
+    by_data = type(method.algorithm).remember is not Algorithm.remember
+    said = []
     for kind in dict.fromkeys(kinds):
-        _need(kind in said, f"a step of kind {kind!r} came, and `wire_bytes` tells of {sorted(said)} alone")
         steps = [float(sent.get((step, kind), 0.0)) for step, one in enumerate(kinds) if one == kind]
-        cost = said[kind]
-        low, high = cost if isinstance(cost, tuple) else (cost, cost)
         mean = sum(steps) / len(steps)
-        _need(low - 1e-6 <= mean <= high + 1e-6,
-              f"a step of kind {kind!r} sends {mean:g} bytes a worker, `wire_bytes` says {said[kind]}")  # fmt: skip
-    return ", ".join(f"{kind}: {said[kind]}" for kind in dict.fromkeys(kinds)) + " bytes"
+        said.append(f"{kind}: {mean:g}")
+        if kind in alone and abs(mean - alone[kind]) > 1e-6:
+            seen = f"a step of kind {kind!r} sends {mean:g} bytes a worker, and {alone[kind]:g} when a rank takes it alone"
+            if by_data or min(steps) < max(steps):
+                raise _NotDeclaredError(f"{seen}: gradients decide")
+            _need(False, f"{seen}: what is sent may depend on nothing but options, step and agreed values")
+    return ", ".join(said) + " bytes"
 
 
-def _steady(method: Method) -> str:
-    cluster, kinds = _cluster(method), set()
+def _timed(method: Method) -> str:
+    cluster, came = _cluster(method), set()
     for _ in range(STEPS):
         _advance(cluster, 1)
-        kinds.add(cluster.kind)
-    steady = set(method.algorithm.steady())
-    missing = kinds - steady
-    by_rounds = any(kind.startswith("round-") for kind in steady)
-    _need(
-        by_rounds or not missing or method.algorithm.plans_from_data,
-        f"steps of kinds {sorted(missing)} came, and `steady()` has {sorted(steady)}: sessions cannot time them",
-    )
-    return f"kinds of steps: {', '.join(sorted(kinds))}"
+        came.add(cluster.kind)
+    own = method.algorithm
+    seen = f"kinds of steps: {', '.join(sorted(came))}"
+    if own.local_steps or len(came) == 1:
+        return seen
+    if not own.timed:
+        raise _NotDeclaredError(f"{seen}: `timed` names none, so sessions wait until each comes")
+    for kind in sorted(came):
+        steady = own.steadily(kind)
+        _need(
+            kind in own.timed
+            and (own.plans_from_data or kind in dict(islice(planned(steady, WORKERS, repeat(LR)), 4))),
+            f"a step of kind {kind!r} came, and with what `timed` says of it there is none among the first four",
+        )
+    return seen
 
 
 # ---- on real processes
@@ -430,7 +436,7 @@ CHECKS: Final[Mapping[str, Callable[[Method], str]]] = {
     "gradients that say little": _little,
     "a NaN is seen by all": _not_finite,
     "what is asked does not depend on data": _asks_alike,
-    "bytes are as declared": _bytes,
-    "every kind of step can be timed": _steady,
+    "a rank alone sends the same": _bytes,
+    "every kind of step can be timed": _timed,
 }
 """In the order in which they are run, before the one on processes: what is wrong with the first often explains the others."""
