@@ -77,10 +77,6 @@ def per_tensor(kind: Literal["replicated", "per_rank"], shape: TensorShape, init
     return Slot(kind, init, shape)
 
 
-Cost = float | tuple[float, float]
-"""Bytes; or the least and the most, where data decide how much is sent."""
-
-
 @dataclass(frozen=True, slots=True)
 class View:
     """One parameter inside a shard: `part` is its slice of the shard, `start` the model-wide index of its element 0."""
@@ -301,26 +297,6 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
         """After the update: parameters, momenta, outer step."""
         return None
 
-    def steady(self) -> Mapping[str, Algorithm]:
-        """For timing: kind of step -> a configuration that takes steps of this kind at once and often.
-
-        One entry for every kind that this configuration takes. Options that only decide *when* a step of some kind
-        comes, or that steps of this kind do not read, stand at their defaults: what differs in nothing else compares
-        equal, and is timed once. Methods with a single kind of step need not override it.
-        """
-        return {"step": self}
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        """Kind of step -> bytes that a rank sends in one step of that kind, on average over ranks (and, for kinds that
-        alternate, over a period).
-
-        Kind ``plan``: what `plan` sends, once a model, in steps in which it sends.
-
-        shapes: of the tensors of one shard of float32, in order. A model of several shards costs their sum. Uses
-        `reference_impls.wire`, like the ledger, with which a test compares it for every row of the table.
-        """
-        raise NotImplementedError(f"{type(self).__name__} does not say what it sends")
-
     def steadily(self, kind: str) -> Self:
         """The configuration that takes steps of this kind at once and often, as `timed` says; else this one."""
         changes = dict(self.timed.get(kind, {}))
@@ -328,8 +304,3 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
             if changes.get(own.name) is DEFAULT:
                 changes[own.name] = own.default
         return dataclasses.replace(self, **changes)
-
-    def at_defaults(self, *names: str, **changes: Any) -> Self:
-        """This configuration with the options `names` put back to their defaults, and `changes` made."""
-        defaults = {f.name: f.default for f in dataclasses.fields(self) if f.name in names}
-        return dataclasses.replace(self, **{**defaults, **changes})

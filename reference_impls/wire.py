@@ -1,7 +1,6 @@
 """What collectives cost: bytes that one rank sends, in the bandwidth-optimal form of each. Plain arithmetic.
 
-The ledger counts by these functions and methods predict by them (`Algorithm.wire_bytes`), so a prediction that differs
-from what was counted is an error of the method. `payload`: bytes that a rank hands to the collective; n: ranks.
+The ledger counts by these functions. `payload`: bytes that a rank hands to the collective; n: ranks.
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ from typing import Any, Final
 from submitit import SlurmExecutor
 from submitit.core.utils import FailedJobError
 from submitit.helpers import clean_env
-from suite.runs.result import CIRCUMSTANCE
 
 from reference_impls.registry import PLUGINS
 from slurm.job import TrainRuns

@@ -7,8 +7,7 @@ all ranks have. A method's own file has its rule, `plan`, and what it remembers.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,8 +17,6 @@ from torch import Tensor
 from reference_impls import buffers
 from reference_impls.algorithm import (
     DEFAULT,
-    Algorithm,
-    Cost,
     Timed,
     option,
 )
@@ -84,22 +81,6 @@ class AdaptiveBits(CompressedGradient):
             for bits in self.widths
         }
         return {**widths, "warm-up": CompressedGradient.timed["warm-up"]} if self.warmup_steps else widths
-
-    @abstractmethod
-    def always(self, bits: int) -> Algorithm:
-        """This configuration with this width in every step, and what only decides widths at its defaults."""
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        found: dict[str, Algorithm] = {f"{bits}-bit": self.always(bits) for bits in self.widths}
-        if self.warmup_steps:
-            found["warm-up"] = super().steady()["warm-up"]
-        return found
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        found = {f"{b}-bit": self.fixed(b).wire_bytes(shapes, n)["compressed"] for b in self.widths}
-        if self.warmup_steps:
-            found["warm-up"] = self.fixed(2).wire_bytes(shapes, n)["warm-up"]
-        return found
 
 
 def whole_norm(parts: Sequence[Tensor], norm: Norm) -> float:

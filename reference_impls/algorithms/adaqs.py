@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers
-from reference_impls.algorithm import Algorithm, Clock, Shard, Slot, option, replicated
+from reference_impls.algorithm import Clock, Shard, Slot, option, replicated
 from reference_impls.algorithms.adaptive_bits import WIDEST, AdaptiveBits
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange
@@ -79,9 +79,6 @@ class AdaQS(AdaptiveBits):
         return {"ratio": math.sqrt(signal / noise) if noise > 0 else math.nan}
 
     when: ClassVar[Sequence[str]] = _WHEN
-
-    def always(self, bits: int) -> Algorithm:
-        return self.at_defaults(*_WHEN, min_bits=bits, max_bits=bits)
 
 
 def _wide(x: Tensor) -> Tensor:

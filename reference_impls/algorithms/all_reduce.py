@@ -6,17 +6,15 @@ gradient, the local optimizer is stepped with it, and all replicas stay equal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from reference_impls import wire
 from reference_impls.algorithm import (
     Algorithm,
-    Cost,
     OptimizerFactory,
     ParamGroups,
     Shard,
@@ -50,6 +48,3 @@ class AllReduce(WithLocalOptimizer):
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         return (yield from shard.world.mean(shard.grads, "gradient"))
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"step": wire.all_reduce(4 * wire.elements(shapes), n)}

@@ -23,18 +23,17 @@ worker compresses nothing. No bias correction, as in both codes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
+from reference_impls import buffers
 from reference_impls.algorithm import (
     Algorithm,
     Clock,
-    Cost,
     Shard,
     Slot,
     Timed,
@@ -42,13 +41,9 @@ from reference_impls.algorithm import (
     replicated,
 )
 from reference_impls.algorithms.compressed_momentum import (
-    COMPRESSED,
-    COMPRESSION,
-    EXACT,
     HYPERPARAMETERS,
     TIMED,
     TINY,
-    WHEN,
     OneBitMean,
     WarmUp,
     check_one_bit_mean,
@@ -56,10 +51,8 @@ from reference_impls.algorithms.compressed_momentum import (
     error_slots,
     masked,
     moved,
-    one_bit_bytes,
     one_bit_mean,
     squared_norm,
-    steady_phases,
 )
 from reference_impls.algorithms.lion_update import mixed_in
 from reference_impls.collectives import Exchange, Group
@@ -148,12 +141,3 @@ class APMSqueeze(WarmUp, OneBitMean, Algorithm):
         return torch.clamp(self.max_grad_norm / (square.sqrt() + 1e-6), max=1.0)
 
     timed: ClassVar[Timed] = TIMED
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        exact = self.at_defaults(*WHEN, *COMPRESSION, **EXACT)
-        return steady_phases(self, exact, self.at_defaults(*WHEN, **COMPRESSED))
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        exact = wire.all_reduce(4 * wire.elements(shapes), n)
-        clip = 0.0 if self.max_grad_norm is None else wire.all_reduce(4, n)
-        return {"warm-up": exact, "compressed": one_bit_bytes(self, shapes, n) + clip}

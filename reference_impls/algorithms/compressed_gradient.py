@@ -24,13 +24,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from reference_impls import wire
 from reference_impls.algorithm import (
     DEFAULT,
     FOREVER,
-    Algorithm,
     Clock,
-    Cost,
     Shard,
     Slot,
     Timed,
@@ -130,30 +127,3 @@ class CompressedGradient(WithLocalOptimizer):
         "compressed": {"warmup_steps": DEFAULT},
         "warm-up": {"warmup_steps": FOREVER},
     }
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        found: dict[str, Algorithm] = {"compressed": self.at_defaults("warmup_steps")}
-        if self.warmup_steps:
-            found["warm-up"] = type(self)(optimizer=self.optimizer, warmup_steps=FOREVER)
-        return found
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        found: dict[str, Cost] = {}
-        if self.warmup_steps:
-            found["warm-up"] = wire.all_reduce(4 * wire.elements(shapes), n)
-        if n == 1:
-            return {**found, "compressed": 0.0}
-        large = [shape for shape in shapes if not self._is_small(shape)]
-        d = wire.elements(large)
-        small = wire.all_reduce(4 * (wire.elements(shapes) - d), n)
-        return {**found, "compressed": (self._message_bytes(large, d, n) if large else 0.0) + small}
-
-    def _message_bytes(self, shapes: Sequence[Sequence[int]], d: int, n: int) -> float:
-        """Bytes that one of n > 1 ranks sends for the d elements of these tensors."""
-        codec = self.codec(n)
-        if self.form == "two-phase":
-            message = codec.wire_bytes(wire.piece(d, n))
-            return wire.all_to_all(n * message, n) + wire.all_gather(message, n)
-        if self.granularity == "tensor":
-            codec = PerTensor(codec, tuple(prod(shape) for shape in shapes))
-        return wire.all_gather(codec.wire_bytes(d), n)

@@ -8,18 +8,17 @@ variance. The warm-up in full precision ends at step `frozen_from`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
+from reference_impls import buffers
 from reference_impls.algorithm import (
     DEFAULT,
     FOREVER,
-    Algorithm,
     Shard,
     Slot,
     Timed,
@@ -37,7 +36,6 @@ from reference_impls.reducers.compressed_all_reduce import (
     Norm,
     Scale,
     compressed_all_reduce,
-    wire_bytes,
 )
 
 TINY: Final = torch.finfo(torch.float32).tiny
@@ -100,13 +98,6 @@ def forget_errors(shard: Shard) -> None:
         error.zero_()
 
 
-def one_bit_bytes(own: OneBitMean, shapes: Sequence[Sequence[int]], n: int) -> float:
-    """Bytes that a rank sends in one `one_bit_mean`."""
-    if own.compressor == "none":
-        return wire.all_reduce(4 * wire.elements(shapes), n)
-    return wire_bytes(shapes, n, own.scale)
-
-
 def _a_chunk(view: View, world: Group) -> tuple[int, ...]:
     """An error a chunk for its padding, and one as server."""
     return (world.size + 1,)
@@ -148,23 +139,6 @@ TIMED: Final[Timed] = {
     "compressed": {**dict.fromkeys(WHEN, DEFAULT), "warmup_steps": 1},
 }
 """`Algorithm.timed` of the two phases; without a warm-up no coordinate would have a variance."""
-
-
-def steady_phases(own: WarmUp, exact: Algorithm, compressed: Algorithm) -> Mapping[str, Algorithm]:
-    """Of two phases those that come: kind of step -> its configuration; both where the options leave it open."""
-    found = {"warm-up": exact, "compressed": compressed}
-    if own.warmup_steps is None and own.total_steps is None:
-        return found
-    if own.frozen_from == 0:
-        del found["warm-up"]
-    elif own.total_steps is not None and own.frozen_from >= own.total_steps:
-        del found["compressed"]
-    return found
-
-
-EXACT: Final = {"warmup_steps": FOREVER}
-COMPRESSED: Final = {"warmup_steps": 1}
-"""Options under which a phase comes at once and stays; at 0 steps of warm-up no coordinate would have a variance."""
 
 
 # ---- Adam's arithmetic ---------------------------------------------------------------------------------------------

@@ -6,15 +6,15 @@ almost all of the gradient, listening to one rank. No paper.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, option, per_rank
+from reference_impls import buffers
+from reference_impls.algorithm import Algorithm, Shard, Slot, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.lion_update import mixed_in, step
 from reference_impls.algorithms.local_updates import LocalUpdates
@@ -62,10 +62,6 @@ class RandomK(WithLocalOptimizer):
         values = yield from shard.world.mean(shard.grads[chosen], "values")
         return torch.zeros_like(shard.grads).masked_scatter_(chosen, values)
 
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        most = wire.all_reduce(4 * wire.elements(shapes), n)
-        return {"step": most if self.fraction == 1 else (wire.all_reduce(4, n), most)}
-
 
 @dataclass(frozen=True)
 class OneRankSign(Algorithm):
@@ -97,6 +93,3 @@ class OneRankSign(Algorithm):
         for part, h in shard.groups():
             step(shard.params[part], reduced[part], h)
             shard.state["momentum"][part].lerp_(shard.grads[part], 1 - h["betas"][1])
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"step": wire.all_reduce(signs.wire_bytes(wire.elements(shapes)) + 1, n)}

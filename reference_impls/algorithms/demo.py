@@ -14,15 +14,15 @@ agree to the bit, as there. Gradients are not clipped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
-from reference_impls.algorithm import Cost, Shard, Slot, View, option, per_rank
+from reference_impls import buffers
+from reference_impls.algorithm import Shard, Slot, View, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.lion_update import sign_of
 from reference_impls.codecs.transforms import BlockDCT
@@ -70,7 +70,3 @@ class DeMo(WithLocalOptimizer):
 
     def _codec(self, view: View) -> BlockDCT:
         return BlockDCT(tuple(view.param.shape), self.side, self.k)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        message = sum(BlockDCT(tuple(shape), self.side, self.k).wire_bytes() for shape in shapes)
-        return {"step": float(wire.all_gather(message, n))}

@@ -17,18 +17,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import wire
 from reference_impls.algorithm import (
     DEFAULT,
     Algorithm,
     Clock,
-    Cost,
     Shard,
     Slot,
     Timed,
@@ -115,17 +112,6 @@ class DGC(Algorithm):
         return {
             _kind(share): {"ratio": share, "warmup_steps": DEFAULT, "warmup_stages": DEFAULT}
             for share in shares
-        }
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        shares = {self.share(step) for step in range(self.warmup_steps + 1)}
-        return {_kind(r): self.at_defaults("warmup_steps", "warmup_stages", ratio=r) for r in shares}
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        lengths = [prod(shape) for shape in shapes]
-        return {
-            _kind(r): wire.all_gather(self._codec(r, lengths).wire_bytes(sum(lengths)), n) if n > 1 else 0.0
-            for r in {self.share(step) for step in range(self.warmup_steps + 1)}
         }
 
 

@@ -14,15 +14,15 @@ makes the direction NaN everywhere, for which one more vote is sent. The tables 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option, per_rank
+from reference_impls import buffers
+from reference_impls.algorithm import Algorithm, Clock, Shard, Slot, option, per_rank
 from reference_impls.algorithms.lion_update import (
     HYPERPARAMETERS,
     LocalClip,
@@ -30,9 +30,7 @@ from reference_impls.algorithms.lion_update import (
     clip,
     mixed_in,
     sign_of,
-    steady_sync,
     step,
-    sync_bytes,
     ties,
     zeros,
 )
@@ -44,10 +42,8 @@ from reference_impls.reducers.majority import (
     SUMS,
     Transport,
     balance,
-    balance_bytes,
     broken,
     majority,
-    majority_bytes,
 )
 
 
@@ -142,9 +138,6 @@ class DistributedLionMaVo(DistributedLion):
     def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
         return majority_of_signs(self, shard, u, self.tie_policy == "zero")
 
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"step": majority_bytes(wire.elements(shapes), n, self.transport, self.tie_policy == "zero")}
-
 
 @dataclass(frozen=True)
 class DistributedLionAvg(DistributedLion):
@@ -152,9 +145,6 @@ class DistributedLionAvg(DistributedLion):
 
     def aggregate(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
         return average_of_signs(self, shard, u)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"step": balance_bytes(wire.elements(shapes), n, self.transport)}
 
 
 @dataclass(frozen=True)
@@ -201,10 +191,3 @@ class LionUpdateMean(SynchronisedMomenta, LocalClip, Algorithm):
 
     def synchronize(self, shard: Shard) -> Exchange[None]:
         return self.sync.synchronize(shard)
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        return steady_sync(self, self.sync)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        element = 2 if self.dtype == "bf16" else 4
-        return sync_bytes(self.sync, wire.all_reduce(element * wire.elements(shapes), n), shapes, n)

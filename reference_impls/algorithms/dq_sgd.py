@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, Clock, Shard, option
+from reference_impls.algorithm import Clock, Shard, option
 from reference_impls.algorithms.adaptive_bits import AdaptiveBits, whole_norm
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
@@ -91,6 +91,3 @@ class DQSGD(AdaptiveBits):
         return {"norm": norm, "norms": seen + 1, "mean_norm": mean + 1 / (seen + 1) * (norm - mean)}
 
     when: ClassVar[Sequence[str]] = _WHEN
-
-    def always(self, bits: int) -> Algorithm:
-        return self.at_defaults(*_WHEN, min_bits=bits, max_bits=bits)

@@ -19,20 +19,18 @@ them is zero, and is refused. Of its baselines, `qsgd-published` is the one that
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
 import torch
 from torch import Tensor
 
-from reference_impls import wire
-from reference_impls.algorithm import Cost, Shard, option
+from reference_impls.algorithm import Shard, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import dithering
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, one_of
-from reference_impls.reducers.integer_sum import Scaling, Transport, code_bytes, shared_scale, standard_mean
+from reference_impls.reducers.integer_sum import Scaling, Transport, shared_scale, standard_mean
 
 SUMS = ("all-reduce", "two-phase")
 BY_ALL_REDUCE = (4, 8, 16)
@@ -106,19 +104,6 @@ class GlobalQSGD(WithLocalOptimizer):
             return "sparse"
         wide = self.form == "two-phase" or (self.form == "auto" and self.bits not in BY_ALL_REDUCE)
         return "two-phase" if wide else "all-reduce"
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        d = wire.elements(shapes)
-        lengths = [wire.elements([shape]) for shape in shapes]
-        shared = Scaling(self.norm, self.scale, self.block_size).bytes_sent(lengths, n)
-        if self.dithering == "standard":
-            codes = code_bytes(d, n, self.bits, dithering.levels(self.bits, n), self._transport())
-            if isinstance(codes, tuple):
-                return {"step": (shared + codes[0], shared + codes[1])}
-            return {"step": shared + codes}
-        if form_for(cast(Form, self.form), n) == "tree":
-            return {"step": shared + 2 * (n - 1) * d / n}
-        return {"step": shared + 2 * (n - 1) * -(-d // n)}
 
 
 def head_room(size: int) -> int:

@@ -12,15 +12,15 @@ clock instead of being sent, and is 1 throughout for SGP, which then needs no nu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, Timed, option, per_rank
+from reference_impls import buffers
+from reference_impls.algorithm import Clock, Shard, Slot, Timed, option, per_rank
 from reference_impls.algorithms.local_updates import TIMED_ROUNDS, OuterKind, PeriodicAveraging
 from reference_impls.collectives import Exchange, Group, finish, start
 from reference_impls.errors import UnsupportedError
@@ -199,14 +199,6 @@ class SlowMo(PeriodicAveraging):
     def timed(self) -> Timed:  # type: ignore[override]
         return {} if self.base == "local" else TIMED_ROUNDS
 
-    def steady(self) -> Mapping[str, Algorithm]:
-        return super().steady() if self.base == "local" else self.own_rounds()
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        pushed = 4.0 * wire.elements(shapes) if self.base != "local" and n > 1 else 0.0
-        averaged = self.average_bytes(shapes, n)
-        return {"local": pushed, "average": averaged if self.average else pushed}
-
 
 @dataclass(frozen=True)
 class NoLoCo(PeriodicAveraging):
@@ -266,9 +258,3 @@ class NoLoCo(PeriodicAveraging):
         return order[place] if place < len(order) else None
 
     timed: ClassVar[Timed] = TIMED_ROUNDS
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        return self.own_rounds()
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"local": 0.0, "average": 8 * wire.elements(shapes) * (n // 2 * 2) / n}

@@ -33,6 +33,3 @@ class GsSGD(SketchedSGD):
     def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
         total = yield from folds.fold(shard.world, x, lambda a, b, accounts: a + b, stage, self.form)
         return total / shard.world.size
-
-    def mean_bytes(self, payload: float, n: int) -> float:
-        return folds.wire_bytes(payload, n, self.form)

@@ -15,15 +15,14 @@ as floats. k is of a bucket. One worker compresses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import wire
-from reference_impls.algorithm import Cost, Shard, Slot, option, per_rank
+from reference_impls.algorithm import Shard, Slot, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import sparse
 from reference_impls.codecs.sparse import TopK, kept, pack_pairs, unpack_pairs
@@ -74,9 +73,6 @@ class GTopK(WithLocalOptimizer):
             error[used] = 0
         mean = (total / shard.world.size).to(error.dtype)
         return shard.grads.zero_().index_copy_(0, final, mean)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"step": folds.wire_bytes(self._codec().wire_bytes(wire.elements(shapes)), n, self.form)}
 
 
 def merge(mine: Tensor, came: Tensor, numel: int, k: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:

@@ -15,15 +15,14 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
-from reference_impls.algorithm import Cost, Shard, option
+from reference_impls import buffers
+from reference_impls.algorithm import Shard, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import halves
 from reference_impls.codecs.halves import FORMATS, Halves
@@ -62,11 +61,3 @@ class HalfPrecision(WithLocalOptimizer):
     def _power(self, shard: Shard, x: Tensor) -> Exchange[int]:
         largest = torch.stack(x.aminmax()).abs().amax().view(1)
         return halves.power_for(float((yield from shard.world.max(largest, "scale"))), shard.world.size)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        d = wire.elements(shapes)
-        shared = wire.all_reduce(4, n) if self.format == "fp16" else 0.0
-        if self.form == "two-phase" and n > 1:
-            piece = 2 * wire.piece(d, n)
-            return {"step": shared + wire.all_to_all(n * piece, n) + wire.all_gather(piece, n)}
-        return {"step": shared + wire.all_reduce(2 * d, n)}

@@ -22,19 +22,17 @@ the whole bucket NaN.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
+from reference_impls import buffers
 from reference_impls.algorithm import (
     FOREVER,
-    Algorithm,
     Clock,
-    Cost,
     Shard,
     Slot,
     Timed,
@@ -50,7 +48,6 @@ from reference_impls.reducers.integer_sum import (
     WIDTHS,
     Scaling,
     an_element,
-    bytes_sent,
     integer_sum,
     shared_scale,
 )
@@ -160,17 +157,3 @@ class IntSGD(WithLocalOptimizer):
         "integer": {"warmup_steps": 0},
         "warm-up": {"warmup_steps": FOREVER},
     }
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        found: dict[str, Algorithm] = {"integer": self.at_defaults(warmup_steps=0)}
-        if self.warmup_steps:
-            found["warm-up"] = type(self)(optimizer=self.optimizer, warmup_steps=FOREVER)
-        return found
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        d = wire.elements(shapes)
-        sent = bytes_sent(d + 1, n, self.bits, scaled_rounding.room(self.bits, n))
-        if self.factor == "exponent":
-            sent += self._scaling().bytes_sent([wire.elements([shape]) for shape in shapes], n)
-        found: dict[str, Cost] = {"integer": sent}
-        return {**found, "warm-up": wire.all_reduce(4 * d, n)} if self.warmup_steps else found

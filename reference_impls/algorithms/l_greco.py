@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,9 +24,7 @@ from torch import Tensor
 from reference_impls.algorithm import (
     DEFAULT,
     FOREVER,
-    Algorithm,
     Clock,
-    Cost,
     Shard,
     Timed,
     View,
@@ -120,27 +118,6 @@ class LGreCo(PowerSGD):
         "compressed": {"warmup_steps": 0, "choose_every": FOREVER},
         "warm-up": {"warmup_steps": FOREVER},
     }
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        when: dict[str, Any] = {"warmup_steps": 0}
-        found: dict[str, Algorithm] = {"measure": self.at_defaults("slack", "bins", **when, choose_every=1)}
-        if self.choose_every > 1:
-            found["compressed"] = self.at_defaults(**when, choose_every=FOREVER)
-        if self.warmup_steps:
-            found["warm-up"] = super().steady()["warm-up"]
-        return found
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        tops = [self.top_of(shape) for shape in shapes]
-        found = dict(super().wire_bytes(shapes, n))
-        found["measure"] = self._bytes(shapes, tops, n)
-        if self.choose_every > 1:
-            few = [None if top is None else (*top[:2], min(self.min_rank, top[2])) for top in tops]
-            usual = [self.size_of(shape, self.rank) for shape in shapes]
-            found["compressed"] = (self._bytes(shapes, few, n), self._bytes(shapes, usual, n))
-        else:
-            del found["compressed"]
-        return found
 
 
 def cheapest(

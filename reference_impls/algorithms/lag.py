@@ -13,16 +13,15 @@ condition is about the whole model and takes the learning rate of the first para
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
+from reference_impls import buffers
 from reference_impls.algorithm import (
-    Cost,
     Shard,
     Slot,
     option,
@@ -81,10 +80,6 @@ class LAG(WithLocalOptimizer):
     def _before(shard: Shard) -> Tensor:
         """The parameters before this step's update."""
         return shard.scratch("before", shard.d, shard.params.dtype)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        least = wire.all_gather(1, n)
-        return {"step": (least, least + wire.all_reduce(4 * wire.elements(shapes), n))}
 
 
 def _square(x: Tensor) -> Tensor:

@@ -18,24 +18,22 @@ codes in them are ours. Error feedback is left out.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
-from reference_impls.algorithm import Algorithm, Clock, Cost, Shard, Slot, option
+from reference_impls import buffers
+from reference_impls.algorithm import Algorithm, Clock, Shard, Slot, option
 from reference_impls.algorithms.lion_update import (
     HYPERPARAMETERS,
     LocalClip,
     SynchronisedMomenta,
     clip,
     mixed_in,
-    steady_sync,
     step,
-    sync_bytes,
     ties,
     zeros,
 )
@@ -43,7 +41,7 @@ from reference_impls.codecs import lion_integers, signs
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers import integer_sum
-from reference_impls.reducers.majority import broken, majority, majority_bytes, voided
+from reference_impls.reducers.majority import broken, majority, voided
 from reference_impls.reducers.momentum_sync import MODES
 
 
@@ -88,16 +86,6 @@ class LionCub(SynchronisedMomenta, LocalClip, Algorithm):
     def synchronize(self, shard: Shard) -> Exchange[None]:
         return self.sync.synchronize(shard)
 
-    def steady(self) -> Mapping[str, Algorithm]:
-        return steady_sync(self, self.sync)
-
-    @abstractmethod
-    def vote_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
-        """Bytes that a rank sends in a vote."""
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return sync_bytes(self.sync, self.vote_bytes(shapes, n), shapes, n)
-
 
 @dataclass(frozen=True)
 class LionCub1Bit(LionCub):
@@ -110,9 +98,6 @@ class LionCub1Bit(LionCub):
     def vote(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
         positive = signs.positive(u, zeros(shard))
         return (yield from majority(shard.world, positive, broken(u), ties(shard), u.dtype))
-
-    def vote_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
-        return majority_bytes(wire.elements(shapes), n)
 
 
 @dataclass(frozen=True)
@@ -193,10 +178,3 @@ class LionCubPBit(LionCub):
     @property
     def _sum_bits(self) -> int:
         return 32 if self.levels == "code" else self.bits
-
-    def vote_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> float:
-        codes, limit = wire.elements(shapes) + 1, self.limit(n)
-        scales = wire.all_reduce(4 * len(shapes), n) if self.shared_scale else 0.0
-        if self.form == "two-phase-sign":
-            return scales + integer_sum.sign_bytes_sent(codes, n, limit)
-        return scales + integer_sum.bytes_sent(codes, n, self._sum_bits, limit, self._sum_form)

@@ -11,7 +11,7 @@ papers do not say; the method then waits for the whole gradient.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -21,8 +21,6 @@ from torch import Tensor
 from reference_impls import buffers
 from reference_impls.algorithm import (
     DEFAULT,
-    Algorithm,
-    Cost,
     Shard,
     Timed,
     option,
@@ -79,28 +77,6 @@ class SynchronisedMomenta:
             "step": {**all_of_them, "momentum_sync": "never"},
             "sync": often,
         }
-
-
-def steady_sync(own: Algorithm, sync: MomentumSync) -> Mapping[str, Algorithm]:
-    """`Algorithm.steady` of a method with the options of `SynchronisedMomenta`."""
-    plain = own.at_defaults(*_SYNC, momentum_sync="never")
-    if sync.mode == "selective":  # at every step after 0, which measures
-        often = own.at_defaults(*_WHEN, sync_every=1)
-    else:
-        often = own.at_defaults(*_SYNC, momentum_sync="periodic", sync_every=1)
-    measuring = own.at_defaults(*_WHEN, sync_measure_every=1)
-    found = {"step": plain, "sync": often, "measure": measuring}
-    return {kind: found[kind] for kind in sync.kinds()}
-
-
-def sync_bytes(
-    sync: MomentumSync, direction: float, shapes: Sequence[Sequence[int]], n: int
-) -> Mapping[str, Cost]:
-    """Kind of step -> bytes of agreeing on a direction and of synchronising momenta together."""
-    return {
-        kind: (direction + cost[0], direction + cost[1]) if isinstance(cost, tuple) else direction + cost
-        for kind, cost in sync.wire_bytes(shapes, n).items()
-    }
 
 
 def zeros(shard: Shard) -> Key:

@@ -23,21 +23,18 @@ the end, as in the official code; without it training is open-ended, and what fo
 
 from __future__ import annotations
 
-import dataclasses
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import ClassVar, Final, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
+from reference_impls import buffers
 from reference_impls.algorithm import (
     DEFAULT,
-    Algorithm,
     Clock,
-    Cost,
     Shard,
     Slot,
     Timed,
@@ -250,35 +247,6 @@ class LocalUpdates(WithLocalOptimizer):
         self.outer_optimizer  # noqa: B018 - refuses impossible options
         self.compression.check(world.size)
 
-    def steady(self) -> Mapping[str, Algorithm]:
-        """``round-H`` -> a unit of H steps, H - 1 of kind ``local`` and an ``average``, whatever rule chose its length.
-
-        A local step may still hide part of the average before it, so a round is timed as a whole; other lengths lie between
-        those of `ROUNDS`. Options of the average and of the local optimizer are kept.
-        """
-        names = {f.name for f in dataclasses.fields(LocalUpdates)} - {"total_steps"}
-        options: dict[str, Any] = {name: getattr(self, name) for name in names}
-        options["inner_state"] = self.inner_policy
-        return {f"round-{h}": PeriodicAveraging(**options, period=h) for h in ROUNDS}
-
-    def own_rounds(self) -> Mapping[str, Algorithm]:
-        """`Algorithm.steady` of a method whose rounds are not those of local SGD, and which has an option `period`."""
-        return {f"round-{h}": self.at_defaults("total_steps", period=h) for h in ROUNDS}
-
-    def average_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Cost:
-        """Bytes that a rank sends in an average; a pair where it depends on the momentum of sgd."""
-        sent = sum(self.compression.sent(shapes, n))
-        if self.inner_policy != "average":
-            return sent
-        if not isinstance(self.optimizer, str):
-            raise UnsupportedError("what an optimizer of your own keeps is not known; give it by name")
-        state = wire.all_reduce(4 * wire.elements(shapes), n)
-        least, most = (sent + count * state for count in _BUFFERS[self.optimizer])
-        return least if least == most else (least, most)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"local": 0.0, "average": self.average_bytes(shapes, n)}
-
 
 def _tensors(shard: Shard, view: View) -> list[Tensor]:
     """What the inner optimizer keeps element by element for a parameter, by name."""
@@ -397,6 +365,3 @@ class SparseLoCo(PeriodicAveraging):
             )
 
     timed: ClassVar[Timed] = TIMED_ROUNDS
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        return self.own_rounds()

@@ -31,14 +31,13 @@ from torch import Tensor
 
 from reference_impls.algorithm import (
     DEFAULT,
-    Algorithm,
     Clock,
     Shard,
     Timed,
     option,
 )
 from reference_impls.algorithms.apmsqueeze import APMSqueeze
-from reference_impls.algorithms.compressed_momentum import TIMED, WHEN
+from reference_impls.algorithms.compressed_momentum import TIMED
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.reducers.compressed_all_reduce import Scale
 
@@ -95,7 +94,3 @@ class OneBitAdam(APMSqueeze):
         kind: {**changes, **dict.fromkeys(("freeze", "auto_ratio", "auto_window"), DEFAULT)}
         for kind, changes in TIMED.items()
     }
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        unknown = WHEN if self.freeze == "auto" else ()  # either phase may come
-        return APMSqueeze.steady(self.at_defaults("freeze", "auto_ratio", "auto_window", *unknown))

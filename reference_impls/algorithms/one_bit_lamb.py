@@ -21,18 +21,17 @@ is the next step's input, so ``pad_in_scale`` is DeepSpeed's only where 8 n divi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
+from reference_impls import buffers
 from reference_impls.algorithm import (
     Algorithm,
     Clock,
-    Cost,
     Shard,
     Slot,
     Timed,
@@ -41,12 +40,8 @@ from reference_impls.algorithm import (
     replicated,
 )
 from reference_impls.algorithms.compressed_momentum import (
-    COMPRESSED,
-    COMPRESSION,
-    EXACT,
     HYPERPARAMETERS,
     TIMED,
-    WHEN,
     OneBitMean,
     WarmUp,
     by_tensor,
@@ -56,11 +51,9 @@ from reference_impls.algorithms.compressed_momentum import (
     error_slots,
     masked,
     moved,
-    one_bit_bytes,
     one_bit_mean,
     one_number,
     squared_norm,
-    steady_phases,
 )
 from reference_impls.algorithms.lion_update import mixed_in
 from reference_impls.collectives import Exchange, Group
@@ -179,14 +172,6 @@ class OneBitLAMB(WarmUp, OneBitMean, Algorithm):
         return move.mul_(h["lr"] / started * state["coefficient"] * factor)
 
     timed: ClassVar[Timed] = TIMED
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        exact = self.at_defaults(*WHEN, *COMPRESSION, **EXACT)
-        return steady_phases(self, exact, self.at_defaults(*WHEN, **COMPRESSED))
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        exact = wire.all_reduce(4 * wire.elements(shapes), n)
-        return {"warm-up": exact, "compressed": one_bit_bytes(self, shapes, n)}
 
 
 def _norm(x: Tensor) -> Tensor:

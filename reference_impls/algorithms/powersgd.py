@@ -24,13 +24,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
+from reference_impls import buffers
 from reference_impls.algorithm import (
     DEFAULT,
     FOREVER,
-    Algorithm,
     Clock,
-    Cost,
     Shard,
     Slot,
     Timed,
@@ -146,28 +144,6 @@ class PowerSGD(WithLocalOptimizer):
         "compressed": {"warmup_steps": DEFAULT},
         "warm-up": {"warmup_steps": FOREVER},
     }
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        found: dict[str, Algorithm] = {"compressed": self.at_defaults("warmup_steps")}
-        if self.warmup_steps:
-            found["warm-up"] = type(self)(optimizer=self.optimizer, warmup_steps=FOREVER)
-        return found
-
-    @staticmethod
-    def _bytes(
-        shapes: Sequence[Sequence[int]], sizes: Sequence[tuple[int, int, int] | None], n: int
-    ) -> float:
-        """Bytes that a rank sends in a step in which tensors are sent as (a, b, rank), or as they are."""
-        p, q = (sum(size[2] * size[side] for size in sizes if size) for side in (0, 1))
-        exact = sum(prod(shape) for shape, size in zip(shapes, sizes, strict=True) if not size)
-        return wire.all_reduce(4 * (p + exact), n) + wire.all_reduce(4 * q, n)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        sizes = [self.size_of(shape, self.rank) for shape in shapes]
-        found: dict[str, Cost] = {"compressed": self._bytes(shapes, sizes, n)}
-        if self.warmup_steps:
-            found["warm-up"] = wire.all_reduce(4 * wire.elements(shapes), n)
-        return found
 
 
 def _room(shapes: Sequence[tuple[int, ...]], like: Tensor) -> tuple[Tensor, list[Tensor]]:

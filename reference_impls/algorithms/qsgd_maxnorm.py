@@ -15,15 +15,13 @@ holds n s.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import wire
-from reference_impls.algorithm import Cost, Shard, option
+from reference_impls.algorithm import Shard, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import dithering
 from reference_impls.collectives import Exchange, Group
@@ -31,12 +29,11 @@ from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.integer_sum import (
     WIDTHS,
     Scaling,
-    code_bytes,
     code_sum,
     shared_scale,
     standard_mean,
 )
-from reference_impls.reducers.majority import unanimous, unanimous_bytes
+from reference_impls.reducers.majority import unanimous
 
 FORMS = ("two-phase", "all-reduce")
 SCALES = ("bucket", "tensor")
@@ -90,12 +87,3 @@ class QSGDMaxNorm(WithLocalOptimizer):
         mean = shard.scratch("gradient-mean", shard.d, torch.float32)
         dithering.decode(total, step, self._levels, n, mean)
         return mean
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        d = wire.elements(shapes)
-        shared = Scaling("linf", self.scale).bytes_sent([wire.elements([s]) for s in shapes], n)
-        codes = code_bytes(d, n, self._width(n), self._levels, self.form)
-        assert not isinstance(codes, tuple)  # no form is sparse
-        if self.fine_bits:
-            codes += unanimous_bytes(d, n)
-        return {"step": shared + codes}

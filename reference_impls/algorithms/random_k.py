@@ -15,14 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import wire
-from reference_impls.algorithm import Cost, Shard, Slot, option, per_rank
+from reference_impls.algorithm import Shard, Slot, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.sparse import kept, largest
 from reference_impls.collectives import Exchange
@@ -76,9 +74,3 @@ class RandomKGradient(WithLocalOptimizer):
             places.append(largest(order[part], k) + part.start)
             scales.append(torch.full((k,), length / k, dtype=shard.grads.dtype, device=order.device))
         return torch.cat(places), torch.cat(scales)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        if n == 1:
-            return {"step": 0.0}
-        lengths = [prod(s) for s in shapes] if self.granularity == "tensor" else [wire.elements(shapes)]
-        return {"step": wire.all_reduce(4 * (sum(kept(self.ratio, d) for d in lengths) + 1), n)}

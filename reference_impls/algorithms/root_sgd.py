@@ -17,19 +17,18 @@ learning rate is the training's; `step_size` shrinks it by the codes' rules. The
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from reference_impls import buffers, wire
+from reference_impls import buffers
 from reference_impls.algorithm import (
     DEFAULT,
     FOREVER,
     Algorithm,
     Clock,
-    Cost,
     Shard,
     Slot,
     Timed,
@@ -105,14 +104,3 @@ class RootSGD(Algorithm):
         kind: {**dict.fromkeys(("step_size", "exponent", "slope"), DEFAULT), "burn_in": burn_in}
         for kind, burn_in in (("burn-in", FOREVER), ("step", 1))
     }
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        when = ("burn_in", "step_size", "exponent", "slope")
-        return {
-            "burn-in": self.at_defaults(*when, burn_in=FOREVER),
-            "step": self.at_defaults(*when, burn_in=1),
-        }
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        exact = wire.all_reduce(4 * wire.elements(shapes), n)
-        return {"burn-in": exact, "step": exact}

@@ -14,15 +14,13 @@ since a run must not depend on the machine; it plans by the loss told to ``obser
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
 
-from reference_impls import schedules, wire
-from reference_impls.algorithm import Algorithm, Cost, Shard, option
-from reference_impls.algorithms.all_reduce import AllReduce
+from reference_impls import schedules
+from reference_impls.algorithm import Shard, option
 from reference_impls.algorithms.local_updates import LocalUpdates
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
@@ -59,12 +57,6 @@ class Switching(LocalUpdates):
             self.begin_round(shard)
         else:
             yield from super().synchronize(shard)
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        return {"step": AllReduce(optimizer=self.optimizer), **super().steady()}
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"step": wire.all_reduce(4 * wire.elements(shapes), n), **super().wire_bytes(shapes, n)}
 
 
 @dataclass(frozen=True)
@@ -103,10 +95,6 @@ class SWAP(Switching):
         assert self.total_steps is not None
         return AfterSwitch(Constant(self.total_steps, self.total_steps), self.switch, self.switch_accuracy)
 
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        agreed = {} if self.switch_accuracy is None else {"plan": wire.all_reduce(8, n)}
-        return {**agreed, **super().wire_bytes(shapes, n)}
-
 
 @dataclass(frozen=True)
 class AdaComm(LocalUpdates):
@@ -128,6 +116,3 @@ class AdaComm(LocalUpdates):
     @property
     def rule(self) -> schedules.AdaComm:
         return schedules.AdaComm(self.first_period, self.adapt_every, self.decay, self.form, self.total_steps)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {"plan": wire.all_reduce(8, n), **super().wire_bytes(shapes, n)}

@@ -12,14 +12,13 @@ The server of the paper is every worker, for its piece of the vector.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from reference_impls import wire
-from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, option, per_rank
+from reference_impls.algorithm import Algorithm, Shard, Slot, option, per_rank
 from reference_impls.algorithms.distributed_lion import (
     Votes,
     average_of_signs,
@@ -28,7 +27,6 @@ from reference_impls.algorithms.distributed_lion import (
 )
 from reference_impls.algorithms.lion_update import LocalClip, clip, step
 from reference_impls.collectives import Exchange, Group
-from reference_impls.reducers.majority import balance_bytes, majority_bytes
 
 
 @dataclass(frozen=True)
@@ -62,12 +60,6 @@ class SignSGD(Votes, LocalClip, Algorithm):
     def update(self, shard: Shard, reduced: Tensor) -> None:
         for part, h in shard.groups():
             step(shard.params[part], reduced[part], h)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        d = wire.elements(shapes)
-        if self.vote == "average":
-            return {"step": balance_bytes(d, n, self.transport)}
-        return {"step": majority_bytes(d, n, self.transport)}
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import wire
-from reference_impls.algorithm import Algorithm, Cost, Shard, Slot, option, per_rank
+from reference_impls.algorithm import Algorithm, Shard, Slot, option, per_rank
 from reference_impls.codecs.count_sketch import CountSketch
 from reference_impls.codecs.sparse import kept, largest, magnitude
 from reference_impls.collectives import Exchange, Group
@@ -52,11 +51,6 @@ class SketchSize:
 def sketch_of(size: SketchSize, sketched: int, seed: int = 0) -> CountSketch:
     """The sketch of `sketched` coordinates; `UnsupportedError` for rows that cannot be."""
     return CountSketch(size.rows, max(1, ceil(size.column_ratio * sketched)), seed)
-
-
-def sketch_bytes(size: SketchSize, sketched: int) -> int:
-    """Bytes of the table of the sketch of `sketched` coordinates."""
-    return 4 * size.rows * sketch_of(size, sketched).columns if sketched else 0
 
 
 @dataclass(frozen=True)
@@ -118,10 +112,6 @@ class SketchedSGD(SketchSize, Algorithm):
         """Mean over all ranks of a buffer of this rank, which is consumed."""
         return (yield from shard.world.mean(x, stage))
 
-    def mean_bytes(self, payload: float, n: int) -> float:
-        """Bytes that a rank sends for a buffer of `payload` bytes in `mean`."""
-        return wire.all_reduce(payload, n)
-
     def _whole(self, shape: Sequence[int]) -> bool:
         """Whether a tensor of this shape travels uncompressed."""
         return self.dense_vectors and len(shape) <= 1
@@ -129,12 +119,6 @@ class SketchedSGD(SketchSize, Algorithm):
     def _second(self, sketched: int) -> int:
         """Values that the second round fetches."""
         return min(sketched, self.candidates * kept(self.ratio, sketched))
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        dense = sum(prod(shape) for shape in shapes if self._whole(shape))
-        sketched = wire.elements(shapes) - dense
-        first = sketch_bytes(self, sketched) + 4 * dense
-        return {"step": self.mean_bytes(first, n) + self.mean_bytes(4 * self._second(sketched), n)}
 
 
 @dataclass(frozen=True)
@@ -181,9 +165,3 @@ class SketchedSGDTheory(SketchSize, Algorithm):
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         shard.params.sub_(reduced)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        d = wire.elements(shapes)
-        return {
-            "step": sum(wire.all_reduce(size, n) for size in (sketch_bytes(self, d), 4 * kept(self.ratio, d)))
-        }

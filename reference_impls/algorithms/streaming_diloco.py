@@ -19,7 +19,6 @@ Buffers are not touched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,9 +27,7 @@ from torch import Tensor
 
 from reference_impls.algorithm import (
     DEFAULT,
-    Algorithm,
     Clock,
-    Cost,
     Shard,
     Timed,
     option,
@@ -141,36 +138,6 @@ class StreamingDiLoCo(LocalUpdates):
                 "overlap": min(self.overlap, h * self.fragments - 1),
             }
             for h in ROUNDS
-        }
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        """Kind ``round-H``: H steps of which the last sends a fragment, like a round of local SGD."""
-        return {
-            f"round-{h}": self.at_defaults("total_steps", period=h * self.fragments, overlap=self._within(h))
-            for h in ROUNDS
-        }
-
-    def _within(self, spacing: int) -> int:
-        return min(self.overlap, spacing * self.fragments - 1)
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        """On average over a period, in which one of P averages is the shard's; ``final``: with nothing under way.
-
-        Of an exchange in several collectives one moves a step, the rest when the mean is applied.
-        """
-        steps = range(self.period, 2 * self.period)
-        kinds = {t: "local" if self.rule.leaving(t) is None else "average" for t in steps}
-        count = {kind: list(kinds.values()).count(kind) for kind in ("local", "average")}
-        total = {"local": 0.0, "average": 0.0}
-        sent = self.compression.sent(shapes, n)
-        for t, kind in kinds.items():
-            if kind == "average":
-                for phase, size in enumerate(sent):
-                    later = self.period + (t + min(phase, self.overlap)) % self.period
-                    total[kinds[later]] += size / self.fragments
-        return {
-            **{kind: total[kind] / count[kind] if count[kind] else 0.0 for kind in total},
-            "final": sum(sent),
         }
 
 

@@ -16,20 +16,19 @@ its sums are not sums of integers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
-from reference_impls.algorithm import Cost, Shard, option
+from reference_impls import buffers
+from reference_impls.algorithm import Shard, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.sums import fixed_mean
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.integer_sum import Scaling, code_bytes, standard_mean
+from reference_impls.reducers.integer_sum import Scaling, standard_mean
 
 FORMS = ("two-phase", "all-reduce", "gather", "gather-base3")
 SCALES = ("tensor", "bucket")
@@ -69,12 +68,6 @@ class TernGrad(WithLocalOptimizer):
         """Of a sum of n codes: what is needed, and for an all-reduce what can be had."""
         needed = n.bit_length() + 1
         return needed if self.form != "all-reduce" else 4 if needed <= 4 else 8
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        shared = Scaling("linf", self.scale).bytes_sent([wire.elements([s]) for s in shapes], n)
-        codes = code_bytes(wire.elements(shapes), n, self._bits(n), 1, self.form)
-        assert not isinstance(codes, tuple)  # no form is sparse
-        return {"step": shared + codes}
 
 
 def clipped(x: Tensor, deviations: float) -> Tensor:

@@ -15,18 +15,17 @@ other sizes are computed, not copied. The uniform table's clipping at the quanti
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from reference_impls import wire
-from reference_impls.algorithm import Cost, Shard, Slot, option, per_rank
+from reference_impls.algorithm import Shard, Slot, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import lookup
 from reference_impls.codecs.transforms import Chunks
 from reference_impls.collectives import Exchange, Group
-from reference_impls.reducers.lookup_sum import Form, check_room, lookup_mean, sent
+from reference_impls.reducers.lookup_sum import Form, check_room, lookup_mean
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,3 @@ class THC(WithLocalOptimizer):
                 error=shard.state["error"] if self.error_feedback else None,
             )
         )  # fmt: skip
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        return {
-            "step": sent(wire.elements(shapes), n, self.values(), self.chunk, self.form) if n > 1 else 0.0
-        }

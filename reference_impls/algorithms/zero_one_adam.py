@@ -24,20 +24,19 @@ stays each worker's own. Coordinates without variance are not moved and their av
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
+from reference_impls import buffers
 from reference_impls.algorithm import (
     DEFAULT,
     FOREVER,
     Algorithm,
     Clock,
-    Cost,
     Shard,
     Slot,
     Timed,
@@ -56,7 +55,6 @@ from reference_impls.algorithms.compressed_momentum import (
     forget_errors,
     masked,
     moved,
-    one_bit_bytes,
     one_bit_mean,
     one_number,
 )
@@ -227,27 +225,3 @@ class ZeroOneAdam(OneBitMean, Algorithm):
         },
         "average": {**_ANY_TIME, **_LOCAL_PHASE},
     }
-
-    def steady(self) -> Mapping[str, Algorithm]:
-        exact = {"variance_steps": FOREVER, "local_growth_steps": 1}
-        local = {"variance_steps": 1, "local_growth_steps": FOREVER}  # at 0, no coordinate has a variance
-        found = {
-            "variance": self.at_defaults(*_WHEN, *COMPRESSION, **exact, refreshes_per_gap=FOREVER),
-            "gradient": self.at_defaults(*_WHEN, **exact, first_gap=FOREVER),
-            "local": self.at_defaults(
-                *_WHEN, *COMPRESSION, **local, first_round=FOREVER, longest_round=FOREVER
-            ),
-            "average": self.at_defaults(*_WHEN, **local),
-        }
-        if self.total_steps is None:
-            return found
-        clock, kinds = Clock(Group("world", 0, 1)), set()
-        for step in range(self.total_steps):
-            clock.step = step
-            kinds.add(self.plan(clock))
-        return {kind: one for kind, one in found.items() if kind in kinds}
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        one = one_bit_bytes(self, shapes, n)
-        exact = wire.all_reduce(4 * wire.elements(shapes), n)
-        return {"variance": exact, "gradient": one, "local": 0.0, "average": one}

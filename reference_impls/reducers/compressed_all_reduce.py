@@ -7,7 +7,7 @@ servers' errors, out_t = mean(u_t) + E_{t-1} - E_t holds element by element, wha
 
 A message, wire format version 1, is the signs of a piece (`codecs.signs`), then its scales as float32: one, or with
 ``scale="tensor"`` one for each tensor that has elements in the piece, filled up with zeros to as many as the fullest
-piece has (`wire_bytes`).
+piece has.
 
 Differences: a scale travels inside the message of its piece, 4 bytes behind the signs, so a call is two collectives
 instead of four at the same number of bytes. Scales and errors are over real elements only; DeepSpeed lets padding take
@@ -22,14 +22,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from itertools import accumulate
-from math import prod
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
+from reference_impls import buffers
 from reference_impls.algorithm import Shard
 from reference_impls.codecs import signs
 from reference_impls.codecs.sums import fixed_sum, root_mean_square
@@ -116,19 +114,6 @@ def compressed_all_reduce(
         pad_error[n] = last - torch.where(last >= 0, 1, -1) * _sent(down, piece, u.dtype).squeeze()
     pieces = yield from world.gather(down.view(-1), f"{stage}-down")
     return _decoded(pieces, rows, blocks).view(-1)[:d]
-
-
-def wire_bytes(shapes: Sequence[Sequence[int]], n: int, scale: Scale = "chunk") -> float:
-    """Bytes that a rank sends in one call, for a shard of tensors of these shapes."""
-    if n == 1:
-        return 0.0
-    piece = wire.piece(wire.elements(shapes), n)
-    width = 1
-    if scale == "tensor":
-        stops = list(accumulate(prod(shape) for shape in shapes))
-        width = max(len(parts) for parts in _parts(stops, n, piece))
-    message = signs.wire_bytes(piece) + 4 * width
-    return wire.all_to_all(n * message, n) + wire.all_gather(message, n)
 
 
 class _Tensors:

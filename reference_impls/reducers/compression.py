@@ -17,15 +17,14 @@ bfloat16 loses what a round has changed. One rank sends and compresses nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
+from reference_impls import buffers
 from reference_impls.algorithm import Shard, Slot, owned, per_rank
 from reference_impls.codecs import dithering
 from reference_impls.codecs.codec import Codec, PerTensor
@@ -52,10 +51,6 @@ class Compression(ABC):
     def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
         """Mean of `x` [d] over all ranks, a tensor of the dtype of x that nothing else uses; x is consumed."""
 
-    @abstractmethod
-    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:
-        """Bytes that a rank sends for one mean of a shard of these tensors, collective by collective."""
-
 
 @dataclass(frozen=True)
 class Plain(Compression):
@@ -68,9 +63,6 @@ class Plain(Compression):
             return (yield from shard.world.mean(x, stage))
         message = buffers.empty_like(x, torch.bfloat16).copy_(x)
         return x.copy_((yield from shard.world.sum(message, stage))).div_(shard.world.size)
-
-    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:
-        return (wire.all_reduce((2 if self.half else 4) * wire.elements(shapes), n),)
 
 
 @dataclass(frozen=True)
@@ -87,13 +79,6 @@ class Integers(Compression):
             return x
         mean = yield from standard_mean(shard, x, stage, bits=self.bits)
         return x.copy_(mean)  # the answer lies in a buffer that the next call reuses
-
-    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:
-        d, scale = wire.elements(shapes), wire.all_reduce(4, n)
-        if self.bits == 16:
-            piece = 2 * -(-d // n)
-            return scale, wire.all_to_all(n * piece, n), wire.all_gather(piece, n)
-        return scale, wire.all_reduce(-(-d * self.bits // 8), n)
 
 
 @dataclass(frozen=True)
@@ -114,13 +99,6 @@ class Coded(Compression):
         return (
             yield from two_phase_mean(shard, x, self.codec, stage, worker_error=worker, server_error=server)
         )
-
-    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:
-        d = wire.elements(shapes)
-        if not self.feedback:
-            return (wire.all_gather(self.codec.wire_bytes(d), n),)
-        message = self.codec.wire_bytes(wire.piece(d, n))
-        return wire.all_to_all(n * message, n), wire.all_gather(message, n)
 
 
 @dataclass(frozen=True)
@@ -162,10 +140,6 @@ class ChunkedMean(Compression):
             codec.decode(row, decoded)
             x.add_(decoded)
         return x.div_(shard.world.size)
-
-    def sent(self, shapes: Sequence[Sequence[int]], n: int) -> Sequence[float]:
-        message = sum(self.codec.wire_bytes(prod(shape)) for shape in shapes)
-        return (wire.all_gather(message, n),)
 
 
 _NAMED: Final[Mapping[str, Compression]] = {

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from reference_impls.collectives import Exchange, Group
 
-__all__ = ["FOLDS", "Combine", "Fold", "fold", "most_messages", "wire_bytes"]
+__all__ = ["FOLDS", "Combine", "Fold", "fold", "most_messages"]
 
 Fold = Literal["tree", "doubling"]
 FOLDS: Final = ("tree", "doubling")
@@ -82,14 +82,6 @@ def _doubling(group: Group, message: Tensor, combine: Combine, stage: str) -> Ex
         if came is not None:
             message = came
     return message
-
-
-def wire_bytes(payload: float, n: int, form: Fold) -> float:
-    """Bytes that a rank sends, on average over ranks."""
-    if form == "tree":
-        return 2 * (n - 1) * payload / n
-    core = 1 << (n.bit_length() - 1)
-    return (2 * (n - core) + core * (core.bit_length() - 1)) * payload / n
 
 
 def most_messages(n: int, form: Fold) -> int:

@@ -36,15 +36,14 @@ the shard, valid until the next call with the same stage.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
-from reference_impls.algorithm import Cost, Shard
+from reference_impls import buffers
+from reference_impls.algorithm import Shard
 from reference_impls.codecs import dithering, packing
 from reference_impls.codecs.sums import fixed_sum, largest
 from reference_impls.collectives import Exchange, Group
@@ -62,12 +61,9 @@ __all__ = [
     "Scaling",
     "Transport",
     "an_element",
-    "bytes_sent",
-    "code_bytes",
     "code_sum",
     "integer_sum",
     "shared_scale",
-    "sign_bytes_sent",
     "sign_of_sum",
     "standard_mean",
 ]
@@ -134,26 +130,6 @@ def sign_of_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange
     mine = yield from _piece_of_sum(group, codes, limit, stage)
     signs = yield from _everywhere(group, mine.sign_().add_(1), _SIGN_BITS, codes.numel(), stage)
     return signs.sub_(1)
-
-
-def bytes_sent(d: int, n: int, bits: int, limit: int, form: Form = "all-reduce") -> float:
-    """Bytes that a rank sends in `integer_sum` of d codes over n ranks."""
-    if form == "two-phase":
-        return _two_phase_bytes(d, n, limit, packing.width(2 * n * limit))
-    if bits == 16:
-        return 2 * wire.all_to_all(2 * n * -(-d // n), n)
-    return wire.all_reduce({4: packing.nibble_bytes(d), 8: d, 32: 4 * d}[bits], n)
-
-
-def sign_bytes_sent(d: int, n: int, limit: int) -> float:
-    """Bytes that a rank sends in `sign_of_sum` of d codes over n ranks."""
-    return _two_phase_bytes(d, n, limit, _SIGN_BITS)
-
-
-def _two_phase_bytes(d: int, n: int, limit: int, down: int) -> float:
-    piece = -(-d // n)
-    up = n * packing.wire_bytes(piece, packing.width(2 * limit))
-    return wire.all_to_all(up, n) + wire.all_gather(packing.wire_bytes(piece, down), n)
 
 
 def _as(codes: Tensor, dtype: torch.dtype) -> Tensor:
@@ -226,15 +202,6 @@ def code_sum(
     )  # fmt: skip
 
 
-def code_bytes(d: int, n: int, bits: int, limit: int, transport: Transport) -> Cost:
-    """Bytes that a rank sends in `code_sum` of d codes."""
-    if transport in ("all-reduce", "two-phase"):
-        return bytes_sent(d, n, bits, limit, transport)
-    if transport == "sparse":
-        return sparse_bytes(d, n, limit)
-    return gathered_bytes(d, n, limit, base_three=transport == "gather-base3")
-
-
 def gathered_sum(
     group: Group, codes: Tensor, limit: int, stage: str, *, base_three: bool = False
 ) -> Exchange[Tensor]:
@@ -285,18 +252,6 @@ def sparse_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[
     return total
 
 
-def gathered_bytes(d: int, n: int, limit: int, *, base_three: bool = False) -> float:
-    """Bytes that a rank sends in `gathered_sum` of d codes over n ranks."""
-    return wire.all_gather(_dense_bytes(d, limit, base_three), n)
-
-
-def sparse_bytes(d: int, n: int, limit: int) -> tuple[float, float]:
-    """Least and most bytes that a rank sends in `sparse_sum`: no code is other than 0, or all of some rank are."""
-    widths = packing.width(d - 1), packing.width(2 * limit)
-    count = wire.all_reduce(4, n)
-    return count, count + wire.all_gather(sum(packing.wire_bytes(d, bits) for bits in widths), n)
-
-
 def _dense_bytes(numel: int, limit: int, base_three: bool) -> int:
     if base_three:
         return packing.trit_bytes(numel)
@@ -318,12 +273,6 @@ class Scaling:
     norm: Norm = "linf"
     per: Scale = "bucket"
     block_size: int = 512
-
-    def bytes_sent(self, lengths: Sequence[int], n: int) -> float:
-        """Bytes that a rank sends to agree on the scales of a shard whose tensors have these lengths."""
-        blocks = -(-sum(lengths) // self.block_size)
-        count = {"bucket": 1, "tensor": len(lengths), "block": blocks}[self.per]
-        return wire.all_reduce((4 if self.norm == "linf" else 8) * count, n)
 
 
 BUCKET_MAXIMUM: Final = Scaling()

@@ -22,7 +22,7 @@ from reference_impls.codecs.transforms import Chunks
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 
-__all__ = ["FORMS", "Form", "check_room", "lookup_mean", "sent"]
+__all__ = []
 
 Form = Literal["two-phase", "sum"]
 FORMS: Final[tuple[Form, ...]] = ("two-phase", "sum")
@@ -78,18 +78,6 @@ def lookup_mean(
     else:
         total = yield from _served(world, indices, table, stage)
     return _decoded(total, world.size, table, chunks, norms, signs).to(x.dtype)
-
-
-def sent(d: int, n: int, table: Table, chunk: int, form: Form) -> float:
-    """Bytes that a rank sends for one mean of d elements."""
-    chunks = Chunks(d, chunk)
-    norms = wire.all_reduce(4 * chunks.count, n)
-    if form == "sum":
-        return norms + wire.all_reduce(chunks.padded, n)
-    piece = wire.piece(chunks.padded, n)
-    up = packing.wire_bytes(piece, table.bits)
-    down = packing.wire_bytes(piece, packing.width(n * table.top))
-    return norms + wire.all_to_all(n * up, n) + wire.all_gather(down, n)
 
 
 def _decoded(total: Tensor, n: int, table: Table, chunks: Chunks, norms: Tensor, signs: Tensor) -> Tensor:

@@ -35,12 +35,9 @@ __all__ = [
     "SUMS",
     "Transport",
     "balance",
-    "balance_bytes",
     "broken",
     "majority",
-    "majority_bytes",
     "unanimous",
-    "unanimous_bytes",
     "voided",
 ]
 
@@ -150,25 +147,6 @@ def _lead(
     return buffers.empty(d, dtype, positive.device).copy_(total[:d]), total[d] > 0
 
 
-def majority_bytes(d: int, n: int, transport: Transport = "two-phase", ties_are_zero: bool = False) -> float:
-    """Bytes that a rank sends in `majority` over d elements and n ranks; `ties_are_zero`: tie is None."""
-    if transport != "two-phase":
-        return balance_bytes(d, n, transport)
-    message = signs.wire_bytes(wire.piece(d + 1, n))
-    return wire.all_to_all(n * message, n) + wire.all_gather((2 if ties_are_zero else 1) * message, n)
-
-
-def balance_bytes(d: int, n: int, transport: Transport = "two-phase") -> float:
-    """Bytes that a rank sends in `balance` over d elements and n ranks."""
-    if transport == "all-gather":
-        return wire.all_gather(signs.wire_bytes(d + 1), n)
-    if transport in SUMS:
-        return integer_sum.bytes_sent(d + 1, n, SUMS[transport], 1)
-    piece = wire.piece(d + 1, n)
-    counts = packing.wire_bytes(piece, packing.width(n))
-    return wire.all_to_all(n * signs.wire_bytes(piece), n) + wire.all_gather(counts, n)
-
-
 def unanimous(group: Group, flags: Tensor, stage: str) -> Exchange[Tensor]:
     """bool [d] of every rank -> where all are true, one bit each way: to the owners of pieces, and from them to everybody."""
     n, piece = group.size, wire.piece(flags.numel(), group.size)
@@ -181,12 +159,6 @@ def unanimous(group: Group, flags: Tensor, stage: str) -> Exchange[Tensor]:
         down &= row
     signs.unpack((yield from group.gather(down, f"{stage}-down")), padded.view(n, piece))
     return padded[: flags.numel()]
-
-
-def unanimous_bytes(d: int, n: int) -> float:
-    """Bytes that a rank sends in `unanimous` over d elements and n ranks."""
-    message = signs.wire_bytes(wire.piece(d, n))
-    return wire.all_to_all(n * message, n) + wire.all_gather(message, n)
 
 
 def _check(transport: Transport, abstains: Tensor | None) -> None:

@@ -10,15 +10,14 @@ averaged then and there, and at every `every`-th step until the next measurement
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
-from reference_impls.algorithm import Clock, Cost, Shard, Slot, per_rank, replicated
+from reference_impls import buffers
+from reference_impls.algorithm import Clock, Shard, Slot, per_rank, replicated
 from reference_impls.codecs.sums import fixed_mean
 from reference_impls.collectives import Exchange
 from reference_impls.errors import UnsupportedError, one_of
@@ -48,19 +47,6 @@ class MomentumSync:
         """The momentum, and for selective which elements are averaged."""
         chosen = {"selected": replicated()} if self.mode == "selective" else {}
         return {"momentum": per_rank(), **chosen}
-
-    def kinds(self) -> tuple[str, ...]:
-        """The kinds of step that the rule leads to."""
-        if self.mode == "never":
-            return ("step",)
-        found = {"step"} if self.mode == "doubling" or self.every > 1 else set()
-        if self.mode != "selective":
-            return tuple(sorted(found | {"sync"}))
-        if self.measure_every == 1:
-            found = set()
-        if self.every % self.measure_every:
-            found.add("sync")
-        return tuple(sorted(found | {"measure"}))
 
     def kind(self, clock: Clock) -> str:
         """What this step is; called by `plan`, so it may write counters."""
@@ -92,19 +78,6 @@ class MomentumSync:
             spread(momentum, parts, (yield from shard.world.mean(joined(momentum, parts), "momentum")))
         elif shard.kind == "sync":
             yield from shard.world.mean(momentum, "momentum")
-
-    def wire_bytes(self, shapes: Sequence[Sequence[int]], n: int) -> Mapping[str, Cost]:
-        """Kind of step -> bytes that a rank sends for momenta; least and most where data decide."""
-        d, sizes = wire.elements(shapes), [prod(shape) for shape in shapes]
-        least, most = d, d
-        if self.mode == "selective":
-            least, most = min(sizes), max(max(sizes), int(self.fraction * d))
-        measured = 2 * wire.all_reduce(4 * d, n)
-        sync = wire.all_reduce(4 * least, n), wire.all_reduce(4 * most, n)
-        every: Mapping[str, Cost] = {
-            "step": 0.0, "sync": sync if least < most else sync[0], "measure": measured
-        }  # fmt: skip
-        return {kind: every[kind] for kind in self.kinds()}
 
     def _select(self, shard: Shard, mean: Tensor, square: Tensor) -> None:
         """Choose from reduced values alone, hence alike on all ranks. Consumes `square`."""

@@ -17,7 +17,6 @@ from types import MappingProxyType
 
 import torch
 import torch.distributed as dist
-from reference_impls.drivers.process_group import all_gather_rows
 from torch import Tensor
 
 from reference_impls.drivers.engine import all_gather_rows

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 
 import pytest
-from suite.runs.result import Status
 
 from slurm import scheduler
 from slurm.scheduler import Job, SlurmError

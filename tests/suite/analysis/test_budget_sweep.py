@@ -7,7 +7,6 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from suite.runs.result import Status
 
 from suite.analysis.check import check_study
 from suite.analysis.collect import collect, documents, write

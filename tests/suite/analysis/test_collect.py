@@ -6,7 +6,6 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from suite.runs.result import Status
 
 from suite.analysis.collect import collect, documents, write
 from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY
