@@ -554,9 +554,9 @@ def _with_hyperparameters(
 
 
 def description(cls: type) -> tuple[str, str]:
-    """What a method computes, and its *Differences*: from the docstring of its class, or of its file where that has none."""
-    docs = (cls.__doc__ or "", sys.modules[cls.__module__].__doc__ or "")
-    text, _, differences = next((doc for doc in docs if "Differences:" in doc), docs[1]).partition(
+    """What a method computes, and its *Differences*: from the docstring of its class, the nearest base, or its file."""
+    docs = [*(base.__doc__ or "" for base in cls.__mro__), sys.modules[cls.__module__].__doc__ or ""]
+    text, _, differences = next((doc for doc in docs if "Differences:" in doc), docs[-1]).partition(
         "Differences:"
     )
     return text, differences

@@ -178,8 +178,8 @@ def _trained(
                 compute_s = found.compute_s if compute_s is None else compute_s
                 parameters = sum(value.numel() for value in found.parameters.values())
                 columns = found.frame["loss"], found.frame["wire_bytes"], found.seconds(*link, compute_s)
-                curves = (tuple(column.tolist()) for column in columns)
-                runs[text].append(Run(seed, *curves, found.diverged_at))
+                loss, nbytes, seconds = (tuple(column.tolist()) for column in columns)
+                runs[text].append(Run(seed, loss, nbytes, seconds, found.diverged_at))
     finally:
         line.close()
     tried = [

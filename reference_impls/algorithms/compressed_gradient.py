@@ -10,7 +10,7 @@ implementations leave them alone. They travel in full precision, in one all-redu
 behind one another and compressed as one vector; random streams, blocks and, in two phases, the pieces that ranks serve count
 in that vector.
 
-Differences: one worker compresses nothing. Error feedback on both ways in the two-phase form (worker and server), as in
+Differences of all: one worker compresses nothing. Error feedback on both ways in the two-phase form (worker and server), as in
 1-bit Adam. Without error feedback a biased codec is biased: nothing is corrected in silence.
 """
 
@@ -37,9 +37,14 @@ from reference_impls.algorithm import (
 )
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.codec import Codec, PerTensor
+from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
+from reference_impls.codecs.signs import ScaledSigns
+from reference_impls.codecs.sparse import TopK
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.coded_mean import gather_mean, joined, spread, two_phase_mean
+
+_GEOMETRIC_BITS = 7  # 63 powers of two
 
 
 @dataclass(frozen=True)
@@ -127,3 +132,168 @@ class CompressedGradient(WithLocalOptimizer):
         "compressed": {"warmup_steps": DEFAULT},
         "warm-up": {"warmup_steps": FOREVER},
     }
+
+
+# ---- the methods ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EFSignSGD(CompressedGradient):
+    """EF-signSGD: one bit a coordinate and one scale, with error feedback. arXiv 1901.09847.
+
+    g <- mean of sign(p_i) |p_i|_1 / d, p_i = g_i + e_i: the composition of that codec, error feedback and any form.
+
+    p_i = g_i + e_i is sent as sign(p_i) |p_i|_1 / d; everybody averages the n messages and steps the local optimizer;
+    e_i <- p_i - message.
+
+    Differences: the paper's abstract and its authors' code could be read, not its body. That code is for a single worker;
+    averaging the messages is how others make it distributed. It puts the learning rate inside p, so that e holds steps; here e
+    holds gradients: the same at a constant rate, and when the rate changes what was kept back is applied at the new one. Any
+    local optimizer may follow (the code's own step is SGD's, the default). Scales are per tensor, as there; ``bucket`` has one
+    a bucket, hence depends on its size. The two-phase form, which cuts through tensors, needs that.
+    """
+
+    granularity: Literal["bucket", "tensor"] = option("tensor", "what has a scale: a tensor, or a bucket")
+    error_feedback: bool = option(True, "add what the last message lost to the next one")
+    norm: Literal["l1", "l2"] = option("l1", "scale: l1 (contraction, the paper's) or l2 (keeps the norm)")
+
+    def codec(self, n: int) -> Codec:
+        return ScaledSigns(self.norm)
+
+
+@dataclass(frozen=True)
+class Levels(CompressedGradient):
+    """QSGD: each worker rounds its gradient at random onto s levels of a norm of each block. arXiv 1610.02132.
+
+    Options of a codec that rounds onto levels of a norm of each block.
+
+    q = sign(g) sr(s |g| / N), N the norm of the element's block of B; everybody gathers all messages (codes and norms) and
+    averages what they decode to. Unbiased, no state. ``linf`` is the paper's practical variant. ``natural-dithering`` (arXiv
+    1905.10988) and ``nuqsgd`` (arXiv 1908.06077) are the same with powers of two of N as levels.
+
+    Differences: messages have a fixed length, b bits a coordinate (s = 2^(b-1) - 1 and its negatives, 2 s + 1 values; with
+    `levels` s is given, and b is what 2 s needs): the paper's own GPU code does not use its Elias coding either, and here
+    the bits that it would save are not saved. The last block of a bucket is shorter. Gather is the paper's form; two-phase
+    codes the mean once more. GRACE's code divides by zero on a zero block; here it is zeros. The paper sends tensors of fewer
+    than 10,000 elements uncompressed: ``smallest`` does that, and is off.
+
+    ``qsgd-published`` is not QSGD: it is what Global-QSGD's repository compares itself with. It divides by n before rounding
+    onto 127 levels of one maximum a bucket, though it gathers, and so uses 127 / n levels. It exists to measure what that
+    costs.
+
+    NUQSGD's and natural dithering's bodies: the first could not be read, its code was; that has no level at zero, here there
+    is one, as in the theorem. Both take k = 2^(b-1) - 1 levels above zero.
+    """
+
+    smallest: int = option(
+        0, "tensors of fewer elements, or of one dimension, stay in fp32; 0: none do", ge=0
+    )
+    bits: int = option(4, "bits of a code, with its sign: 2 to 16", ge=2, le=16)
+    levels: int = option(0, "s, levels above zero; 0: as many as bits hold, 2^(bits-1) - 1", ge=0)
+    norm: Literal["l2", "linf"] = option("l2", "what scales a block: l2, or linf (its largest magnitude)")
+    block_size: int = option(512, "elements of a block; 0: one block a message", ge=0)
+
+    def _levels(self, widest: int) -> int:
+        if self.levels:
+            return self.levels
+        if not 2 <= self.bits <= widest:
+            raise UnsupportedError(
+                f"bits must be 2 to {widest} (a sign and at least one level), got {self.bits}"
+            )
+        return int(2 ** (self.bits - 1)) - 1
+
+
+@dataclass(frozen=True)
+class QSGD(Levels):
+    """g <- mean of N sign(g_i) sr(s |g_i| / N) / s: the composition of QSGD's quantiser and any form."""
+
+    divide_first: bool = option(False, "divide by n before rounding (a published defect, for comparison)")
+
+    def codec(self, n: int) -> Codec:
+        return UniformLevels(self._levels(16), self.norm, self.block_size, n if self.divide_first else 1)
+
+
+@dataclass(frozen=True)
+class GeometricQSGD(Levels):
+    """g <- mean of the workers' gradients, rounded to powers of two of N: the same composition with these levels."""
+
+    def codec(self, n: int) -> Codec:
+        return GeometricLevels(self._levels(_GEOMETRIC_BITS), self.norm, self.block_size)
+
+
+@dataclass(frozen=True)
+class NaturalCompression(CompressedGradient):
+    """Natural compression: gradients travel as signs and powers of two, 9 bits a coordinate. arXiv 1905.10988.
+
+    g <- C(mean of C(g_i)), C rounding each number to a power of two: the composition of that codec and any form.
+
+    Every number goes to one of its two neighbouring powers of two, at random and without bias: E|C(x) - x|^2 <= |x|^2 / 8.
+    ``two-phase`` is the paper's bidirectional form: whoever holds the mean compresses it once more. No scale, no state.
+
+    Differences: 9 bits are really sent (GRACE's variant sends 8, with exponents clipped to 2^-108 .. 2^18). Subnormal numbers
+    are rounded without bias to 0 or 2^-126, numbers from 2^127 on down to 2^127. The master is spread over all ranks, piece
+    by piece.
+    """
+
+    form: Literal["gather", "two-phase"] = option(
+        "two-phase", "two-phase (bidirectional, the paper's) or gather (all messages to everybody)"
+    )
+
+    def codec(self, n: int) -> Codec:
+        return Natural()
+
+
+@dataclass(frozen=True)
+class CGX(CompressedGradient):
+    """CGX: equal steps between the least and greatest value of each block, summed by scatter, reduce, gather. arXiv 2111.08617.
+
+    g <- mean of the workers' gradients, coded between the ends of each block, twice.
+
+    Rank r averages what it receives of the r-th piece, codes the mean once more, and everybody, rank r included, takes the
+    decoded codes. Vectors and tensors under 1024 elements travel in fp32. Metadata: two float32 a block.
+
+    Differences: the paper could not be read; its code (torch_cgx) was. Rounding is at random and unbiased by default, which
+    is a build flag there (default: to nearest, biased; ``rounding="nearest"``). Rank r's own piece is coded like the others'
+    before it is added (there it stays in full precision). Blocks of 512 count within a piece of the joined large tensors,
+    not within one layer. Means are divided by n after the sum, there before. Optional error feedback is off, as there.
+    """
+
+    form: Literal["gather", "two-phase"] = option(
+        "two-phase", "two-phase (scatter, reduce, gather) or gather (all messages to everybody)"
+    )
+    smallest: int = option(
+        1024, "tensors of fewer elements, or of one dimension, stay in fp32; 0: none do", ge=0
+    )
+    bits: int = option(4, "bits of a code: 1 to 8; for more see allreduce-bf16", ge=1, le=8)
+    block_size: int = option(512, "elements of a block; 0: one block a message", ge=0)
+    rounding: Literal["nearest", "stochastic"] = option(
+        "stochastic", "stochastic (unbiased) or nearest (biased, the published default)"
+    )
+
+    def codec(self, n: int) -> Codec:
+        if not 1 <= self.bits <= 8:
+            raise UnsupportedError(f"bits must be 1 to 8, got {self.bits}; uncompressed is allreduce")
+        return MinMax(self.bits, self.block_size, self.rounding)
+
+
+@dataclass(frozen=True)
+class TopKGradient(CompressedGradient):
+    """Top-k sparsification with error feedback: every worker sends its k largest coordinates. arXiv 1704.05021, 1809.10505.
+
+    g <- mean of top_k(g_i + e_i): the composition of the codec that keeps the k largest, error feedback and any form.
+
+    p_i = g_i + e_i; the k = max(1, floor(ratio d)) largest coordinates of p_i are sent with their places, the others count as 0;
+    everybody averages the n messages and steps the local optimizer; e_i keeps what was not sent.
+
+    Differences: selection is exact; the first paper (gradient dropping) takes a threshold from a sample. Ties go to the lowest
+    index, where published codes leave the choice to the library. Places travel in ceil(log2 d) bits;
+    published codes send 32 or 64. k is of a bucket, or of a tensor with ``granularity="tensor"`` (GRACE's choice), so results
+    depend on the bucket size in the first case. In the two-phase form k is of a piece, and the server selects once more. A
+    value that is not finite counts as the largest, so it is sent.
+    """
+
+    error_feedback: bool = option(True, "add what the last message left out to the next one")
+    ratio: float = option(0.01, "share of the coordinates that is sent", gt=0, le=1)
+
+    def codec(self, n: int) -> Codec:
+        return TopK(self.ratio)

@@ -24,7 +24,7 @@ from torch import Tensor
 from reference_impls import buffers
 from reference_impls.algorithm import Shard, Slot, View, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
-from reference_impls.algorithms.lion_update import sign_of
+from reference_impls.algorithms.lion import sign_of
 from reference_impls.codecs.transforms import BlockDCT
 from reference_impls.collectives import Exchange
 

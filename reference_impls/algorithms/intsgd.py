@@ -1,30 +1,17 @@
-"""IntSGD: gradients times an adaptive factor, rounded to integers at random and summed as such. arXiv 2102.08374.
+"""IntSGD: gradients times a factor, rounded to integers and summed as such.
 
-q_i = Int(a g_i), g <- sum(q_i) / (n a), summed in `bits` bits. Every rank knows a without being told, from steps that all
-have seen: r <- beta r + (1 - beta) |x_t - x_{t-1}|^2, a = alpha sqrt(d) / sqrt(2 n r / lr^2 + epsilon), so that the noise
-follows the recent step. After the first step, in full precision, no float travels.
-
-``factor="exponent"`` (`intsgd-heuristic`): a = (2^(b-1) - 1) / (n 2^e), e the exponent of the
-largest magnitude over all ranks, 4 bytes in a max all-reduce: the rule of in-network aggregation.
-
-Differences: the body of the paper could not be read; two published codes and what is recalled of the paper were. The
-published code averages |g|^2 of the applied mean in the place of the movement. a is per
-tensor (their block-wise form, with epsilon for each tensor instead of a share of it) or per bucket, not per model. Codes
-are cut at the whole number floor((2^(b-1) - 1) / n), so no sum overflows; theirs is cut at a fraction and truncated. Cutting
-is biased in both, and ``unbiased`` is said of what is not cut: 8 bits leave +-1 at n = 64, where of an element above
-sqrt(2 n) = 11 times the root mean square the excess is lost; the
-exponent's rule cuts as a matter of course: magnitudes reach up to twice the limit. The first a is known
-after one step in full precision (``warmup_steps``); with none it is `initial_factor`, 100 as in their GPU code. Momentum
-and weight decay are the local optimizer's, after the mean; their ResNet script applies them before. Where a tensor has not
-moved or lr is 0, the factor is `initial_factor`. What is not finite is counted by one more integer of the sum and makes
-the whole bucket NaN.
+The codes, wire format version 1: ``q = clip(Int(a x), -limit, limit)`` with Int(z) = floor(z) + [u < z - floor(z)]
+(``stochastic``, unbiased where nothing is cut; u is the stream's uniform of the element's index) or to nearest, ties to
+even. The format is one signed integer an element; how it travels is the affair of `reducers.integer_sum`. `room` is the
+limit: the largest one for which n codes add up within b bits and which float32 can say. An integer has no room for NaN:
+what is not finite is coded as 0 and counted, and the count is sent along.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Final, Literal
 
 import torch
 from torch import Tensor
@@ -41,9 +28,12 @@ from reference_impls.algorithm import (
     per_tensor,
 )
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
-from reference_impls.codecs import scaled_rounding
-from reference_impls.codecs.sums import fixed_sum
+from reference_impls.codecs.sums import fixed_sum, largest
+from reference_impls.codecs.tiles import Draw, Pass
 from reference_impls.collectives import Exchange, Group
+from reference_impls.compilation import compiled
+from reference_impls.errors import UnsupportedError
+from reference_impls.randomness import Key, as_uniform
 from reference_impls.reducers.integer_sum import (
     WIDTHS,
     Scaling,
@@ -52,6 +42,62 @@ from reference_impls.reducers.integer_sum import (
     shared_scale,
 )
 from reference_impls.reducers.majority import voided
+
+WIRE_VERSION: Final = 1
+Rounding = Literal["stochastic", "nearest"]
+_PRECISION: Final = 24  # bits of a float32's integer part
+
+
+def room(bits: int, n: int) -> int:
+    """Largest code of one of n ranks such that a sum fits a signed `bits`-bit integer."""
+    most = ((1 << (bits - 1)) - 1) // n
+    if most < 1:
+        raise UnsupportedError(
+            f"{bits} bits hold sums of -{(1 << (bits - 1)) - 1} .. {(1 << (bits - 1)) - 1}, which leaves nothing to "
+            f"each of {n} ranks: use more bits"
+        )
+    below = max(most.bit_length() - _PRECISION, 0)
+    return most >> below << below
+
+
+def _code(x: Tensor, factor: Tensor, draw: Draw, limit: int, _: int) -> Tensor:
+    z = x * factor
+    low = z.floor()
+    q = torch.where(as_uniform(draw()) < z - low, low + 1, low)
+    return torch.where(q != q, 0.0, q).clamp(-limit, limit).to(torch.int32)
+
+
+_stochastic: Final = Pass(_code, "stochastic")
+
+
+@compiled
+def _nearest(x: Tensor, factor: Tensor, limit: int, codes: Tensor) -> None:
+    q = (x * factor).round()
+    codes.copy_(torch.where(q != q, 0.0, q).clamp(-limit, limit).to(torch.int32))
+
+
+def encode(x: Tensor, factor: Tensor, limit: int, rounding: Rounding, key: Key, codes: Tensor) -> Tensor:
+    """Round `x` times `factor`.
+
+    Args:
+        x: float32 [..., d].
+        factor: float32, a; broadcasts against `x`.
+        limit: from `room`.
+        key: private to the rank; element i of `x` uses element i of the stream.
+        codes: int32 [..., d], filled with values in -limit .. limit.
+
+    Returns:
+        int32 [...]: 1 where an x is not finite, or a factor, so that codes of 0 mean nothing; else 0.
+    """
+    if rounding == "stochastic":
+        _stochastic(x, factor, key.words.to(x.device), codes, limit)
+    else:
+        _nearest(x, factor, limit, codes)
+    if not x.shape[-1]:
+        return x.new_zeros(x.shape[:-1], dtype=torch.int32)
+    fine = (largest(factor) if factor.dim() else factor).isfinite()
+    return (~(largest(x).isfinite() & fine)).to(torch.int32)
+
 
 _UNKNOWN = -1.0  # r of a tensor that has not been seen to move
 
@@ -62,7 +108,29 @@ def _one(view: View, world: Group) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class IntSGD(WithLocalOptimizer):
-    """Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``integer``."""
+    """IntSGD: gradients times an adaptive factor, rounded to integers at random and summed as such. arXiv 2102.08374.
+
+    Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``integer``.
+
+    q_i = Int(a g_i), g <- sum(q_i) / (n a), summed in `bits` bits. Every rank knows a without being told, from steps that all
+    have seen: r <- beta r + (1 - beta) |x_t - x_{t-1}|^2, a = alpha sqrt(d) / sqrt(2 n r / lr^2 + epsilon), so that the noise
+    follows the recent step. After the first step, in full precision, no float travels.
+
+    ``factor="exponent"`` (`intsgd-heuristic`): a = (2^(b-1) - 1) / (n 2^e), e the exponent of the
+    largest magnitude over all ranks, 4 bytes in a max all-reduce: the rule of in-network aggregation.
+
+    Differences: the body of the paper could not be read; two published codes and what is recalled of the paper were. The
+    published code averages |g|^2 of the applied mean in the place of the movement. a is per
+    tensor (their block-wise form, with epsilon for each tensor instead of a share of it) or per bucket, not per model. Codes
+    are cut at the whole number floor((2^(b-1) - 1) / n), so no sum overflows; theirs is cut at a fraction and truncated. Cutting
+    is biased in both, and ``unbiased`` is said of what is not cut: 8 bits leave +-1 at n = 64, where of an element above
+    sqrt(2 n) = 11 times the root mean square the excess is lost; the
+    exponent's rule cuts as a matter of course: magnitudes reach up to twice the limit. The first a is known
+    after one step in full precision (``warmup_steps``); with none it is `initial_factor`, 100 as in their GPU code. Momentum
+    and weight decay are the local optimizer's, after the mean; their ResNet script applies them before. Where a tensor has not
+    moved or lr is 0, the factor is `initial_factor`. What is not finite is counted by one more integer of the sum and makes
+    the whole bucket NaN.
+    """
 
     bits: int = option(8, "bits of a code and of a sum: 4, 8, 16 or 32", choices=WIDTHS)
     rounding: Literal["stochastic", "nearest"] = option("stochastic", "stochastic (unbiased) or nearest")
@@ -81,7 +149,7 @@ class IntSGD(WithLocalOptimizer):
         return {"r": per_tensor("replicated", _one, _UNKNOWN)} if self.factor == "adaptive" else {}
 
     def check(self, world: Group) -> None:
-        scaled_rounding.room(self.bits, world.size)
+        room(self.bits, world.size)
 
     def plan(self, clock: Clock) -> str:
         return "warm-up" if clock.step < self.warmup_steps else "integer"
@@ -91,13 +159,13 @@ class IntSGD(WithLocalOptimizer):
             return (yield from shard.world.mean(shard.grads, "gradient"))
         n = shard.world.size
         x = shard.grads.to(torch.float32)
-        limit = scaled_rounding.room(self.bits, n)
+        limit = room(self.bits, n)
         if self.factor == "exponent":
             factor = self._from_exponent((yield from shared_scale(shard, x, "gradient", self._scaling())), n)
         else:
             factor = self._adaptive(shard)
         codes = buffers.empty(shard.d + 1, torch.int32, x.device)
-        codes[shard.d] = scaled_rounding.encode(
+        codes[shard.d] = encode(
             x, factor, limit, self.rounding, shard.key("gradient-round"), codes[: shard.d]
         )
         total = yield from integer_sum(shard.world, codes, self.bits, limit, "gradient")

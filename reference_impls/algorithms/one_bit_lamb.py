@@ -1,69 +1,55 @@
-"""1-bit LAMB: LAMB while it warms up, then a frozen variance, one-bit momenta, and trust ratios that follow. 2104.06069.
-
-Per tensor. Warm-up (T_w steps): Adam's m and v on the exact mean; upd = m / (sqrt(v) + eps) + wd x;
-c = |x| / |upd| within [min_coeff, max_coeff] (1 if either norm is 0); x <- x - lr c upd; C <- mean of c, exponential.
-At the switch: rho = mean over tensors of rms(m) / rms(m), so that momenta of all tensors of a buffer are of one size.
-Compressed: m <- CAR((b1 m + (1-b1) g_i) rho) / rho; the mean gradient is rebuilt, (m - b1 m_old) / (1-b1), and feeds a
-second, fresh variance; f = max (sqrt(v) + eps) / (sqrt(v_fresh) + eps), limited (see options) and against the last f;
-x <- x - lr C f upd, with v frozen. The body of the paper could not be read; DeepSpeed's code and tutorial were.
-
-Differences: C is an average that starts at 0 and takes up every c, corrected for its start; DeepSpeed does not correct
-it (``coefficient_correction=False``), so that short warm-ups shrink every step, and leaves out c of exactly 1, so that a
-tensor that always has 1 never moves again. A tensor without momentum at the switch gets rho = 1 and is left out of the
-mean (there a division by zero). Coordinates without variance are not moved and their agreed momentum is 0, where
-DeepSpeed wants a mask. The buffer is a bucket, and rho's mean is over its tensors: a factor common to a buffer cancels
-in the compression. There one buffer holds the model, its padding takes part, and the first call trains nothing; the
-padding's last output
-is the next step's input, so ``pad_in_scale`` is DeepSpeed's only where 8 n divides d. T_w is
-15 % of the training unless given, and never before the learning rate's warm-up ends. One worker compresses nothing.
-"""
+"""1-bit LAMB: LAMB while it warms up, then a frozen variance, one-bit momenta, and trust ratios that follow."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from reference_impls import buffers
-from reference_impls.algorithm import (
-    Algorithm,
-    Clock,
-    Shard,
-    Slot,
-    Timed,
-    option,
-    per_tensor,
-    replicated,
-)
-from reference_impls.algorithms.compressed_momentum import (
-    HYPERPARAMETERS,
-    TIMED,
-    OneBitMean,
+from reference_impls.algorithm import Shard, Slot, option, per_tensor, replicated
+from reference_impls.algorithms.lion import mixed_in
+from reference_impls.algorithms.one_bit_adam import (
     WarmUp,
     by_tensor,
-    check_one_bit_mean,
-    check_warm_up,
     denominator,
-    error_slots,
     masked,
     moved,
-    one_bit_mean,
     one_number,
     squared_norm,
 )
-from reference_impls.algorithms.lion_update import mixed_in
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.compressed_all_reduce import Scale
 
 
 @dataclass(frozen=True)
-class OneBitLAMB(WarmUp, OneBitMean, Algorithm):
-    """Kinds of step: ``warm-up`` (LAMB) and ``compressed`` (1-bit momentum, frozen trust ratios, a factor on each)."""
+class OneBitLAMB(WarmUp):
+    """1-bit LAMB: LAMB while it warms up, then a frozen variance, one-bit momenta, and trust ratios that follow. 2104.06069.
+
+    Kinds of step: ``warm-up`` (LAMB) and ``compressed`` (1-bit momentum, frozen trust ratios, a factor on each).
+
+    Per tensor. Warm-up (T_w steps): Adam's m and v on the exact mean; upd = m / (sqrt(v) + eps) + wd x;
+    c = |x| / |upd| within [min_coeff, max_coeff] (1 if either norm is 0); x <- x - lr c upd; C <- mean of c, exponential.
+    At the switch: rho = mean over tensors of rms(m) / rms(m), so that momenta of all tensors of a buffer are of one size.
+    Compressed: m <- CAR((b1 m + (1-b1) g_i) rho) / rho; the mean gradient is rebuilt, (m - b1 m_old) / (1-b1), and feeds a
+    second, fresh variance; f = max (sqrt(v) + eps) / (sqrt(v_fresh) + eps), limited (see options) and against the last f;
+    x <- x - lr C f upd, with v frozen. The body of the paper could not be read; DeepSpeed's code and tutorial were.
+
+    Differences: C is an average that starts at 0 and takes up every c, corrected for its start; DeepSpeed does not correct
+    it (``coefficient_correction=False``), so that short warm-ups shrink every step, and leaves out c of exactly 1, so that a
+    tensor that always has 1 never moves again. A tensor without momentum at the switch gets rho = 1 and is left out of the
+    mean (there a division by zero). Coordinates without variance are not moved and their agreed momentum is 0, where
+    DeepSpeed wants a mask. The buffer is a bucket, and rho's mean is over its tensors: a factor common to a buffer cancels
+    in the compression. There one buffer holds the model, its padding takes part, and the first call trains nothing; the
+    padding's last output
+    is the next step's input, so ``pad_in_scale`` is DeepSpeed's only where 8 n divides d. T_w is
+    15 % of the training unless given, and never before the learning rate's warm-up ends. One worker compresses nothing.
+    """
 
     scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
     min_coeff: float = option(0.01, "least trust ratio of the warm-up", gt=0)
@@ -75,9 +61,6 @@ class OneBitLAMB(WarmUp, OneBitMean, Algorithm):
         0.1, "largest change of the factor in a step, as a share of it", ge=0, lt=1
     )
 
-    defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
-    reduces_gradient: ClassVar[bool] = False
-
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {
@@ -87,21 +70,17 @@ class OneBitLAMB(WarmUp, OneBitMean, Algorithm):
             "coefficient": per_tensor("replicated", one_number),  # C, without correction
             "factor": per_tensor("replicated", one_number, 1.0),  # the last f
             "fusion": per_tensor("replicated", one_number, 1.0),  # rho
-            **error_slots(self),
+            **super().slots,
         }
 
     def check(self, world: Group) -> None:
-        check_warm_up(self)
-        check_one_bit_mean(self)
+        super().check(world)
         if self.frozen_from < 1:
             raise UnsupportedError(
                 "1-bit LAMB needs a warm-up of at least 1 step: without one nothing has a trust ratio"
             )
         if self.min_coeff > self.max_coeff or self.factor_min > self.factor_max:
             raise UnsupportedError("1-bit LAMB wants min_coeff <= max_coeff and factor_min <= factor_max")
-
-    def plan(self, clock: Clock) -> str:
-        return "warm-up" if clock.step < self.frozen_from else "compressed"
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         if shard.kind == "warm-up":
@@ -111,7 +90,7 @@ class OneBitLAMB(WarmUp, OneBitMean, Algorithm):
         u = mixed_in(shard, shard.state["momentum"], shard.grads)
         for view in shard.views:
             u[view.part].mul_(shard.state["fusion"][view.name])
-        return (yield from one_bit_mean(self, shard, u, "momentum"))
+        return (yield from self.one_bit_mean(shard, u, "momentum"))
 
     def _fuse(self, shard: Shard) -> None:
         """Set rho, and begin the fresh variance at the frozen one."""
@@ -170,8 +149,6 @@ class OneBitLAMB(WarmUp, OneBitMean, Algorithm):
         last.copy_(factor)
         started = 1 - self.coeff_beta**self.frozen_from  # the average of trust ratios starts at 0
         return move.mul_(h["lr"] / started * state["coefficient"] * factor)
-
-    timed: ClassVar[Timed] = TIMED
 
 
 def _norm(x: Tensor) -> Tensor:

@@ -1,24 +1,4 @@
-"""Sketched-SGD: Count-Sketches are summed, large coordinates are read off the sum, exact values fetched. arXiv 1903.04488.
-
-``sketched-sgd`` is the paper's practical version (Algorithm 3 and the authors' code). On every worker u <- m u + g, v <- v + u;
-the sketches of all v are averaged; the P k coordinates with the largest estimates are candidates, the same on all workers; a
-second round averages their exact values; the k largest make up the update x <- x - lr update; u and v are set to 0 there
-(momentum factor masking, error feedback). ``sketched-sgd-theory`` is Algorithm 2: p = lr g + e is sketched whole; heavy
-coordinates, estimate^2 >= |mean p|^2 / k as the sketch tells it, and if these are fewer than k random others, are fetched and
-subtracted: x <- x - update, e <- p - update.
-
-Sizes. k = max(1, floor(ratio d)), c = ceil(column_ratio d) columns, r rows, d being what is sketched. The defaults make
-2 d / (r c + P k + k), the paper's accounting, 40. What a worker sends as an all-reduce: 2 (n-1)/n 4 (r c + P k) bytes and the
-dense part.
-
-Differences: the mean is taken in both rounds (the paper averages sketches and sums values). Hashes are 4-wise
-independent (`codecs.count_sketch`); in the published code 61-bit arithmetic wraps at 64 bits. Ties go to the lowest
-index. 1-D tensors (the code: biases) travel uncompressed with ordinary momentum, in the same all-reduce as the sketch.
-The code's cut of v to its own largest coordinates before sketching is left out. Theory version: the estimate is squared
-where the paper prints it unsquared; of more than k heavy coordinates the k largest; its weighted average of iterates is
-not formed; lr is the schedule of the training. All of it also runs with one worker, so results do not depend on how a
-batch is spread.
-"""
+"""Sketched-SGD, its theory's version, and gs-SGD: sums of Count-Sketches (`codecs.count_sketch`), values fetched after."""
 
 from __future__ import annotations
 
@@ -34,42 +14,69 @@ from reference_impls.algorithm import Algorithm, Shard, Slot, option, per_rank
 from reference_impls.codecs.count_sketch import CountSketch
 from reference_impls.codecs.sparse import kept, largest, magnitude
 from reference_impls.collectives import Exchange, Group
-from reference_impls.reducers.coded_mean import joined
+from reference_impls.reducers import folds
+from reference_impls.reducers.folds import Fold
 
 _HEAVY = 1 << 40  # above all magnitudes and random numbers
 
 
 @dataclass(frozen=True)
-class SketchSize:
-    """Options: how much of the sketched coordinates a step updates, and how large the sketch is."""
+class SketchSize(Algorithm):
+    """Sketched-SGD: Count-Sketches are summed, large coordinates are read off the sum, exact values fetched. arXiv 1903.04488.
+
+    Options: how much of the sketched coordinates a step updates, and how large the sketch is.
+
+    ``sketched-sgd`` is the paper's practical version (Algorithm 3 and the authors' code). On every worker u <- m u + g, v <-
+    v + u; the sketches of all v are averaged; the P k coordinates with the largest estimates are candidates, the same on all
+    workers; a second round averages their exact values; the k largest make up the update x <- x - lr update; u and v are set
+    to 0 there (momentum factor masking, error feedback). ``sketched-sgd-theory`` is Algorithm 2: p = lr g + e is sketched
+    whole; heavy coordinates, estimate^2 >= |mean p|^2 / k as the sketch tells it, and if these are fewer than k random
+    others, are fetched and subtracted: x <- x - update, e <- p - update.
+
+    Sizes. k = max(1, floor(ratio d)), c = ceil(column_ratio d) columns, r rows, d being what is sketched. The defaults make
+    2 d / (r c + P k + k), the paper's accounting, 40. What a worker sends as an all-reduce: 2 (n-1)/n 4 (r c + P k) bytes and the
+    dense part.
+
+    Differences: the mean is taken in both rounds (the paper averages sketches and sums values). Hashes are 4-wise
+    independent (`codecs.count_sketch`); in the published code 61-bit arithmetic wraps at 64 bits. Ties go to the lowest
+    index. 1-D tensors (the code: biases) travel uncompressed with ordinary momentum, in the same all-reduce as the sketch.
+    The code's cut of v to its own largest coordinates before sketching is left out. Theory version: the estimate is squared
+    where the paper prints it unsquared; of more than k heavy coordinates the k largest; its weighted average of iterates is
+    not formed; lr is the schedule of the training. All of it also runs with one worker, so results do not depend on how a
+    batch is spread.
+    """
 
     ratio: float = option(0.001, "k: share of the sketched coordinates that a step updates", gt=0, le=1)
     rows: int = option(5, "rows of the sketch, odd", ge=1)
     column_ratio: float = option(0.009, "columns of the sketch, as a share of the sketched coordinates", gt=0)
 
+    scope: ClassVar[Literal["bucket", "model"]] = "model"
+    reduces_gradient: ClassVar[bool] = False
 
-def sketch_of(size: SketchSize, sketched: int, seed: int = 0) -> CountSketch:
-    """The sketch of `sketched` coordinates; `UnsupportedError` for rows that cannot be."""
-    return CountSketch(size.rows, max(1, ceil(size.column_ratio * sketched)), seed)
+    def check(self, world: Group) -> None:
+        self.sketch_of(8)
+
+    def sketch_of(self, sketched: int, seed: int = 0) -> CountSketch:
+        """The sketch of `sketched` coordinates; `UnsupportedError` for rows that cannot be."""
+        return CountSketch(self.rows, max(1, ceil(self.column_ratio * sketched)), seed)
+
+    def sketch_bytes(self, sketched: int) -> int:
+        """Bytes of the table of the sketch of `sketched` coordinates."""
+        return 4 * self.rows * self.sketch_of(sketched).columns if sketched else 0
 
 
 @dataclass(frozen=True)
-class SketchedSGD(SketchSize, Algorithm):
+class SketchedSGD(SketchSize):
     """Algorithm 3: momentum and error on the workers, P k candidates."""
 
     candidates: int = option(4, "P: candidates whose exact values are fetched, as a multiple of k", ge=1)
     dense_vectors: bool = option(True, "send 1-D tensors uncompressed")
 
-    scope: ClassVar[Literal["bucket", "model"]] = "model"
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.0}
-    reduces_gradient: ClassVar[bool] = False
 
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {"momentum": per_rank(), "error": per_rank()}
-
-    def check(self, world: Group) -> None:
-        sketch_of(self, 8)
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         u, v = shard.state["momentum"], shard.state["error"]
@@ -77,11 +84,12 @@ class SketchedSGD(SketchSize, Algorithm):
             g = shard.grads[part]
             u[part].mul_(h["momentum"]).add_(g.add(shard.params[part], alpha=h["weight_decay"]))
         v.add_(u)
-        dense_parts = [view.part for view in shard.views if self._whole(view.param.shape)]
-        dense = joined(torch.arange(shard.d, device=v.device), dense_parts)
-        whole = torch.zeros(shard.d, dtype=torch.bool, device=v.device).index_fill_(0, dense, True)
+        whole = torch.zeros(shard.d, dtype=torch.bool, device=v.device)
+        for view in shard.views:
+            whole[view.part] = self._whole(view.param.shape)
+        dense = whole.nonzero().view(-1)
         sketched = shard.d - dense.numel()
-        sketch = sketch_of(self, sketched, shard.clock.seed)
+        sketch = self.sketch_of(sketched, shard.clock.seed)
         table = v.new_zeros(sketch.rows, sketch.columns if sketched else 0)
         if sketched:
             sketch.encode(v.masked_fill(whole, 0), table)
@@ -122,26 +130,21 @@ class SketchedSGD(SketchSize, Algorithm):
 
 
 @dataclass(frozen=True)
-class SketchedSGDTheory(SketchSize, Algorithm):
+class SketchedSGDTheory(SketchSize):
     """Algorithm 2: error feedback on lr g, heavy coordinates of the mean."""
 
-    scope: ClassVar[Literal["bucket", "model"]] = "model"
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "weight_decay": 0.0}
-    reduces_gradient: ClassVar[bool] = False
 
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {"error": per_rank()}
-
-    def check(self, world: Group) -> None:
-        sketch_of(self, 8)
 
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         error = shard.state["error"]
         for part, h in shard.groups():
             g = shard.grads[part].add(shard.params[part], alpha=h["weight_decay"])
             error[part].add_(g, alpha=h["lr"])
-        sketch = sketch_of(self, shard.d, shard.clock.seed)
+        sketch = self.sketch_of(shard.d, shard.clock.seed)
         table = error.new_zeros(sketch.rows, sketch.columns)
         sketch.encode(error, table)
         table = (yield from shard.world.mean(table.view(-1), "sketch")).view_as(table)
@@ -165,3 +168,27 @@ class SketchedSGDTheory(SketchSize, Algorithm):
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
         shard.params.sub_(reduced)
+
+
+@dataclass(frozen=True)
+class GsSGD(SketchedSGD):
+    """gs-SGD, our reading: Sketched-SGD whose sums run over a tree, without a server. arXiv 2108.06004 (abstract only).
+
+    Sketched-SGD whose two means are taken over a tree: the composition of its phases and `reducers.folds`.
+
+    The abstract says that gradients are put into Count-Sketches and exchanged in a decentralised way with communication O(log
+    d log P) for P workers. Read here as: the worker's and the selection rule of Sketched-SGD (`algorithms.sketched_sgd`), and
+    both rounds summed pair by pair in ceil(log2 n) rounds (`reducers.folds`) instead of a parameter server or an all-reduce.
+
+    Differences: everything but the abstract is our reading, never the paper's: its algorithm, k, rows and columns were not to be
+    had, and no code was found. ``form="doubling"`` sends log2 n times the table from every worker, ``tree`` (to rank 0 and back)
+    less than twice on average and ceil(log2 n) times from rank 0. Pairwise sums have the same bits on every backend.
+    """
+
+    form: Fold = option(
+        "doubling", "doubling (log2 n messages from every worker) or tree (to rank 0 and back)"
+    )
+
+    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+        total = yield from folds.fold(shard.world, x, lambda a, b, accounts: a + b, stage, self.form)
+        return total / shard.world.size

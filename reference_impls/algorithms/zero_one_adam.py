@@ -1,25 +1,4 @@
-"""0/1 Adam: the variance refreshed at ever rarer steps, then local steps with one-bit averages of the momentum. 2202.06009.
-
-Variance phase (first `variance_steps` steps), replicas equal after every step:
-  ``variance``  g = mean g_i exactly; m, v as in Adam. Gaps between them are 1 for `refreshes_per_gap` times, then 2, 4, ...
-  ``gradient``  g = CAR(g_i): one bit; m <- b1 m + (1-b1) g; v stays.
-Local phase, v frozen, errors begun anew; rounds of 1 step, doubled every `local_growth_steps` up to `longest_round`:
-  ``local``     m <- b1 m + (1-b1) g_i; x <- x - lr m / (sqrt(v) + eps); u <- u + lr m, all of this worker alone.
-  ``average``   the same, then u = CAR(u), m = u / sum of lr, x = anchor - u / (sqrt(v) + eps), anchor = x, u = 0.
-x moves by m / (sqrt(v) + eps) in all of them. The body of the paper could not be read; third parties' equations and
-DeepSpeed's code were. In the equations x and u move by the momentum before the step, in the code by the new one: so here.
-
-Differences: weight decay stays out of u. In DeepSpeed's code it goes in, is multiplied by sqrt(v) + eps, and becomes
-momentum, which decays up to 1 / (1 - b1) times too much. Here it acts on x and on the anchor at every step. The anchor is
-kept, so that replicas are equal to the bit after an average (there x is put back by adding what was subtracted, and
-rounding parts them). One worker uses its gradient at every step (there the gradients of all ``gradient`` steps are
-lost). Counters and errors are in the checkpoint (there a reload starts the schedule anew while gradients are averaged by
-the old one). The schedule is one for the model (there one a parameter, while one switch averages all). A round's length
-is that of its first step, and with `total_steps` the last one ends there (there steps are counted modulo the length).
-Defaults are shares of the training, of the published 125,000 steps of BERT-Large: 10 % variance phase, as long as the
-learning rate's warm-up, and growth every 26 % (32,678 steps). In a round whose learning rates are all 0 the momentum
-stays each worker's own. Coordinates without variance are not moved and their averaged momentum is 0.
-"""
+"""0/1 Adam: the variance refreshed at ever rarer steps, then local steps with one-bit averages of the momentum."""
 
 from __future__ import annotations
 
@@ -35,7 +14,6 @@ from reference_impls import buffers
 from reference_impls.algorithm import (
     DEFAULT,
     FOREVER,
-    Algorithm,
     Clock,
     Shard,
     Slot,
@@ -45,17 +23,12 @@ from reference_impls.algorithm import (
     per_tensor,
     replicated,
 )
-from reference_impls.algorithms.compressed_momentum import (
+from reference_impls.algorithms.one_bit_adam import (
     COMPRESSION,
-    HYPERPARAMETERS,
     OneBitMean,
     by_tensor,
-    check_one_bit_mean,
-    error_slots,
-    forget_errors,
     masked,
     moved,
-    one_bit_mean,
     one_number,
 )
 from reference_impls.collectives import Exchange, Group
@@ -63,17 +36,9 @@ from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.compressed_all_reduce import Scale
 
 _WHEN: Final = (
-    "variance_steps",
-    "variance_fraction",
-    "refreshes_per_gap",
-    "first_gap",
-    "local_growth_steps",
-    "local_growth_fraction",
-    "first_round",
-    "longest_round",
-    "total_steps",
-    "lr_warmup_steps",
-)
+    "variance_steps", "variance_fraction", "refreshes_per_gap", "first_gap", "local_growth_steps",
+    "local_growth_fraction", "first_round", "longest_round", "total_steps", "lr_warmup_steps",
+)  # fmt: skip
 _ANY_TIME: Final[Mapping[str, Any]] = dict.fromkeys(_WHEN, DEFAULT)
 _UNCOMPRESSED: Final[Mapping[str, Any]] = dict.fromkeys(COMPRESSION, DEFAULT)
 _VARIANCE_PHASE: Final[Mapping[str, Any]] = {"variance_steps": FOREVER, "local_growth_steps": 1}
@@ -82,8 +47,31 @@ _LOCAL_PHASE: Final[Mapping[str, Any]] = {"variance_steps": 1, "local_growth_ste
 
 
 @dataclass(frozen=True)
-class ZeroOneAdam(OneBitMean, Algorithm):
-    """Kinds of step: ``variance`` (fp32), ``gradient`` (1 bit), ``local`` (nothing) and ``average`` (1 bit)."""
+class ZeroOneAdam(OneBitMean):
+    """0/1 Adam: the variance refreshed at ever rarer steps, then local steps with one-bit averages of the momentum. 2202.06009.
+
+    Kinds of step: ``variance`` (fp32), ``gradient`` (1 bit), ``local`` (nothing) and ``average`` (1 bit).
+
+    Variance phase (first `variance_steps` steps), replicas equal after every step:
+      ``variance``  g = mean g_i exactly; m, v as in Adam. Gaps between them are 1 for `refreshes_per_gap` times, then 2, 4, ...
+      ``gradient``  g = CAR(g_i): one bit; m <- b1 m + (1-b1) g; v stays.
+    Local phase, v frozen, errors begun anew; rounds of 1 step, doubled every `local_growth_steps` up to `longest_round`:
+      ``local``     m <- b1 m + (1-b1) g_i; x <- x - lr m / (sqrt(v) + eps); u <- u + lr m, all of this worker alone.
+      ``average``   the same, then u = CAR(u), m = u / sum of lr, x = anchor - u / (sqrt(v) + eps), anchor = x, u = 0.
+    x moves by m / (sqrt(v) + eps) in all of them. The body of the paper could not be read; third parties' equations and
+    DeepSpeed's code were. In the equations x and u move by the momentum before the step, in the code by the new one: so here.
+
+    Differences: weight decay stays out of u. In DeepSpeed's code it goes in, is multiplied by sqrt(v) + eps, and becomes
+    momentum, which decays up to 1 / (1 - b1) times too much. Here it acts on x and on the anchor at every step. The anchor is
+    kept, so that replicas are equal to the bit after an average (there x is put back by adding what was subtracted, and
+    rounding parts them). One worker uses its gradient at every step (there the gradients of all ``gradient`` steps are
+    lost). Counters and errors are in the checkpoint (there a reload starts the schedule anew while gradients are averaged by
+    the old one). The schedule is one for the model (there one a parameter, while one switch averages all). A round's length
+    is that of its first step, and with `total_steps` the last one ends there (there steps are counted modulo the length).
+    Defaults are shares of the training, of the published 125,000 steps of BERT-Large: 10 % variance phase, as long as the
+    learning rate's warm-up, and growth every 26 % (32,678 steps). In a round whose learning rates are all 0 the momentum
+    stays each worker's own. Coordinates without variance are not moved and their averaged momentum is 0.
+    """
 
     scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
     variance_steps: int | None = option(
@@ -105,8 +93,6 @@ class ZeroOneAdam(OneBitMean, Algorithm):
         0, "steps of learning-rate warm-up; the variance phase is never shorter", ge=0
     )
 
-    defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
-    reduces_gradient: ClassVar[bool] = False
     local_steps: ClassVar[bool] = True
 
     @property
@@ -117,7 +103,7 @@ class ZeroOneAdam(OneBitMean, Algorithm):
             "anchor": replicated(),  # the parameters at the last average
             "moved": per_rank(),  # u
             "rates": per_tensor("replicated", one_number),  # sum of the learning rates of the round
-            **error_slots(self),
+            **super().slots,
         }
 
     @property
@@ -149,7 +135,7 @@ class ZeroOneAdam(OneBitMean, Algorithm):
                 "0/1 Adam needs a variance phase of at least 1 step: without one no coordinate has a variance, and "
                 "nothing moves"
             )
-        check_one_bit_mean(self)
+        super().check(world)
 
     def plan(self, clock: Clock) -> str:
         counters = clock.counters
@@ -168,7 +154,7 @@ class ZeroOneAdam(OneBitMean, Algorithm):
         if shard.kind == "variance":
             return shard.world.mean(shard.grads, "gradient")
         if shard.kind == "gradient":
-            return one_bit_mean(self, shard, shard.grads, "gradient")
+            return self.one_bit_mean(shard, shard.grads, "gradient")
         m, u = shard.state["momentum"], shard.state["moved"]
         if shard.step == self.local_from:
             forget_errors(shard)
@@ -181,7 +167,7 @@ class ZeroOneAdam(OneBitMean, Algorithm):
         return (
             u
             if shard.kind == "local"
-            else one_bit_mean(self, shard, buffers.empty_like(u).copy_(u), "momentum")
+            else self.one_bit_mean(shard, buffers.empty_like(u).copy_(u), "momentum")
         )
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
@@ -225,3 +211,11 @@ class ZeroOneAdam(OneBitMean, Algorithm):
         },
         "average": {**_ANY_TIME, **_LOCAL_PHASE},
     }
+
+
+def forget_errors(shard: Shard) -> None:
+    """What was lost so far is let go of."""
+    shard.state["worker_error"].zero_()
+    shard.state["server_error"].zero_()
+    for error in shard.state.get("pad_error", {}).values():
+        error.zero_()

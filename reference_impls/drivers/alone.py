@@ -221,12 +221,14 @@ def _length(algorithm: Algorithm) -> int:
 def _told(algorithm: Algorithm) -> Algorithm:
     """Told how long the training is, where it asks and was not told."""
     asks = getattr(algorithm, "total_steps", 0) is None
-    return replace(algorithm, total_steps=_length(algorithm)) if asks else algorithm
+    changed: dict[str, Any] = {"total_steps": _length(algorithm)}
+    return replace(algorithm, **changed) if asks else algorithm
 
 
 def _endless(algorithm: Algorithm) -> Algorithm:
     """Told nothing of the end of the training, whose last step is another."""
-    return replace(algorithm, total_steps=None) if hasattr(algorithm, "total_steps") else algorithm
+    changed: dict[str, Any] = {"total_steps": None}
+    return replace(algorithm, **changed) if hasattr(algorithm, "total_steps") else algorithm
 
 
 class _Alone:
@@ -305,4 +307,4 @@ def _generator(like: Tensor, step: int) -> torch.Generator | None:
 
 
 def _sent(ledger: Ledger) -> float:
-    return sum(row["wire_bytes"] for row in ledger.rows())
+    return float(sum(row["wire_bytes"] for row in ledger.rows()))

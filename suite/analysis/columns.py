@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 Kind = Literal["text", "int", "float", "flag"]
 
@@ -72,7 +72,7 @@ def declared(suffix: str, keys: int, lines: str, rare: tuple[str, ...] = ()) -> 
                 found[-1] = Column(last.name, last.kind, f"{last.meaning} {line}")
             case parts:
                 names, kind, meaning = parts.groups()
-                found += [Column(name, kind, meaning) for name in names.split(",")]
+                found += [Column(name, cast(Kind, kind), meaning) for name in names.split(",")]
     return Table(suffix, tuple(found), keys, rare)
 
 

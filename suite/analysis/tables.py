@@ -34,7 +34,7 @@ SESSION: Final = "session-"
 NOISE: Final = 1e-12
 """Floats smaller than this are what subtraction leaves of equal numbers; they are written as 0."""
 
-DTYPES: Final[Mapping[Kind, str]] = {"text": "str", "int": "Int64", "float": "float64", "flag": "boolean"}
+DTYPES: Final[Mapping[Kind, Any]] = {"text": "str", "int": "Int64", "float": "float64", "flag": "boolean"}
 _FITS: Final[Mapping[Kind, tuple[str, ...]]] = {
     "text": ("string",),
     "int": ("integer",),
@@ -72,8 +72,8 @@ def frame_of(table: Table, rows: Iterable[Mapping[str, Value]]) -> pd.DataFrame:
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:
     """The rows of a frame as dicts of plain values, None where one is missing."""
-    plain = frame.astype("object")
-    return plain.where(frame.notna(), None).to_dict("records")
+    plain = frame.astype("object").where(frame.notna(), None)
+    return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
 
 
 def checked(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
@@ -95,7 +95,7 @@ def checked(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({c.name: _typed(c, frame[c.name]) for c in table.columns})
 
 
-def _typed(column: Column, series: pd.Series) -> pd.Series:
+def _typed(column: Column, series: pd.Series[Any]) -> pd.Series[Any]:
     """A column of any frame with the dtype of its kind."""
     dtype = DTYPES[column.kind]
     if series.dtype == dtype:

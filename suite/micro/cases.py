@@ -178,7 +178,7 @@ class ByProtocol(Keyed):
     verbs = ("encode", "decode", "accumulate")
 
     def __init__(self, numel: int, place: str, name: str, **options: Any) -> None:
-        self.codec = getattr(module(f"reference_impls.codecs.{place}"), name)(**options)
+        self.codec = getattr(module(f"reference_impls.{place}"), name)(**options)
         super().__init__(numel)
 
     def buffer(self, numel: int) -> torch.Tensor:
@@ -204,7 +204,7 @@ class EqualLevels(ByProtocol):
 
     def __init__(self, numel: int, levels: int, *, given: bool) -> None:
         self.given = given
-        super().__init__(numel, "levels", "UniformLevels", levels=levels, norm="linf", block_size=0)
+        super().__init__(numel, "codecs.levels", "UniformLevels", levels=levels, norm="linf", block_size=0)
         self.reads = 1 if given else 2
 
     def buffer(self, numel: int) -> torch.Tensor:
@@ -362,7 +362,7 @@ class ScaledRounding(Keyed):
     """IntSGD's integers: a factor that is known before, and whether all was finite."""
 
     def buffer(self, numel: int) -> torch.Tensor:
-        self.codec = module("reference_impls.codecs.scaled_rounding")
+        self.codec = module("reference_impls.algorithms.intsgd")
         self.codes = torch.zeros(numel, dtype=torch.int32)
         self.factor = LEVELS / (4 * self.x.square().mean().sqrt())
         return torch.zeros(numel, dtype=torch.int8)
@@ -381,7 +381,7 @@ class LionIntegers(Case):
     reads = 2
 
     def buffer(self, numel: int) -> torch.Tensor:
-        self.codec = module("reference_impls.codecs.lion_integers")
+        self.codec = module("reference_impls.algorithms.lion_integers")
         return torch.zeros(numel, dtype=torch.int8)
 
     def encode(self) -> None:
@@ -451,7 +451,7 @@ def by_protocol(place: str, name: str, **options: Any) -> Callable[[int], Case]:
 
 DENSE_CASES: dict[str, Callable[[int], Case]] = {
     "signs": Signs,
-    "scaled-signs": by_protocol("signs", "ScaledSigns"),
+    "scaled-signs": by_protocol("codecs.signs", "ScaledSigns"),
     "standard-dithering-4bit": NibbleDithering,
     "standard-dithering-4bit-global": NibbleDitheringGlobal,
     "standard-dithering-8bit": StandardDithering,
@@ -460,21 +460,21 @@ DENSE_CASES: dict[str, Callable[[int], Case]] = {
     "equal-levels-4bit-global": lambda numel: EqualLevels(numel, 7, given=False),
     "equal-levels-8bit-given": lambda numel: EqualLevels(numel, 127, given=True),
     "equal-levels-8bit-global": lambda numel: EqualLevels(numel, 127, given=False),
-    "equal-levels-4bit": by_protocol("levels", "UniformLevels"),
-    "equal-levels-4bit-linf": by_protocol("levels", "UniformLevels", norm="linf"),
-    "equal-levels-8bit": by_protocol("levels", "UniformLevels", levels=127),
-    "geometric-levels-4bit": by_protocol("levels", "GeometricLevels"),
+    "equal-levels-4bit": by_protocol("codecs.levels", "UniformLevels"),
+    "equal-levels-4bit-linf": by_protocol("codecs.levels", "UniformLevels", norm="linf"),
+    "equal-levels-8bit": by_protocol("codecs.levels", "UniformLevels", levels=127),
+    "geometric-levels-4bit": by_protocol("codecs.levels", "GeometricLevels"),
     "exponential-dithering": ExponentialDithering,
-    "natural-9bit": by_protocol("levels", "Natural"),
+    "natural-9bit": by_protocol("codecs.levels", "Natural"),
     "ternary-2bit": TernaryTwoBit,
     "ternary-trits": TernaryTrits,
-    "min-max-4bit": by_protocol("levels", "MinMax"),
+    "min-max-4bit": by_protocol("codecs.levels", "MinMax"),
     "lion-8bit-l1": LionIntegers,
     "scaled-rounding-8bit": ScaledRounding,
     "thc-4bit": Lookup,
     "hadamard": Hadamard,
-    "bf16": by_protocol("halves", "Halves"),
-    "fp16": by_protocol("halves", "Halves", format="fp16"),
+    "bf16": by_protocol("algorithms.half_precision", "Halves"),
+    "fp16": by_protocol("algorithms.half_precision", "Halves", format="fp16"),
 }
 
 
@@ -530,7 +530,7 @@ class LowRank(Keyed):
     reads = 2
 
     def buffer(self, numel: int) -> torch.Tensor:
-        self.codec = module("reference_impls.codecs.low_rank")
+        self.codec = module("reference_impls.algorithms.powersgd")
         rows = next(r for r in range(math.isqrt(numel), 0, -1) if numel % r == 0)
         self.matrix = self.x.view(rows, -1)
         rank = min(RANK, rows)
@@ -551,8 +551,8 @@ class LowRank(Keyed):
 
 
 SPARSE_CASES: dict[str, Callable[[int], Case]] = {
-    "top-k-1pct": lambda numel: Sparse(numel, "sparse", "TopK", 0.01),
-    "chunk-top-k": lambda numel: Sparse(numel, "sparse", "ChunkTopK", 64 / 4096),
+    "top-k-1pct": lambda numel: Sparse(numel, "codecs.sparse", "TopK", 0.01),
+    "chunk-top-k": lambda numel: Sparse(numel, "codecs.sparse", "ChunkTopK", 64 / 4096),
     "count-sketch": CountSketch,
     "low-rank-4": LowRank,
 }

@@ -69,16 +69,3 @@ def advance(
 
 def vector(tensors: list[Tensor]) -> Tensor:
     return torch.cat([t.flatten() for t in tensors])
-
-
-def agreement(
-    trained: SimulatedCluster, gradients: list[list[Tensor]], rate: float = RATE, decay: float = DECAY
-) -> float:
-    """Take a step; the share of coordinates on which the direction taken is the sign of the mean of all updates u."""
-    before = vector(trained.parameters(0)).double()
-    momenta = [vector(trained.state(rank, "momentum")).double() for rank in range(trained.world_size)]
-    own = [vector(g).double() for g in gradients]
-    updates = torch.stack([m.lerp(g, 0.1) for m, g in zip(momenta, own, strict=True)])
-    trained.step(gradients)
-    taken = (before * (1 - rate * decay) - vector(trained.parameters(0)).double()) / rate
-    return float((taken.round() == updates.mean(0).sign()).double().mean())

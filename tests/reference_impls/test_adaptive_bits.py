@@ -14,7 +14,6 @@ from reference_impls.schedules import (
     factor_for,
     nominal_bits,
     wanted_levels,
-    whole_bits,
 )
 from tests.support import each
 
@@ -32,19 +31,6 @@ def test_the_step_of_the_quantiser_does_not_depend_on_the_gradient() -> None:
         assert norm / wanted_levels(40.0, norm) == pytest.approx(1 / 40)
         steps = [norm / wanted_levels(40.0, norm, 0.81, left) for left in (3, 2, 1, 0)]
         assert [b / a for a, b in itertools.pairwise(steps)] == pytest.approx([0.9] * 3)
-
-
-def test_more_norm_and_less_time_never_mean_fewer_bits() -> None:
-    norms = [10 ** (k / 7 - 4) for k in range(60)]
-    found = [whole_bits(nominal_bits(wanted_levels(30.0, norm)), 2, 16) for norm in norms]
-    assert found == sorted(found)
-    assert {found[0], found[-1]} == {2, 16}
-    for alpha in (0.9, 0.99, 1.0):
-        found = [
-            whole_bits(nominal_bits(wanted_levels(300.0, 1.0, alpha, 200 - t)), 2, 16) for t in range(200)
-        ]
-        assert found == sorted(found)
-        assert (len(set(found)) == 1) == (alpha == 1)
 
 
 @each("bits", [2.5, 4.5, 7.0])

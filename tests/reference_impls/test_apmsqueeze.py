@@ -213,29 +213,6 @@ def one_bit_advance(own: SimulatedCluster, first: int, last: int) -> None:
         own.step([[gradient(step, rank)] for rank in range(own.world_size)])
 
 
-def test_where_all_has_variance_it_is_apmsqueeze_with_one_scale_a_shard() -> None:
-    ours = one_bit(4, warmup_steps=5)
-    theirs = SimulatedCluster("apmsqueeze", [start()], 4, lr=RATE, seed=2, warmup_steps=5, scale="shard")
-    for own in (ours, theirs):
-        one_bit_advance(own, 0, 15)
-    assert torch.equal(ours.parameters(0)[0], theirs.parameters(0)[0])
-
-
-@pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize("name", ["one-bit-adam", "one-bit-adam-deepspeed"])
-def test_with_an_exact_mean_it_is_momentum_in_a_frozen_metric(size: int, name: str) -> None:
-    """Exactly `warmup_steps` steps of Adam, the first of them moving the parameters."""
-    own = one_bit(size, name, warmup_steps=5, compressor="none", weight_decay=0.1)
-    x, m, v = start(), torch.zeros(D, dtype=torch.float64), torch.zeros(D, dtype=torch.float64)
-    for step in range(12):
-        one_bit_advance(own, step, step + 1)
-        g = mean_gradient(step, size)
-        m = BETA1 * m + (1 - BETA1) * g
-        v = BETA2 * v + (1 - BETA2) * g * g if step < 5 else v
-        x = x * (1 - RATE * 0.1) - RATE * m / (v.sqrt() + EPS)
-        torch.testing.assert_close(own.parameters(0)[0], x, rtol=0, atol=1e-12)
-
-
 def test_the_mask_is_where_the_variance_is_nothing() -> None:
     """The agreed momentum there is 0; errors are kept as they are; elsewhere it is one magnitude."""
     dead, own = slice(30, 50), one_bit(4, warmup_steps=4)

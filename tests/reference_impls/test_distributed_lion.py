@@ -222,14 +222,6 @@ def test_signum_votes_with_momenta_that_stay_local() -> None:
     assert torch.equal(trained.state(3, "momentum")[0], m[3])
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.9])
-def test_signum_is_distributed_lion_with_equal_betas(beta: float) -> None:
-    lion = voted(voters("distributed-lion-mavo", betas=(beta, beta)))
-    assert torch.equal(voted(voters("signum", momentum=beta)), lion)
-    if beta == 0:
-        assert torch.equal(voted(voters("signsgd")), lion)
-
-
 def test_what_is_sent() -> None:
     """One bit up, one down, and one vote more that says whether anything is finite: 2 (n-1)/n ceil((d+1) / 8n) 8n bits."""
     trained = voters("signsgd", n=4)

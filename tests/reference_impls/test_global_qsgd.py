@@ -142,16 +142,6 @@ def test_the_sparse_branch_sends_as_much_as_the_fullest_rank_has(n):
     assert torch.allclose(mean(x, bits=bits, sparse=True), x.mean(0), rtol=1e-6)
 
 
-@each("bits", range(2, 17))
-def test_levels_are_the_most_that_the_bits_hold(bits):
-    """A sum of n codes of s levels needs 1 + ceil(log2(n s + 1)) bits: s is the last that needs no more than b."""
-    for n in (1, 2, 3, 4, 7, 8, 64, 127):
-        if n >= 2 ** (bits - 1):
-            continue
-        s = dithering.levels(bits, n)
-        assert 1 + math.ceil(math.log2(n * s + 1)) <= bits < 1 + math.ceil(math.log2(n * (s + 1) + 1))
-
-
 @each("size", [1e-30, 1e25])
 @each("per", ["bucket", "tensor", "block"])
 def test_squares_of_a_two_norm_neither_over_nor_underflow(size, per):

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from reference_impls import programs
-from reference_impls.codecs import dithering, lion_integers, lookup, packing, scaled_rounding, signs
+from reference_impls.algorithms import intsgd, lion_integers
+from reference_impls.codecs import dithering, lookup, packing, signs
 from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
 from reference_impls.compilation import GPU_OPTIONS, THRESHOLD, Compiled
 from reference_impls.randomness import Key
@@ -168,7 +169,7 @@ def levels(on):
     dithering.decode_powers(wire, scale, 1, 2, torch.empty_like(on.x))
     for rounding in ("stochastic", "nearest"):
         factor, sums = scale.reshape(1), on.empty(2, on.numel, dtype=torch.int32)
-        scaled_rounding.encode(on.x, factor, 31, rounding, on.key, sums)
+        intsgd.encode(on.x, factor, 31, rounding, on.key, sums)
 
 
 def votes(on):

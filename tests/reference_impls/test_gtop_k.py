@@ -141,32 +141,3 @@ def test_bytes_and_messages_are_those_of_the_formula(n, form):
     sent = [sum(row["wire_bytes"] for row in ledger.rows()) for ledger in ledgers]
     assert sum(sent) / n == pytest.approx(folds.wire_bytes(12, n, form))
     assert max(sent) == 12 * folds.most_messages(n, form)
-
-
-@each("form", FORMS)
-@each("n", [2, 3, 5, 8, 13])
-def test_float_sums_have_the_same_bits_on_all_ranks(n, form):
-    rows = torch.randn(n, 100, generator=torch.Generator().manual_seed(n))
-    results, _ = run(
-        [
-            folds.fold(Group("world", r, n), rows[r].clone(), lambda a, b, _: a + b, "x", form)
-            for r in range(n)
-        ]
-    )
-    assert all(torch.equal(results[0], other) for other in results)
-    torch.testing.assert_close(results[0], rows.sum(0), rtol=0, atol=1e-5)
-
-
-def test_both_forms_pair_alike_for_powers_of_two():
-    for n in (2, 4, 8, 16):
-        rows = torch.randn(n, 50, generator=torch.Generator().manual_seed(n))
-        tree, doubling = (
-            run(
-                [
-                    folds.fold(Group("world", r, n), rows[r].clone(), lambda a, b, _: a + b, "x", form)
-                    for r in range(n)
-                ]
-            )[0][0]
-            for form in FORMS
-        )
-        assert torch.equal(tree, doubling)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, create, info
 from reference_impls.algorithm import Clock
+from reference_impls.algorithms.half_precision import Halves
 from reference_impls.algorithms.local_updates import OUTER, LocalUpdates, Outer, OuterKind
-from reference_impls.codecs.halves import Halves
 from reference_impls.collectives import Collective, Group
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UnsupportedError, UsageError

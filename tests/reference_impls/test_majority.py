@@ -35,7 +35,7 @@ def directions(u: Tensor, step: int = 0, seed: int = SEED) -> list[Tensor]:
     """What each rank makes of the updates [size, d], by the method itself."""
     algorithm = create("lion-cub-1bit", momentum_sync="never").algorithm
     members = shards(len(u), [u.shape[1]], start=START, step=step, seed=seed)
-    return run([algorithm.vote(shard, row.clone()) for shard, row in zip(members, u, strict=True)])[0]
+    return run([algorithm.direction(shard, row.clone()) for shard, row in zip(members, u, strict=True)])[0]
 
 
 def coin(stage: str, step: int, d: int) -> Tensor:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 from math import log2
 
 import pytest
 import torch
-from torch import Tensor
 
 from reference_impls import wire
 from reference_impls.algorithm import Clock, Cost
@@ -112,24 +110,6 @@ def test_rounds_of_500_steps_send_500_times_less_and_slow_momentum_adds_nothing(
     assert costs("slowmo-sgd", 8, period=12) == costs("local-sgd", 8, period=12)
 
 
-@pytest.mark.parametrize(("average_bits", "ratio"), [(4.70, 6.81), (4.50, 7.11), (4.75, 6.73)])
-def test_the_ratios_of_dq_sgd_are_those_of_its_average_bits(average_bits: float, ratio: float) -> None:
-    """Both as printed in its table (AG-News, CIFAR-10, CIFAR-100), to their last digits."""
-    assert 32 / average_bits == pytest.approx(ratio, abs=0.01)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "others", "least", "most"),
-    [(6.81, (5.33, 6.53, 6.53), 4.11, 21.73), (6.73, (5.33, 5.93, 5.11), 11.89, 24.07)],
-)
-def test_the_savings_of_dq_sgd_follow_from_its_table(
-    ratio: float, others: tuple[float, ...], least: float, most: float
-) -> None:
-    """DQ-2: percent less than the others that reach the accuracy (AG-News, CIFAR-100), from times fewer bits than fp32."""
-    found = [100 * (1 - other / ratio) for other in others]
-    assert (min(found), max(found)) == pytest.approx((least, most), abs=0.01)
-
-
 @pytest.mark.parametrize(("rank", "printed"), [(1, 243), (2, 136), (4, 72)])
 def test_volume_of_powersgd_on_resnet_18(rank: int, printed: int) -> None:
     """As its table prints them, to 1 %; every matrix is compressed."""
@@ -177,93 +157,3 @@ def test_the_lemma_of_qsgd(d: int, s: int) -> None:
         error = (codes * float(v.norm()) / s - v[:, None].double()).square().mean(1).sum()
         assert float(error) <= min(d / s**2, math.sqrt(d) / s) * float(v.double().square().sum())
         assert float((codes != 0).double().mean(1).sum()) <= s * (s + math.sqrt(d))
-
-
-@pytest.mark.parametrize("n", [4, 16, 64])
-def test_one_norm_over_all_workers_saves_root_n_non_zeros_and_costs_root_n_of_variance(n: int) -> None:
-    """Global-QSGD against QSGD at one level, 2-norms: both halves of its claim of sqrt(n), so that nothing is gained."""
-    x = torch.randn(n, 4000, generator=torch.Generator().manual_seed(n)).double().abs()
-    norms, norm = x.norm(dim=1, keepdim=True), x.norm()
-
-    def variance(z: Tensor, scale: Tensor) -> float:
-        part = z - z.floor()
-        return float((part * (1 - part) * scale**2).sum())
-
-    fewer = float((x / norms).sum() / (x / norm).sum())
-    worse = variance(x / norm, norm) / variance(x / norms, norms)
-    assert (fewer, worse) == pytest.approx((math.sqrt(n), math.sqrt(n)), rel=0.1)
-
-
-@pytest.mark.parametrize(("beta", "speedup"), [(53.9e9, 1.96), (5.4e9, 3.62), (160e9, 1.0)])
-def test_where_codes_pay_in_the_model_of_global_qsgd(beta: float, speedup: float) -> None:
-    """Its section 5: 2 S / beta + S / gamma seconds in fp32, a quarter with exponential codes, which add 79 times slower."""
-    gamma, slower = 2e12, 79.0
-    assert 4 * (2 / beta + 1 / gamma) / (2 / beta + slower / gamma) == pytest.approx(speedup, abs=0.01)
-    assert 2 * 3 * gamma / (slower - 4) == pytest.approx(160e9), "bytes a second below which they pay"
-
-
-# ---- Streaming DiLoCo's table 4 (arXiv 2501.18512, appendix): which bandwidth keeps a share of the time for computing
-#
-# A step is a chain of layers, forward and then backward. A layer's part of the message is ready when its backward is, and parts
-# go over the link one after the other. What has not arrived `overlap` steps after the step has ended is waited for.
-# Our choices: a third of a step is forward; a parameter is 16 bits in one direction; layers are equal, embeddings not counted.
-
-MODELS = {"1B": (1e9, 24, 0.1), "10B": (1e10, 48, 0.8), "100B": (1e11, 108, 4.9)}
-"""Parameters, layers, seconds of a step."""
-WAYS = {"data parallel": (1, 0, 0, 16), "DiLoCo": (100, 0, 0, 16), "streaming": (100, 3, 0, 16),
-        "overlapped": (100, 3, 1, 16), "4 bits": (100, 3, 1, 4)}  # fmt: skip
-"""Steps of a round, layers of a fragment (0: all at once), steps of overlap, bits a parameter."""
-TABLE_4 = [
-    ("data parallel", "1B", (86.8, 152.6, 184.2, 222.3, 569.0), 0),
-    ("data parallel", "10B", (104.8, 222.3, 222.3, 268.3, 471.5), 0),
-    ("data parallel", "100B", (184.2, 323.8, 390.7, 390.7, 471.5), 0),
-    ("DiLoCo", "1B", (1.4, 6.2, 13.3, 23.3, 86.8), 0),
-    ("DiLoCo", "10B", (1.7, 7.5, 16.0, 33.9, 104.8), 0),
-    ("DiLoCo", "100B", (3.0, 11.0, 23.3, 49.4, 184.2), 0),
-    ("streaming", "1B", (1.4, 5.2, 9.1, 16.0, 28.1), 0),
-    ("streaming", "10B", (1.7, 5.2, 9.1, 13.3, 19.3), 1),
-    ("streaming", "100B", (2.4, 6.2, 9.1, 11.0, 19.3), 1),
-    ("overlapped", "1B", (1.4, 4.3, 6.2, 9.1, 11.0), 0),
-    ("overlapped", "10B", (1.7, 3.6, 5.2, 6.2, 7.5), 0),
-    ("overlapped", "100B", (1.7, 3.6, 4.3, 5.2, 5.2), 0),
-    ("4 bits", "1B", (0.4, 0.9, 1.7, 2.0, 3.0), 0),
-    ("4 bits", "10B", (0.4, 0.9, 1.4, 1.4, 1.7), 0),
-    ("4 bits", "100B", (0.5, 0.9, 1.1, 1.1, 1.4), 0),
-]
-"""Way, model, Gbit/s for 50, 80, 90, 95 and 99 % of the time computing, and how many of them our reading misses."""
-
-
-@pytest.mark.parametrize(("way", "model", "printed", "missed"), TABLE_4)
-def test_bandwidths_of_streaming_diloco(
-    way: str, model: str, printed: tuple[float, ...], missed: int
-) -> None:
-    """Within one step of the paper's grid of bandwidths, 1.207 apart, and half of the last digit."""
-    outside = 0
-    for share, value in zip((0.5, 0.8, 0.9, 0.95, 0.99), printed, strict=True):
-        found = needed(way, model, share) / 1e9
-        outside += not (value - 0.05) / 1.207 <= found <= (value + 0.05) * 1.207
-    assert outside == missed
-
-
-def needed(way: str, model: str, share: float) -> float:
-    """Bits a second, by bisection: waiting falls as the link gets faster."""
-    (size, layers, step), (period, each, overlap, bits) = MODELS[model], WAYS[way]
-    count = layers // each if each else 1
-    low, high = 1.0, 1e15
-    for _ in range(100):
-        rate = math.sqrt(low * high)
-        waited = sum(
-            exposed(range(first, layers, count), size * bits / rate, layers, step, overlap)
-            for first in range(count)
-        )
-        low, high = (low, rate) if period * step / (period * step + waited) >= share else (rate, high)
-    return high
-
-
-def exposed(sent: Iterable[int], whole: float, layers: int, step: float, overlap: int) -> float:
-    """Seconds from the end of the step, or of `overlap` steps later, to the arrival of the last layer. whole: of all layers."""
-    arrived = 0.0
-    for layer in sorted(sent, reverse=True):
-        ready = step / 3 + (layers - layer) * (2 / 3) * step / layers
-        arrived = max(arrived, ready) + whole / layers
-    return max(0.0, arrived - (1 + overlap) * step)

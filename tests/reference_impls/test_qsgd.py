@@ -8,49 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from reference_impls.algorithms.terngrad import FORMS, clipped
-from reference_impls.codecs import dithering
+from reference_impls.algorithms.global_qsgd import FORMS, clipped
 from tests.reference_impls.averages import mean, normal, sent, stepped
 from tests.support import each
-
-UNBIASED: list[tuple[str, dict[str, Any]]] = [
-    ("qsgd", {}),
-    ("qsgd", {"bits": 8, "norm": "linf", "form": "two-phase"}),
-    ("qsgd", {"levels": 1, "block_size": 16}),
-    ("qsgd-published", {}),
-    ("natural-compression", {}),
-    ("natural-compression", {"form": "gather"}),
-    ("natural-dithering", {"norm": "linf"}),
-    ("nuqsgd", {"form": "two-phase", "block_size": 32}),
-    ("cgx", {"smallest": 0}),
-    ("cgx", {"smallest": 0, "form": "gather", "bits": 1}),
-]
-VALUES = torch.tensor([1.0, -0.3, 0.77, 0.05, -0.6])
-
-
-@each(("name", "options"), UNBIASED)
-@each("n", [2, 5])
-def test_unbiased(name: str, options: dict[str, Any], n: int) -> None:
-    """Columns hold one of three sets of n numbers; the mean over a set's columns is within 5 standard errors of its own."""
-    d = 9216
-    sets = [VALUES[:n], VALUES.flip(0)[:n] * 0.4, VALUES.roll(2)[:n] * -0.21]
-    rows = torch.stack(sets, 1).repeat(1, d // 3)
-    got = mean(name, rows, **options).double()
-    drawn = 0
-    for start in range(3):
-        seen, truth = got[start::3], float(rows[:, start].double().mean())
-        drawn += float(seen.std()) > 1e-9
-        assert abs(float(seen.mean()) - truth) <= 5 * float(seen.std()) / math.sqrt(d / 3) + 1e-6
-    assert drawn >= 1
-
-
-@each("n", [2, 4, 16])
-def test_the_variance_of_a_mean_falls_with_n_when_gathered(n: int) -> None:
-    """E|mean of Q(g_i) - mean g|^2 <= min(B / s^2, sqrt(B) / s) sum |g_i|^2 / n^2, unlike where the sum is rounded."""
-    x = normal(1, 1024).expand(n, 1024).clone()
-    errors = [float((mean("qsgd", x, seed=k) - x[0]).square().sum()) for k in range(8)]
-    bound = min(512 / 49, math.sqrt(512) / 7) / n * float(x[0].square().sum())
-    assert bound / 20 < sum(errors) / 8 <= bound
 
 
 def test_what_dividing_by_n_first_costs() -> None:
@@ -175,7 +135,6 @@ def test_blocks_count_in_the_joined_large_tensors() -> None:
 
 
 RANKS = (1, 2, 3, 7, 8)
-EIGHT = torch.tensor([1.0, -0.3, 0.77, 0.05, -0.6, 0.011, 0.4, -0.93])
 
 
 @each("n", RANKS)
@@ -190,25 +149,6 @@ def test_all_forms_have_the_same_bits(n: int, d: int, scale: str) -> None:
     steps = (first.double() * n / x.abs().max().double()) if scale == "bucket" else torch.zeros(1)
     assert float((steps - steps.round()).abs().max()) < 1e-5  # a sum of codes, -n .. n
     assert float(steps.abs().max()) <= n + 1e-5
-
-
-@each("n", RANKS)
-def test_unbiased_with_the_variance_of_a_coin(n: int) -> None:
-    """Var = sum |g| (s - |g|) / n^2 per coordinate."""
-    d = 20_000
-    got = mean("terngrad", EIGHT[:n, None].expand(n, d).contiguous()).double()
-    truth = float(EIGHT[:n].double().mean())
-    s = float(EIGHT[:n].abs().max())
-    variance = sum(abs(v) * (s - abs(v)) for v in EIGHT[:n].tolist()) / n**2
-    assert abs(float(got.mean()) - truth) <= 5 * math.sqrt(variance / d) + 1e-6
-    assert float(got.var()) == pytest.approx(variance, rel=0.05, abs=1e-9)
-
-
-def test_it_is_global_qsgd_with_one_level() -> None:
-    """One level of the largest magnitude over all ranks: 7 ranks in 4 bits."""
-    x = normal(7, 300)
-    assert dithering.levels(4, 7) == 1
-    assert torch.equal(mean("terngrad", x, scale="bucket"), mean("global-qsgd", x, bits=4))
 
 
 @each("n", RANKS)
@@ -253,18 +193,6 @@ def test_clipping() -> None:
 
 
 # ---- QSGD-MaxNorm --------------------------------------------------------------------------------------------------
-
-
-@each(("n", "bits", "global_bits"), [(1, 7, 8), (2, 6, 8), (4, 5, 8), (8, 4, 8), (4, 13, 16), (1, 3, 4)])
-@each("form", ["two-phase", "all-reduce"])
-def test_maxnorm_is_global_qsgd_where_they_agree_on_the_levels(
-    n: int, bits: int, global_bits: int, form: str
-) -> None:
-    assert dithering.levels(global_bits, n) == 2**bits - 1
-    x = normal(n, 200)
-    assert torch.equal(
-        mean("qsgd-maxnorm", x, bits=bits, form=form), mean("global-qsgd", x, bits=global_bits)
-    )
 
 
 @each("bits", [1, 4, 7, 8, 15])

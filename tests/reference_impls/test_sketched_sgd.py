@@ -76,16 +76,6 @@ def test_the_rule_written_down_gives_the_same(name, n):
         torch.testing.assert_close(slot(workers, n, "error"), v, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_dense_tensors_are_sgd_with_momentum(name):
-    ours, plain = cluster(name, 3, momentum=0.9, **SIZES), cluster("allreduce-sgd", 3, momentum=0.9)
-    for t in range(6):
-        g = normal(3, D, seed=t)
-        got, expected = step(ours, g), step(plain, g)
-        torch.testing.assert_close(got[DENSE], expected[DENSE], rtol=0, atol=1e-12)
-        assert int((got[~DENSE] != 0).sum()) == kept(0.1, 240)
-
-
 def test_the_theory_version_loses_nothing_and_carries_the_learning_rate():
     """Sum of updates + mean error = sum of lr_t mean gradients, with a rate that changes."""
     n = 3

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.algorithm import Algorithm, Clock
+from reference_impls.algorithm import Algorithm
 from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates
-from reference_impls.collectives import Group
-from reference_impls.reducers.momentum_sync import MomentumSync
 from reference_impls.registry import Method
 from tests.reference_impls.problem import LR, Net, at_probes, gradients, learning_rate, names, observed
 from tests.reference_impls.table import ROWS, SOME, Row, tiered
@@ -121,16 +119,3 @@ def test_local_updates_are_timed_by_whole_rounds(row: Row) -> None:
             real = trajectory(row, SIZE).cluster
             stages = {tuple(s for s in step if s[0] not in PLANNED) for step in sent(real, "average")}
             assert stages - {()} == {step}
-
-
-@pytest.mark.parametrize("mode", ["never", "periodic", "doubling", "selective"])
-def test_the_kinds_of_a_synchronisation_rule_are_those_that_come(mode: str) -> None:
-    for every in (1, 2, 3, 4, 6):
-        for measure_every in (1, 2, 3, 4):
-            rule = MomentumSync(mode, every=every, measure_every=measure_every)
-            clock = Clock(Group("world", 0, 2))
-            found = set()
-            for step in range(40):
-                clock.step = step
-                found.add(rule.kind(clock))
-            assert set(rule.kinds()) == found, rule

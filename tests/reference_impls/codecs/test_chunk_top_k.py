@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls.codecs.codec import PerTensor
 from reference_impls.codecs.sparse import WIRE_VERSION, ChunkTopK
 from reference_impls.randomness import Key
 from tests.support import each
@@ -92,14 +91,3 @@ def test_what_is_not_finite_arrives_as_such(codec: ChunkTopK, bad: float) -> Non
     x = values(19)
     x[6] = bad
     assert not math.isfinite(float(decoded(codec, x)[6]))
-
-
-def test_tensors_have_chunks_and_levels_of_their_own() -> None:
-    codec = PerTensor(ChunkTopK(2, 4, 2), (6, 3))
-    x = torch.cat([values(6), 1000 * values(3, 1)])
-    wire = torch.empty(codec.wire_bytes(9), dtype=torch.uint8)
-    codec.encode(x, KEY, wire)
-    out = torch.empty(9)
-    codec.decode(wire, out)
-    assert torch.equal(out[:6], decoded(ChunkTopK(2, 4, 2), x[:6]))
-    assert torch.equal(out[6:], decoded(ChunkTopK(2, 4, 2), x[6:]))

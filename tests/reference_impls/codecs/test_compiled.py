@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from reference_impls import compilation
-from reference_impls.codecs import dithering, lion_integers, lookup, packing, scaled_rounding, signs
+from reference_impls.algorithms import intsgd, lion_integers
+from reference_impls.codecs import dithering, lookup, packing, signs
 from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
 from reference_impls.compilation import THRESHOLD, Compiled, PathRecord
 from reference_impls.randomness import Key
@@ -147,7 +148,7 @@ def rounded_and_ternary():
     results = []
     for rounding in ("stochastic", "nearest"):
         codes = torch.empty(D, dtype=torch.int32)
-        results += [scaled_rounding.encode(x, torch.tensor([20.0]), 31, rounding, key(), codes), codes]
+        results += [intsgd.encode(x, torch.tensor([20.0]), 31, rounding, key(), codes), codes]
     digits = torch.randint(0, 3, (5 * D + 2,), generator=torch.Generator().manual_seed(6))
     wire = torch.empty(packing.trit_bytes(5 * D + 2), dtype=torch.uint8)
     packing.pack_trits(digits, wire)
@@ -185,8 +186,8 @@ FUNCTIONS = {
     levels: {"blocks.encode_tiles", "blocks.make_codes", "blocks.decode_tiles", "sums.maxima",
              "levels.ends", "packing.pack_tiles", "packing.unpack_tiles"},
     rounded_and_ternary: {
-        "scaled_rounding.stochastic",
-        "scaled_rounding.nearest",
+        "intsgd.stochastic",
+        "intsgd.nearest",
         "packing.join_trits",
         "packing.split_trits",
     },

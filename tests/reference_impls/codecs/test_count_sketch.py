@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
@@ -68,20 +66,6 @@ def test_linear(dtype: torch.dtype, tolerance: float) -> None:
     assert torch.equal(table_of(sketch, whole + 8), table_of(sketch, whole) + table_of(sketch, whole * 0 + 8))
 
 
-@each("rows", [1, 3, 5])
-def test_estimates_are_unbiased_over_seeds(rows: int) -> None:
-    """All coordinates: the mean error over seeds within 5 standard errors of 0; not exact in a single one."""
-    d, seeds = 60, 400
-    x = normal(d, seed=4)
-    errors = torch.stack(
-        [estimate(s, table_of(s, x), d) - x for s in (CountSketch(rows, 20, seed=k) for k in range(seeds))]
-    )
-    z = errors.mean(0) / (errors.std(0) / math.sqrt(seeds))
-    assert errors.std(0).min() > 0.1
-    assert z.abs().max() < 5
-    assert 0.5 < float(z.square().mean()) < 2
-
-
 def test_one_row_has_the_variance_of_theory() -> None:
     """E (estimate - x_j)^2 = (|x|^2 - x_j^2) / c for pairwise independent columns."""
     d, c, seeds = 200, 25, 1000
@@ -91,16 +75,6 @@ def test_one_row_has_the_variance_of_theory() -> None:
     )
     expected = ((x.square().sum() - x.square()) / c).mean()
     assert abs(float(errors.square().mean() / expected) - 1) < 0.06
-
-
-@each("seed", range(5))
-def test_all_planted_heavy_coordinates_are_found(seed: int) -> None:
-    x = normal(5000, seed=seed)
-    heavy = torch.randperm(5000, generator=torch.Generator().manual_seed(seed))[:20]
-    x[heavy] = torch.where(torch.arange(20) % 2 == 0, 40.0, -40.0).double()  # negative ones as well
-    sketch = CountSketch(5, 2000, seed=seed)
-    found = estimate(sketch, table_of(sketch, x), 5000).abs().topk(20).indices
-    assert set(found.tolist()) == set(heavy.tolist())
 
 
 def test_a_part_of_a_vector_has_the_hashes_that_it_has_in_the_whole() -> None:

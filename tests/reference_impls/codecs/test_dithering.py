@@ -66,19 +66,6 @@ def test_worked_example_of_the_paper():
     assert abs(float(mean.mean()) - 1.0) < 5 * 0.75 * math.sqrt(2 / 9 / draws)
 
 
-@each("n", [1, 2, 4, 8])
-def test_variance_bound_of_the_mean(n):
-    d = 4000
-    x = torch.randn(n, d, generator=torch.Generator().manual_seed(n))
-    scale = x.abs().max()
-    s = dithering.levels(8, n)
-    error = 0.0
-    for step in range(10):
-        total = sum(encoded(x[r], scale, s, key(r, step)).int() for r in range(n))
-        error += float((decoded(total, scale, s, n) - x.mean(0)).square().sum()) / 10
-    assert error <= d * float(scale) ** 2 / (4 * n * s**2)
-
-
 @each("dtype", [torch.int8, torch.int16, torch.int32])
 @each("scale", [math.inf, math.nan])
 def test_what_is_not_finite_reaches_every_element(scale, dtype):

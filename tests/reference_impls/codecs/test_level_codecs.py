@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls.codecs.halves import Halves, power_for
+from reference_impls.algorithms.half_precision import Halves, power_for
 from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
 from reference_impls.randomness import Key
 from tests.support import each

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from reference_impls.codecs import lion_integers as lion
+from reference_impls.algorithms import lion_integers as lion
 from reference_impls.randomness import Key
 from tests.support import each
 

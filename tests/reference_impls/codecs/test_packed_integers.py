@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls.codecs import packing, scaled_rounding
-from reference_impls.codecs.scaled_rounding import Rounding
+from reference_impls.algorithms import intsgd
+from reference_impls.algorithms.intsgd import Rounding
+from reference_impls.codecs import packing
 from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
 from tests.support import each, require_compiler
@@ -207,7 +208,7 @@ def test_golden_trits() -> None:
 
 def rounded(x: Tensor, factor: float, limit: int, rounding: Rounding = "stochastic") -> tuple[Tensor, int]:
     codes = torch.full(x.shape, 99, dtype=torch.int32)
-    flag = scaled_rounding.encode(x, torch.tensor([factor]), limit, rounding, KEY, codes)
+    flag = intsgd.encode(x, torch.tensor([factor]), limit, rounding, KEY, codes)
     return codes, int(flag)
 
 
@@ -217,12 +218,12 @@ def test_no_sum_overflows(bits: int, n: int) -> None:
     largest = 2 ** (bits - 1) - 1
     if n > largest:
         with pytest.raises(UnsupportedError, match="more bits"):
-            scaled_rounding.room(bits, n)
+            intsgd.room(bits, n)
         return
-    limit = scaled_rounding.room(bits, n)
+    limit = intsgd.room(bits, n)
     assert n * limit <= largest
     assert limit > largest // n * (1 - 2**-23)
-    for rounding in scaled_rounding.ROUNDINGS:
+    for rounding in intsgd.ROUNDINGS:
         codes, flag = rounded(torch.tensor([1.0, -1.0, 0.5]), 3e12, limit, rounding)
         assert codes.tolist() == [limit, -limit, limit]
         assert flag == 0

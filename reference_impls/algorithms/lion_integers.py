@@ -1,9 +1,9 @@
-"""Lion Cub's p-bit quantiser: weighted votes in small integers, scaled by each worker alone. Wire format version 1.
+"""Lion Cub's p-bit variant: the sign of an integer sum of votes that are weighted by |u|. arXiv 2411.16462.
 
-Spec: Lion Cub, arXiv 2411.16462, as far as its author's code shows it. A worker's vote on an update u is
+Wire format version 1, as far as the author's code shows it. A worker's vote on an update u is
 ``q = clip(round_half_even(u / a * (s * gain)), -s, s)`` with ``s = floor((2**(p-1) - 1) / n)``, so that the sum over n
-ranks fits p bits. The scale a is local to worker and tensor and never sent, unless the caller brings scales that ranks
-share; it only sets how much each worker's votes weigh:
+ranks fits p bits. The scale a is local to worker and tensor and never sent, unless ranks share scales; it only sets how much
+each worker's votes weigh:
 
 * ``l1``: mean of |u|; ``linf``: max |u|; ``l0``: geometric mean, exp(mean(log(|u| + 1e-12))).
 * ``l2-stochastic``: the 2-norm, and rounding to one of the two next integers so that the expectation is exact
@@ -14,36 +14,31 @@ it travels is the affair of `reducers.integer_sum`. Rounding at ``gain = 0.5`` (
 
 * a = 0 (an all-zero tensor) votes 0 everywhere.
 * Not finite: an integer has no room for NaN, so where a tensor's scale is not finite (any NaN or infinity in it, or an
-  overflow of its sum) all its votes are 0, and `encode` answers a *flag*. The caller sends the flag along as one more
-  integer of the same sum and makes the result NaN on all ranks where the sum of flags is not 0.
+  overflow of its sum) all its votes are 0, and `encode` answers a *flag*. It travels as one more integer of the same sum and
+  makes the result NaN on all ranks where the sum of flags is not 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
 
 from reference_impls import buffers
+from reference_impls.algorithm import Shard, option
+from reference_impls.algorithms.lion import LionCub
 from reference_impls.codecs import dithering
 from reference_impls.codecs.dithering import levels
 from reference_impls.codecs.sums import fixed_mean, fixed_sum, largest
+from reference_impls.collectives import Exchange, Group
 from reference_impls.compilation import compiled
+from reference_impls.errors import UnsupportedError
 from reference_impls.randomness import Key
-
-__all__ = [
-    "SCALES",
-    "WIRE_VERSION",
-    "Scale",
-    "default_gain",
-    "encode",
-    "levels",
-    "quantise",
-    "scale_of",
-    "scales_of",
-]
+from reference_impls.reducers import integer_sum
+from reference_impls.reducers.majority import voided
 
 WIRE_VERSION: Final = 1
 
@@ -139,3 +134,82 @@ def encode(
         else:
             dithering.encode(u[..., part], scale / gain, count, key.at(part.start), codes[..., part])
     return (~scales.isfinite()).any(-1).to(torch.int32)
+
+
+@dataclass(frozen=True)
+class LionCubPBit(LionCub):
+    """Sign of an integer sum of weighted votes. Scales are a tensor's, and each worker's own unless shared.
+
+    ``all-reduce`` adds p-bit codes on the way: p x 2 (n-1)/n bits a parameter (16 bits: in two phases, the same bytes).
+    ``two-phase`` packs each way in as few bits as its range needs, with the same result; ``two-phase-sign`` sends two
+    bits down, the sign. In two phases a code need not leave room for the sum: ``levels = code`` gives it all p bits.
+    """
+
+    bits: int = option(
+        8, "p: width of the sum (or of a code, see levels): 4, 8 or 16; in two phases 2 to 16", ge=2, le=16
+    )
+    scale: Literal["l1", "l0", "linf", "l2-stochastic"] = option(
+        "l1", "scale of a tensor: mean, geometric mean, maximum or 2-norm (rounded at random) of |u|"
+    )
+    gain: float | None = option(
+        None, "a value equal to the scale votes gain x (levels); None: 0.5, for l2-stochastic 1", gt=0
+    )
+    form: Literal["all-reduce", "two-phase", "two-phase-sign"] = option(
+        "all-reduce", "all-reduce (added on the way), two-phase (packed), two-phase-sign (two bits down)"
+    )
+    levels: Literal["sum", "code"] = option(
+        "sum", "what p bits hold: the sum over all ranks, or one rank's code (two phases only)"
+    )
+    shared_scale: bool = option(
+        False, "ranks share scales: one more all-reduce, mean (l1, l0) or maximum (linf, l2)"
+    )
+
+    def check(self, world: Group) -> None:
+        if self.form == "all-reduce" and self.bits not in (4, 8, 16):
+            raise UnsupportedError(
+                f"bits must be 4, 8 or 16 where codes are added on the way, got {self.bits}; "
+                "form='two-phase' takes 2 to 16"
+            )
+        if self.form == "all-reduce" and self.levels == "code":
+            raise UnsupportedError(
+                "levels='code' leaves no room for a sum on the way: use form='two-phase' or 'two-phase-sign'"
+            )
+        self.limit(world.size)
+
+    def limit(self, n: int) -> int:
+        """Largest code of one of n voters."""
+        limit = levels(self.bits, n if self.levels == "sum" else 1)
+        if self.scale == "linf" and round(limit * (0.5 if self.gain is None else self.gain)) == 0:
+            raise UnsupportedError(
+                f"with {limit} levels and this gain even the maximum of |u| rounds to no vote, so nothing would ever "
+                "move: use more bits, a gain above 0.5, or scale='l1'"
+            )
+        return limit
+
+    def direction(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
+        group = shard.world
+        limit, parts = self.limit(group.size), [view.part for view in shard.views]
+        scales = scales_of(u, parts, self.scale)
+        if self.shared_scale:
+            share = group.max if self.scale in ("linf", "l2-stochastic") else group.mean
+            scales = yield from share(scales, "scales")
+        codes = buffers.empty(shard.d + 1, torch.int8 if self.bits <= 8 else torch.int16, u.device)
+        codes[-1] = encode(
+            u, parts, self.scale, limit, codes[:-1],
+            gain=self.gain, scales=scales, key=shard.key("rounding"),
+        )  # not finite?  # fmt: skip
+        if self.form == "two-phase-sign":
+            total = yield from integer_sum.sign_of_sum(group, codes, limit, "votes")
+        else:
+            total = yield from integer_sum.integer_sum(
+                group, codes, self._sum_bits, limit, "votes", self._sum_form
+            )
+        return voided(u.copy_(total[:-1].sign_()), total[-1] > 0)
+
+    @property
+    def _sum_form(self) -> integer_sum.Form:
+        return "all-reduce" if self.form == "all-reduce" else "two-phase"
+
+    @property
+    def _sum_bits(self) -> int:
+        return 32 if self.levels == "code" else self.bits
