@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import buffers
+from reference_impls import schedules as rules
 from reference_impls.algorithm import DEFAULT, Clock, Shard, Slot, Timed, option, replicated
 from reference_impls.algorithms.compressed_gradient import QSGD, CompressedGradient
 from reference_impls.codecs.blocks import Norm
@@ -24,7 +25,6 @@ from reference_impls.codecs.codec import Codec
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.schedules import bits as rules
 
 WIDEST = 16
 

@@ -8,7 +8,6 @@ so that a round of local steps is the same whatever rule asked for it.
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +16,7 @@ from reference_impls import create, info
 from reference_impls.algorithms.all_reduce import AllReduce
 from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates, PeriodicAveraging
 from reference_impls.algorithms.round_rules import Switching
+from reference_impls.catalogue import FORMERLY_IN
 from reference_impls.drivers.alone import kinds
 from reference_impls.registry import Method, former, registry
 from suite.runs.files import CanonicalError
@@ -187,8 +187,7 @@ def method_of(case: Case) -> Method:
     """
     if case.role != "method":
         raise CaseError(f"case {case.label!r} is torch's own training, not a method of ours")
-    module, _, name = case.options["class"].partition(":")
-    cls = getattr(importlib.import_module(module), name)
+    cls = registry.load(case.algorithm)
     fields, hyper = ({k: _tupled(v) for k, v in case.options[part].items()} for part in ("fields", "hyper"))
     own = {key: value for key, value in fields.items() if key not in former(cls)}
     return Method(case.algorithm, cls(**own), hyper)
@@ -228,7 +227,7 @@ def _ddp(spec: SessionSpec, label: str, algorithm: str, options: dict[str, Any])
 def _case(method: Method, kind: str, steps: int) -> Case:
     algorithm = method.algorithm
     options = {
-        "class": _target(type(algorithm)),
+        "class": _first_place(type(algorithm)),
         "fields": {
             **former(type(algorithm)),
             **{f.name: getattr(algorithm, f.name) for f in dataclasses.fields(algorithm)},
@@ -265,6 +264,12 @@ def _labelled(cases: Mapping[str, Case], uses: Uses) -> dict[str, Case]:
 
 def _target(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _first_place(cls: type) -> str:
+    """What identifies a class in records: where it lay when it was first timed."""
+    module = FORMERLY_IN.get(cls.__name__)
+    return _target(cls) if module is None else f"reference_impls.algorithms.{module}:{cls.__qualname__}"
 
 
 def _tupled(value: Any) -> Any:
