@@ -287,7 +287,9 @@ esac"""
         assert transfer(made, 0, 1)[0] == made.addresses[0]
         made.shape(Link.parse(2, "200mbit", delay="4ms"))
         assert rates(made) == [[2e8, 2e8]] * 2
-        delays = [line.split("delay ")[1].split()[0] for line in asked.read_text().splitlines()]
+        lines = asked.read_text().splitlines()
+        assert len({line.split("handle ")[1].split()[0] for line in lines[1:]}) == 2, "queues are made anew"
+        delays = [line.split("delay ")[1].split()[0] for line in lines]
         assert delays == ["1ms", *["3000us"] * 2, *["4000us"] * 2]
 
 

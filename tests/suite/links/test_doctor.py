@@ -137,9 +137,10 @@ def test_why_there_are_no_namespaces(
     assert (bridge.ok, bridge.fix, delay.ok, delay.fix) == (False, fix, False, fix)
 
 
-def test_rights_that_a_namespace_does_not_give(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [doctor.NAMESPACES, doctor.ENTER])
+def test_rights_that_a_namespace_does_not_give(step: str, tmp_path: Path) -> None:
     """Where AppArmor lets a namespace be made and then takes the rights in it away."""
-    tried = {doctor.NAMESPACES: "`ip link set lo up`: RTNETLINK answers: Operation not permitted"}
+    tried = {doctor.NAMESPACES: None, step: "RTNETLINK answers: Operation not permitted"}
     found = named(checks(machine=machine(tmp_path, APPARMOR, tried=tried)), "namespaces")
     assert found.fix.endswith("apparmor_restrict_unprivileged_userns=0")
 
@@ -214,7 +215,11 @@ WARNINGS = [
     ),
     ("SMT", {"sys/devices/system/cpu/cpu0/topology/thread_siblings_list": "0-1\n"}, {}, "one core: 0 and 1"),
     (
-        "CPU quota", {"sys/fs/cgroup/user.slice/cpu.max": "150000 100000\n"}, {},
+        "CPU quota",
+        {
+            "sys/fs/cgroup/user.slice/cpu.max": "150000 100000\n",
+            "sys/fs/cgroup/user.slice/session-1.scope/cpu.max": "600000 100000\n",
+        }, {},
         "1.5 cores' worth of time for 8 cores",
     ),
     (

@@ -123,6 +123,11 @@ def test_a_unit_of_several_rounds_begins_and_ends_with_whole_ones(clock: Clock) 
     block = Scripted(case("round-2", 4), kinds, clock).block("run", 2, BATCHES)
     assert block.kinds == {"average": 5, "local": 4}
     assert block.unit_seconds == (2.0 + 4.0 + 8.0 + 1.0, 2.0 + 4.0 + 8.0 + 1.0)
+    kinds = ["average", "average", "average", "local", "average", "local", "average"]
+    block = Scripted(case("round-2", 4), kinds, clock).block("run", 1, BATCHES)
+    assert block.kinds == {"average": 5, "local": 2}, (
+        "three rounds that were cut short make no part of a unit"
+    )
 
 
 def test_a_kind_that_never_comes_is_said(clock: Clock) -> None:
