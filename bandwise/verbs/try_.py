@@ -177,9 +177,9 @@ def _trained(
                     done += args.steps
                 compute_s = found.compute_s if compute_s is None else compute_s
                 parameters = sum(value.numel() for value in found.parameters.values())
-                columns = found.frame["loss"], found.frame["wire_bytes"], found.seconds(*link, compute_s)
-                loss, nbytes, seconds = (tuple(column.tolist()) for column in columns)
-                runs[text].append(Run(seed, loss, nbytes, seconds, found.diverged_at))
+                frame, seconds = found.frame, found.seconds(*link, compute_s)
+                loss, sent = tuple(frame["loss"].tolist()), tuple(frame["wire_bytes"].tolist())
+                runs[text].append(Run(seed, loss, sent, tuple(seconds.tolist()), found.diverged_at))
     finally:
         line.close()
     tried = [

@@ -11,7 +11,7 @@ or, from a shell, ``python -m tests.slurm.devcluster up``. It needs Debian's pac
 also slurmdbd and mariadb-server-core, uses no system-wide configuration, and leaves nothing behind.
 """
 
-from tests.slurm.devcluster.cluster import Cluster, attach, cluster, down, is_here, status, up
+from tests.slurm.devcluster.cluster import Cluster, attach, cluster, down, status, up
 from tests.slurm.devcluster.config import DevClusterError, Node
 
-__all__ = ["Cluster", "DevClusterError", "Node", "attach", "cluster", "down", "is_here", "status", "up"]
+__all__ = ["Cluster", "DevClusterError", "Node", "attach", "cluster", "down", "status", "up"]

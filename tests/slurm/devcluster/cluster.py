@@ -177,12 +177,6 @@ class Cluster:
             )
         return _in_network(os.readlink(self.links.networks[self.nodes.index(self._known(node))]))
 
-    def kill_slurmd(self, node: str) -> None:
-        """SIGKILL to the node's ``slurmd`` alone: its jobs go on until Slurm gives the node up."""
-        process = self.slurmd(node)
-        process.signal(signal.SIGKILL)
-        self._until(lambda: node in self._record().exited, f"{node}'s slurmd does not end")
-
     def kill_node(self, node: str) -> None:
         """SIGKILL to all that runs on the node, as when its power fails; its network stays. Needs links."""
         while running := self.processes(node):
@@ -233,11 +227,6 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise DevClusterError(f"{otherwise}; see {self._layout.log_dir}")
             time.sleep(0.02)
-
-
-def is_here(state_dir: Path) -> bool:
-    """Whether the folder holds a development cluster, up or not."""
-    return Layout(state_dir.resolve()).plan() is not None
 
 
 def attach(state_dir: Path) -> Cluster:

@@ -225,8 +225,6 @@ DEFAULT_PARTITION = "debug"
 HIGH_PARTITION = "high"
 """The partition that takes nodes away from jobs of the default one, where ``preempt`` is ``partition``."""
 
-MIN_CRED_EXPIRE_S = 5
-
 Preempt = Literal["partition", "qos"]
 
 
@@ -247,11 +245,8 @@ class ClusterConfig:
     controller: of slurmctld; accounting: of slurmdbd, None without accounting. preempt: by what a job may take nodes
     from others, who are requeued. cpus_per_node may exceed what the machine has: nodes are logical, and several may
     share a core. memory_mib: of a node; a job that uses more than it asked for is killed, as seen every memory_poll_s.
-    A node is given up slurmd_timeout_s after its last word, as soon as a ping has waited message_timeout_s in vain, which
-    is also how long clients wait for an answer.
-    cred_expire_s: for so long a requeued job is held back, 5 at least: tried, with less it never starts again.
-    extra_lines go to slurm.conf as they are, behind everything else. Raises SettingsError for settings that do not go
-    together.
+    A node is given up slurmd_timeout_s after its last word, as soon as a ping has waited in vain. extra_lines go to
+    slurm.conf as they are, behind everything else. Raises SettingsError for settings that do not go together.
     """
 
     nodes: tuple[Node, ...]
@@ -264,17 +259,12 @@ class ClusterConfig:
     memory_mib: int = 1024
     memory_poll_s: int = 2
     max_array_size: int = 1001
-    kill_wait_s: int = 2
     slurmd_timeout_s: int = 10
-    message_timeout_s: int = 4
-    cred_expire_s: int = 5
     extra_lines: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.preempt == "qos" and self.accounting is None:
             raise SettingsError("preemption by QoS needs accounting: bring the cluster up with accounting")
-        if self.cred_expire_s < MIN_CRED_EXPIRE_S:
-            raise SettingsError(f"cred_expire_s {self.cred_expire_s}: choose {MIN_CRED_EXPIRE_S} or more")
 
 
 @dataclass(frozen=True)
@@ -300,7 +290,8 @@ def slurm_conf(config: ClusterConfig, layout: Layout) -> str:
         "SlurmUser": config.user,
         "SlurmdUser": config.user,
         "AuthType": "auth/munge",
-        "AuthInfo": f"socket={layout.munge_socket},cred_expire={config.cred_expire_s}",
+        "AuthInfo": f"socket={layout.munge_socket},cred_expire=5",
+        # for so long a requeued job is held back: tried, with less it never starts again
         "CredType": "cred/munge",
         "StateSaveLocation": layout.save_dir,
         "SlurmdSpoolDir": layout.spool_dir / "%n",
@@ -325,10 +316,10 @@ def slurm_conf(config: ClusterConfig, layout: Layout) -> str:
         "MailProg": "/bin/true",
         "ReturnToService": 2,
         "MaxArraySize": config.max_array_size,
-        "KillWait": config.kill_wait_s,
+        "KillWait": 2,
         "SlurmdTimeout": config.slurmd_timeout_s,
         "SlurmctldTimeout": config.slurmd_timeout_s,
-        "MessageTimeout": config.message_timeout_s,
+        "MessageTimeout": 4,
         "InactiveLimit": 0,
         "MinJobAge": 300,
     }
