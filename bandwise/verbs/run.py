@@ -101,13 +101,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _spec(args: argparse.Namespace) -> Any:
-    from suite.runs.spec import Rate, make_spec, resolve_algorithm, resolve_workload
+    from suite.runs.spec import Rate, RunSpec, resolve_algorithm, resolve_workload
     from suite.workloads import get
 
     workload = resolve_workload(
         args.workload, parse_settings(args.workload_set, "--workload-set"), args.sharding
     )
-    return make_spec(
+    return RunSpec.of(
         algorithm=resolve_algorithm(
             args.algorithm, parse_settings(args.set), args.world_size, args.steps, args.warmup
         ),

@@ -11,7 +11,7 @@ key. `checked` does the same for values of JSON.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -34,8 +34,6 @@ from reference_impls.errors import nearest
 
 LONGEST: Final = 60
 """Characters of a wrong value that are shown."""
-DEEPEST: Final = 50
-"""Lists and mappings in each other, fewer than Python's own limit allows to read."""
 
 _WORDS: Final = {"": None, "~": None, "null": None, "true": True, "false": False}
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+\Z")
@@ -181,7 +179,7 @@ class YamlFile:
                 f"{label}:{line}: not YAML: character {error.character:#x}, {error.reason}"
             ) from None
         except RecursionError:
-            raise YamlError(f"{label}:{_too_deep(text)}: values are nested too deeply") from None
+            raise YamlError(f"{label}:1: values are nested too deeply") from None
         return cls(path or Path(label), data, lines)
 
     def over(self, base: YamlFile) -> YamlFile:
@@ -293,16 +291,6 @@ def read_text(path: Path, label: str | None = None) -> str:
         ) from None
 
 
-def _too_deep(text: str) -> int:
-    """The first line on which more than `DEEPEST` lists and mappings are open."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST and event.start_mark:
-            return int(event.start_mark.line) + 1
-    return 1
-
-
 def _plain(
     node: yaml.Node, label: str, path: KeyPath, lines: dict[KeyPath, tuple[str, int]], seen: set[int]
 ) -> Any:
@@ -376,9 +364,9 @@ def checked(kind: Any, value: Any) -> Any:
 def problem(kind: Any, value: Any) -> str | None:
     """What keeps a value of JSON from being what is declared, in one clause; None where it fits."""
     try:
-        _adapter(kind).validate_python(value)
-    except ValidationError as error:
-        return clause_of(error, kind, value)
+        checked(kind, value)
+    except ValueError as error:
+        return str(error)
     return None
 
 
@@ -387,13 +375,7 @@ def clause_of(error: ValidationError, kind: Any, value: Any = None) -> str:
     return _first(error, kind, value, ())[1]
 
 
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return _made(kind)
-
-
-@cache
-def _made(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+_adapter: Final[Callable[[Any], TypeAdapter[Any]]] = cache(TypeAdapter)
 
 
 _KINDS: Final = {

@@ -24,7 +24,6 @@ from suite.runs.spec import (
     RunSpec,
     is_older,
     is_ours,
-    make_spec,
     resolve_algorithm,
     resolve_workload,
     source_hash,
@@ -154,7 +153,7 @@ def method_of(sweep: Sweep, panel: Setting, arm: Arm, lr: float, tuned: Mapping[
 
 def spec_of(sweep: Sweep, panel: Setting, method: Part, workload: Part, lr: float, seed: int) -> RunSpec:
     """The spec of one run of a sweep at a peak learning rate."""
-    return make_spec(
+    return RunSpec.of(
         algorithm=method,
         workload=workload,
         sharding=panel.sharding,

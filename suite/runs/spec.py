@@ -173,11 +173,13 @@ class RunSpec:
 
     @classmethod
     def of(cls, **fields: Any) -> RunSpec:
-        """Build from the fields. Raises `SpecError` for an impossible value."""
+        """Build from the fields. Raises ValueError (`SpecError`) for an impossible value or learning-rate schedule."""
         try:
-            return cls(**fields)
+            spec = cls(**fields)
         except ValidationError as error:
             raise SpecError(clause_of(error, cls, fields)) from None
+        learning_rate(spec)
+        return spec
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RunSpec) and self.run_id == other.run_id
@@ -365,35 +367,6 @@ def judgement(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         return {key: getattr(workload, key) for key in JUDGED}
 
     return dict(disk_cached(["judged", name, dict(options)], work_out)) if is_ours(name) else work_out()
-
-
-def make_spec(
-    *,
-    algorithm: Part,
-    workload: Part,
-    sharding: str,
-    world_size: int,
-    steps: int,
-    batch_size: int,
-    lr: Rate,
-    seed: int,
-    backend: str,
-    bucket_bytes: int,
-) -> RunSpec:
-    """The spec of resolved parts. Raises ValueError for an impossible learning-rate schedule or number."""
-    LearningRate(schedule=lr.schedule, peak=lr.peak, min=lr.min, warmup=lr.warmup, total=steps)
-    return RunSpec.of(
-        algorithm=algorithm,
-        workload=workload,
-        sharding=sharding,
-        world_size=world_size,
-        backend=backend,
-        steps=steps,
-        batch_size=batch_size,
-        lr=lr,
-        bucket_bytes=bucket_bytes,
-        seed=seed,
-    )
 
 
 def task_of(spec: RunSpec) -> Task:

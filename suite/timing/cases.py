@@ -21,7 +21,8 @@ from reference_impls.drivers.alone import kinds
 from reference_impls.registry import Method, former, registry
 from suite.runs.files import CanonicalError
 from suite.runs.plan import make_plan
-from suite.runs.spec import Part, Rate, RunSpec, make_spec, resolve_algorithm, source_hash
+from suite.runs.spec import Part, Rate, RunSpec, resolve_algorithm, source_hash
+from suite.timing.case import ROUND, Case
 from suite.timing.spec import DEFAULT_BUCKET_MB, SessionSpec
 from suite.timing.store import ROUND, Case
 
@@ -304,7 +305,7 @@ def direct_specs(session: SessionSpec) -> dict[str, list[RunSpec]]:
         options = run.arm.options_at(whole.lr.peak)
         method = resolve_algorithm(run.arm.algorithm, options, whole.world_size, direct.steps, warmup)
         specs[run.arm.label] = [
-            make_spec(
+            RunSpec.of(
                 algorithm=method,
                 workload=whole.workload,
                 sharding=whole.sharding,

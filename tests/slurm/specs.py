@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from suite.runs.spec import Part, Rate, RunSpec, make_spec, resolve_algorithm, resolve_workload
+from suite.runs.spec import Part, Rate, RunSpec, resolve_algorithm, resolve_workload
 
 
 def tiny(seed: int, algorithm: str = "allreduce-sgd", steps: int = 4) -> RunSpec:
     """A valid run on the quadratic workload with two workers."""
-    return make_spec(
+    return RunSpec.of(
         algorithm=resolve_algorithm(algorithm, {}, 2, steps),
         workload=resolve_workload("quadratic", {}, "iid"),
         sharding="iid",

@@ -19,7 +19,7 @@ from suite.analysis.speed import (
     planned_kinds,
     round_s,
 )
-from suite.runs.spec import Rate, RunSpec, learning_rate, make_spec, resolve_algorithm, resolve_workload
+from suite.runs.spec import Rate, RunSpec, learning_rate, resolve_algorithm, resolve_workload
 from suite.workloads import get
 from tests.reference_impls.problem import observed
 from tests.reference_impls.table import STEPS, tiered
@@ -27,7 +27,7 @@ from tests.reference_impls.table import STEPS, tiered
 
 def spec_of(algorithm: str, options: dict[str, object], steps: int = STEPS) -> RunSpec:
     rate = Rate("cosine", 0.01, 0.0001, 2)
-    return make_spec(
+    return RunSpec.of(
         algorithm=resolve_algorithm(algorithm, options, 2, steps, rate.warmup),
         workload=resolve_workload("digits-mlp", {}, "iid"),
         sharding="iid",

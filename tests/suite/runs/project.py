@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.runs.plan import groups, make_plan
-from suite.runs.spec import Rate, RunSpec, make_spec, resolve_algorithm, resolve_workload
+from suite.runs.spec import Rate, RunSpec, resolve_algorithm, resolve_workload
 from suite.runs.store import Outcome, Store
 from suite.runs.sweep import load_sweep
 from suite.training.checkpoint import Interruption
@@ -60,7 +60,7 @@ def one_spec(
     workload_options: dict[str, Any] | None = None,
 ) -> RunSpec:
     """A spec by names."""
-    return make_spec(
+    return RunSpec.of(
         algorithm=resolve_algorithm(algorithm, options or {}, world_size, steps),
         workload=resolve_workload(workload, workload_options or {}, sharding),
         sharding=sharding,
