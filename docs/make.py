@@ -44,8 +44,7 @@ from suite.analysis.columns import CLAIMS, CONFIRMED, NET, ONE_WORKER, PARTS, SU
 from suite.analysis.published import STUDY_FACTS, documents_root, session_facts_path
 from suite.analysis.tables import SESSION, Row, read_frame, read_table, table_path
 from suite.claims.claim import WORDS, load_claims
-from suite.claims.record import MEASURED, deciding, effect, group_of, statements
-from suite.claims.verdict import COUNTS_AS
+from suite.claims.verdict import COUNTS_AS, MEASURED, deciding, effect, group_of, statements
 from suite.runs.files import write_atomic
 from suite.runs.sweep import Sweep
 from suite.timing.spec import SessionSpec

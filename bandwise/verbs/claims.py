@@ -119,7 +119,7 @@ def _show(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
 
 
 def _line(row: dict[str, Any], parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    from suite.claims.record import deciding, effect
+    from suite.claims.verdict import deciding, effect
 
     part = deciding(row, parts)
     own = [one for one in parts if one["role"] == "part"]
@@ -135,7 +135,7 @@ def _line(row: dict[str, Any], parts: Sequence[dict[str, Any]]) -> dict[str, Any
 
 
 def _full(row: dict[str, Any], parts: Sequence[dict[str, Any]]) -> list[str]:
-    from suite.claims.record import effect
+    from suite.claims.verdict import effect
 
     pairs = [
         ("claim", row["claim"]),
@@ -167,7 +167,7 @@ def _of(part: dict[str, Any]) -> str:
 def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
     """How many statements have which verdict, each counted once."""
     from suite.claims.claim import WORDS
-    from suite.claims.record import statements
+    from suite.claims.verdict import statements
 
     words = [row["verdict"] for row in statements(rows)]
     return {word: words.count(word) for word in WORDS if word in words}

@@ -14,7 +14,7 @@ from suite.analysis.columns import CLAIMS, PARTS
 from suite.analysis.published import find_frame, origin_words
 from suite.analysis.tables import rows_of
 from suite.claims.claim import JUDGED, WORDS
-from suite.claims.record import MEASURED, deciding, effect, group_of, statements
+from suite.claims.verdict import MEASURED, deciding, effect, group_of, statements
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from report.study.data import LinkData, Panel, StudyData
 from report.study.equal_time import net_words
 from report.study.marks import by_arm
 from suite.claims.claim import WORDS
-from suite.claims.record import statements
+from suite.claims.verdict import statements
 from suite.runs.files import disk_cached
 
 FOLDER: Final = "methods"

@@ -11,7 +11,7 @@ from report.drawing.table import Cell, Column, Line, Row, View
 from report.pages.claims import Verdicts
 from report.study.data import StudyData
 from suite.claims.claim import WORDS
-from suite.claims.record import statements
+from suite.claims.verdict import statements
 
 STUDIES: Final = (
     Column("study", "study"),

@@ -72,8 +72,9 @@ def frame_of(table: Table, rows: Iterable[Mapping[str, Value]]) -> pd.DataFrame:
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:
     """The rows of a frame as dicts of plain values, None where one is missing."""
-    plain = frame.astype("object").where(frame.notna(), None)
-    return [{str(name): value for name, value in row.items()} for row in plain.to_dict("records")]
+    plain = frame.astype("object")
+    rows: list[Row] = plain.where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]
+    return rows
 
 
 def checked(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
@@ -105,7 +106,8 @@ def _typed(column: Column, series: pd.Series[Any]) -> pd.Series[Any]:
         return pd.Series(index=series.index, dtype=dtype)
     if infer_dtype(known) not in _FITS[column.kind]:
         raise TableError(f"column {column.name} holds {column.kind}, not {infer_dtype(known)}")
-    return series.astype(dtype)
+    found: pd.Series = series.astype(dtype)  # type: ignore[call-overload]
+    return found
 
 
 def to_csv(table: Table, frame: pd.DataFrame | Iterable[Mapping[str, Value]]) -> str:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from suite.claims.claim import Claim, Part
-from suite.claims.record import statements
-from suite.claims.verdict import Found, Judged, combine, of_claim, of_found, of_interval
+from suite.claims.verdict import Found, Judged, combine, of_claim, of_found, of_interval, statements
 
 
 def part(side: str, threshold: Any, **more: Any) -> Part:
