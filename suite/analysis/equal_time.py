@@ -301,9 +301,8 @@ def _net_row(
 def _spread(time: Uncertain) -> Interval:
     """A ratio of seconds with its interval."""
     half = float(stats.t.ppf(0.5 + LEVEL / 2, time.df)) * math.sqrt(time.variance)
-    return Interval(
-        math.exp(time.value), math.exp(time.value - half), math.exp(time.value + half), 0, "t of logarithms"
-    )
+    middle, low, high = (math.exp(time.value + side * half) for side in (0, -1, 1))
+    return Interval(middle, low, high, 0)
 
 
 def _cell(arms: pd.DataFrame, place: tuple[str, str, str], column: str) -> Any:

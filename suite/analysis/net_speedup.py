@@ -146,11 +146,8 @@ def net_speedup(
             f"the method has {len(found)} seeds and the reference {len(reference.losses)}; they are paired by seed"
         )
     n = len(found)
-    method = f"inverted paired t with tuning and timing, {level:.0%}"
     if not np.isfinite(found).all():
-        return NetSpeedup(
-            Interval(0.0, 0.0, 0.0, n, f"{(~np.isfinite(found)).sum()} of {n} runs diverged"), None, 0.0
-        )
+        return NetSpeedup(Interval(0.0, 0.0, 0.0, n), None, 0.0)
     low, high = reference.ends
     own = math.exp(time.value)
     nearest = np.array([min(max(own, low), high)])
@@ -161,8 +158,8 @@ def net_speedup(
     at = np.geomspace(low, high, POINTS)
     means, halves, _ = _test(reference, found, time, tuning, at, level)
     estimate, lowest, highest = (_crossing(at, means + side * halves, side) / own for side in (0, -1, 1))
-    gain = Interval(mean, mean - half, mean + half, n, method) if inside else None
-    return NetSpeedup(Interval(estimate, lowest, highest, n, method), gain, p)
+    gain = Interval(mean, mean - half, mean + half, n) if inside else None
+    return NetSpeedup(Interval(estimate, lowest, highest, n), gain, p)
 
 
 def _test(
@@ -262,9 +259,7 @@ def net_ratio(
     df = variance**2 / max(math.fsum(part**2 / known for part, known in parts), np.finfo(np.float64).tiny)
     middle, error = math.log(budgets[0] / budgets[1]) - time.value, math.sqrt(variance)
     half = float(stats.t.ppf(0.5 + level / 2, df)) * error
-    ends = Interval(
-        math.exp(middle), math.exp(middle - half), math.exp(middle + half), n, "paired t, delta method"
-    )
+    ends = Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half), n)
     return NetSpeedup(ends, None, 2 * float(stats.t.sf(abs(middle) / error, df)))
 
 

@@ -45,16 +45,12 @@ class TooFewSamplesError(StatisticsError):
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its two-sided confidence interval, in the unit of the data.
-
-    n is the number of values (or pairs) and method the words that are printed beside the numbers.
-    """
+    """An estimate with its two-sided confidence interval, in the unit of the data; n is the number of values, or pairs."""
 
     estimate: float
     low: float
     high: float
     n: int
-    method: str
 
 
 def cells(found: Interval | None, name: str, stem: str) -> dict[str, float]:
@@ -100,7 +96,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     n = array.size
     mean = float(array.mean())
     half = _t(_level(level), n - 1) * float(array.std(ddof=1)) / math.sqrt(n)
-    return Interval(mean, mean - half, mean + half, n, f"t, {level:.0%}")
+    return Interval(mean, mean - half, mean + half, n)
 
 
 def median_interval(values: Sequence[float], level: float = 0.95) -> Interval:
@@ -118,13 +114,7 @@ def median_interval(values: Sequence[float], level: float = 0.95) -> Interval:
         raise TooFewSamplesError(
             f"no order-statistic interval of the median reaches {level:.1%} with {n} values; run more"
         )
-    return Interval(
-        float(np.median(array)),
-        float(array[rank - 1]),
-        float(array[n - rank]),
-        n,
-        f"order statistics, {level:.0%}",
-    )
+    return Interval(float(np.median(array)), float(array[rank - 1]), float(array[n - rank]), n)
 
 
 def _differences(values: Sequence[float], baseline: Sequence[float], least: int, what: str) -> np.ndarray:
@@ -141,8 +131,7 @@ def paired_difference(values: Sequence[float], baseline: Sequence[float], level:
     mean_interval, and StatisticsError when the two sequences differ in length.
     """
     differences = _differences(values, baseline, MINIMUM_FOR_INTERVAL, "a paired difference")
-    interval = mean_interval(differences.tolist(), level)
-    return Interval(interval.estimate, interval.low, interval.high, interval.n, f"paired {interval.method}")
+    return mean_interval(differences.tolist(), level)
 
 
 def sign_flip_p(values: Sequence[float], baseline: Sequence[float]) -> float:

@@ -304,7 +304,7 @@ def _loss(difference: Interval | None, direction: str) -> Interval | None:
     """A difference to the baseline as a loss, which is positive where the arm is worse."""
     if not isinstance(difference, Interval) or direction == "lower":
         return difference if isinstance(difference, Interval) else None
-    return Interval(-difference.estimate, -difference.high, -difference.low, difference.n, difference.method)
+    return Interval(-difference.estimate, -difference.high, -difference.low, difference.n)
 
 
 def _sensitivity_table(study: Study, arms: pd.DataFrame, judged: Mapping[Cell, Sensitivity]) -> pd.DataFrame:

@@ -82,7 +82,6 @@ def test_mean_interval_equals_scipy():
     reference = stats.ttest_1samp(values, 0).confidence_interval(0.9)
     assert (found.low, found.high) == pytest.approx((reference.low, reference.high), rel=1e-12)
     assert found.n == 6
-    assert found.method == "t, 90%"
 
 
 @pytest.mark.parametrize("n", [2, 5, 6, 9])

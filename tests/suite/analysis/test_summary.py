@@ -10,7 +10,7 @@ from suite.analysis.statistics import Interval, StatisticsError, paired_differen
 
 
 def interval(low: float, high: float) -> Interval:
-    return Interval((low + high) / 2, low, high, 6, "paired t, 95%")
+    return Interval((low + high) / 2, low, high, 6)
 
 
 SENSITIVE = e.sensitivity([e.Control("no-communication", interval(1.0, 1.4))], 0.4)
