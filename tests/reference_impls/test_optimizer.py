@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from reference_impls import DataParallelOptimizer
-from reference_impls.collectives import EARLIER, AllReduce, Ledger, Ledgers
+from reference_impls.collectives import EARLIER, KEPT_STEPS, AllReduce, Ledger, Ledgers
 from reference_impls.drivers.checks import Agreement
 from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
 from tests.reference_impls.problem import Net, batch
@@ -306,3 +306,14 @@ def test_an_error_that_was_caught_is_not_held_against_a_rank_that_goes_on() -> N
     assert ranks[0]._ended() == ("", "")  # it has completed the step that rank 0 is at
     ranks[0].begin_step(4, "step")
     assert ranks[0]._ended()[0] == "rank 1 has ended its training after 4 steps"
+
+
+def test_a_long_training_keeps_the_rows_of_its_last_steps_and_the_sum_of_all() -> None:
+    model, steps = nn.Linear(1, 1), KEPT_STEPS + 5
+    driver = DataParallelOptimizer(model, "allreduce-sgd")
+    for _ in range(steps):
+        model(torch.ones(1, 1)).sum().backward()
+        driver.step()
+    frame = driver.ledger.frame()
+    assert frame["step"].tolist() == [EARLIER, *range(5, steps)]
+    assert frame["payload_bytes"].sum() == 8 * steps

@@ -221,3 +221,18 @@ def test_the_first_compilation_is_announced_and_a_kept_program_is_loaded_in_sile
     programs._say_that_it_takes_long.cache_clear()  # as in a later process
     call(of_package(rounded), torch.tensor(1.0), 7, words(1))
     assert len(announced()) == 1, "nothing is compiled"
+
+
+def test_what_torch_does_not_keep_is_told_once_by_name(monkeypatch, caplog):
+    def refuse(*args, **kwargs):
+        raise AttributeError("nothing is kept here")
+
+    programs._say_that_it_is_not_kept.cache_clear()
+    monkeypatch.setattr("torch._dynamo.aot_compile.aot_compile_fullgraph", refuse)
+    out = torch.empty(100)
+    for _ in range(2):
+        of_package(shifted)(torch.zeros(100), True, out)
+        assert torch.equal(out, torch.ones(100))
+    (told,) = [r.getMessage() for r in caplog.records if "compiled anew by each process" in r.message]
+    assert told.startswith("test.shifted is compiled anew by each process")
+    assert told.endswith("AttributeError('nothing is kept here')")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -107,10 +106,8 @@ def _trained_twice(rank: int, size: int, names: Iterable[str]) -> dict[str, Any]
         after = _values(model)
         step = optimizer._worker.clock.step
         again += _train(model, optimizer, rank, 3, 6)
-        began = time.perf_counter()
         with optimizer.traced() as trace:
             again += _train(model, optimizer, rank, 6, 11)
-        wall = time.perf_counter() - began
         measured = dict(trace.seconds)
         again += _train(model, optimizer, rank, 11, STEPS)
         found[name] = {
@@ -121,7 +118,7 @@ def _trained_twice(rank: int, size: int, names: Iterable[str]) -> dict[str, Any]
             "step": step,
             "kinds": (kinds, again, silent),
             "ledgers": (ledger, optimizer.ledger.frame(rank)),
-            "trace": (measured, trace.steps, wall),
+            "traced steps": trace.steps,
             "untouched": measured == trace.seconds,
         }  # fmt: skip
         optimizer.release()
@@ -151,6 +148,8 @@ def test_a_training_with_silent_and_traced_steps_in_it_has_the_same_bits(name: s
         assert found["equal"]
         kinds, again, silent = found["kinds"]
         assert again == kinds
+        assert found["traced steps"] == 5
+        assert found["untouched"]  # steps after the block are not measured
         if not METHODS[name].algorithm.plans_from_data:  # of which there is none in silence
             assert silent == kinds[3:8]  # they go on where the training stands
 
@@ -240,3 +239,17 @@ def test_learning_rates_and_what_was_observed_are_as_before() -> None:
     assert (
         optimizer.param_groups is optimizer._worker.optimizer.param_groups
     )  # schedulers still reach the method
+
+
+@pytest.mark.usefixtures("one_rank")
+def test_the_first_step_after_a_silent_block_is_still_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silent steps do not use up the first, before which ranks compare their settings."""
+    model = Net()
+    optimizer = _optimizer(model, METHODS["allreduce-adamw"])
+    with optimizer.without_communication():
+        _train(model, optimizer, 0, 0, 3)
+    compared: list[Any] = []
+    monkeypatch.setattr(optimizer._agreement, "compare_settings", compared.append)
+    for step in range(3):
+        _train(model, optimizer, 0, step, step + 1)
+        assert len(compared) == 1
