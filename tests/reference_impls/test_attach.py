@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.lr_scheduler import LambdaLR
-from torch.optim.swa_utils import AveragedModel
 from torch.utils.checkpoint import checkpoint
 
 from reference_impls import DataParallelOptimizer, create, list_algorithms
@@ -103,9 +102,9 @@ def _attached(model: nn.Module, method: str, options: dict[str, Any], **settings
     return attach(optimizer, model, method, allow_empty_buckets=True, **BUCKET, **settings, **options)
 
 
-def _outcome(model: nn.Module, driver: DataParallelOptimizer) -> dict[str, Any]:
-    bare = getattr(model, "_orig_mod", model)
-    return {**{k: v.detach().clone() for k, v in bare.state_dict().items()}, "ledger": driver.ledger.frame()}
+def _outcome(model: Any, driver: DataParallelOptimizer) -> dict[str, Any]:
+    assert torch.equal(model.frozen.weight, Net().frozen.weight)  # rank 0's
+    return {**{k: v.detach().clone() for k, v in model.state_dict().items()}, "ledger": driver.ledger.frame()}
 
 
 def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
@@ -187,27 +186,6 @@ def _accumulating(parts: str) -> Callable[..., None]:
     return loop
 
 
-def _under_autocast(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
-    for step in range(STEPS):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = _loss(model, rank, step)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def _with_closure(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
-    for step in range(STEPS):
-
-        def closure(step: int = step) -> Tensor:
-            optimizer.zero_grad()
-            loss = _loss(model, rank, step)
-            loss.backward()
-            return loss
-
-        assert optimizer.step(closure) > 0
-
-
 def _clipping(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
     for step in range(STEPS):
         _loss(model, rank, step).backward()
@@ -225,23 +203,6 @@ def _clipping_in_a_hook(model: nn.Module, optimizer: Any, driver: Any, rank: int
 
         optimizer.register_step_pre_hook(clip)
     _plain_loop(model, optimizer, driver, rank)
-
-
-class _Averaging:
-    """An exponential average of the parameters beside the training."""
-
-    def __init__(self) -> None:
-        self.values: list[list[Tensor]] = []
-
-    def __call__(self, model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
-        average = AveragedModel(model)
-        for step in range(STEPS):
-            _loss(model, rank, step).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            average.update_parameters(model)
-        self.values.append([p.detach().clone() for p in average.parameters()])
-        assert not torch.equal(average.module.head.weight, model.head.weight)
 
 
 class _Scaling:
@@ -358,14 +319,10 @@ def _works(rank: int, size: int) -> dict[str, bool]:
     def both(method: str, loop: Callable[..., Any], **settings: Any) -> list[dict[str, Any]]:
         return [_trained(rank, how, method, loop, **settings) for how in ("driver", "attach")]
 
-    average = _Averaging()
-    averaged = _same(*both("qsgd", average))
     plain = {method: _trained(rank, "attach", method) for method in ("qsgd", "local-adamw")}
     return {
         "accumulation": _same(*both("qsgd", _accumulating("no_sync"))),
         "accumulation of local steps": _same(*both("local-adamw", _accumulating(""))),
-        "autocast": _same(*both("qsgd", _under_autocast)),
-        "closure": _same(*both("qsgd", _with_closure)),
         "clip_norm": _same(*both("qsgd", _plain_loop, clip_norm=0.1)),
         "clipping in a hook": _near(
             _trained(rank, "driver", "powersgd", clip_norm=0.1),
@@ -375,10 +332,8 @@ def _works(rank: int, size: int) -> dict[str, bool]:
             _trained(rank, "driver", "local-adamw", _clipping, clip_norm=0.1),
             _trained(rank, "attach", "local-adamw", _clipping),
         ),
-        "average": averaged and all(map(torch.equal, *average.values)),
         "scaler": _scaled(rank, "qsgd"),
         "scaler of local steps": _scaled(rank, "streaming-diloco"),
-        "checkpointing": _same(plain["qsgd"], _trained(rank, "attach", "qsgd", pieces="False")),
         "reentrant checkpointing": all(
             _same(plain[method], _trained(rank, "attach", method, pieces="True")) for method in plain
         ),

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from reference_impls import DataParallelOptimizer
 from reference_impls.collectives import EARLIER, KEPT_STEPS, AllReduce, Ledger, Ledgers
 from reference_impls.drivers.checks import Agreement
+from reference_impls.drivers.step import fingerprint
 from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
 from tests.reference_impls.problem import Net, batch
 
@@ -317,3 +318,20 @@ def test_a_long_training_keeps_the_rows_of_its_last_steps_and_the_sum_of_all() -
     frame = driver.ledger.frame()
     assert frame["step"].tolist() == [EARLIER, *range(5, steps)]
     assert frame["payload_bytes"].sum() == 8 * steps
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_fingerprint_shows_every_edit(dtype: torch.dtype) -> None:
+    """Single bits, scaling, signs (of all, of an even number), order; of lengths that are no multiple of anything."""
+    generator = torch.Generator().manual_seed(0)
+    for length in (1, 63, 64, 65, 4096, 5001):
+        x = torch.randn(length, generator=generator, dtype=dtype)
+        edits = [-x, 2 * x, x.clamp(-0.5, 0.5), torch.cat([x[: length // 2], -x[length // 2 :]])]
+        for i in range(0, length, 37):
+            edits.append(x.clone())
+            edits[-1][i] = torch.nextafter(x[i], torch.tensor(9.0, dtype=dtype))
+        for edited in edits:
+            assert torch.equal(x, edited) == torch.equal(fingerprint(x), fingerprint(edited))
+        assert torch.equal(fingerprint(x), fingerprint(x.clone()))
+    x[0] = float("nan")
+    assert torch.equal(fingerprint(x), fingerprint(x.clone()))
