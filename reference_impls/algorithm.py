@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from reference_impls.collectives import Exchange, Group, Pending
+from reference_impls.compute import Key
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key
 from reference_impls.registry import declared
 from reference_impls.registry import option as option
 

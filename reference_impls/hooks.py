@@ -38,7 +38,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # its stubs do not name it
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.collectives import KEPT_STEPS, Ledger, Ledgers
@@ -229,7 +229,7 @@ class _Hook:
         state = [
             x for slot in shard.state.values() for x in (slot.values() if isinstance(slot, dict) else [slot])
         ]
-        self._undo[shard.index] = [(x, buffers.empty_like(x).copy_(x)) for x in state]
+        self._undo[shard.index] = [(x, compute.empty_like(x).copy_(x)) for x in state]
         if not state:
             return
         finite = _finite(shard.grads)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import OptimizerFactory
 from reference_impls.errors import UnsupportedError, nearest
 
@@ -55,7 +55,7 @@ class Lion(torch.optim.Optimizer):
                 if not state:
                     state["momentum"] = torch.zeros_like(param)
                 momentum = state["momentum"]
-                direction = buffers.empty_like(momentum)
+                direction = compute.empty_like(momentum)
                 torch.lerp(momentum, param.grad, 1 - beta1, out=direction).sign_()
                 if group["weight_decay"]:
                     param.mul_(1 - group["lr"] * group["weight_decay"])

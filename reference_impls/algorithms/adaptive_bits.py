@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls import schedules as rules
 from reference_impls.algorithm import DEFAULT, Clock, Shard, Slot, Timed, option, replicated
 from reference_impls.algorithms.compressed_gradient import QSGD, CompressedGradient
@@ -93,7 +93,7 @@ def whole_norm(parts: Sequence[Tensor], norm: Norm) -> float:
     """Norm of all parts together; not finite where an element is not."""
     if norm == "linf":
         return float(torch.stack([torch.stack(part.aminmax()).abs().amax() for part in parts]).amax())
-    squares = [fixed_sum(buffers.empty_like(part, torch.float64).copy_(part).square_()) for part in parts]
+    squares = [fixed_sum(compute.empty_like(part, torch.float64).copy_(part).square_()) for part in parts]
     return float(fixed_sum(torch.stack(squares)).sqrt())
 
 
@@ -212,7 +212,7 @@ class AdaQS(AdaptiveBits):
         return int(counters["bits"])
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
-        own = buffers.empty_like(shard.params).copy_(reduced)
+        own = compute.empty_like(shard.params).copy_(reduced)
         shard.state["mean"].lerp_(own, 1 - self.decay)
         shard.state["square"].lerp_(own.square_(), 1 - self.decay)
         super().update(shard, reduced)
@@ -229,4 +229,4 @@ class AdaQS(AdaptiveBits):
 
 
 def _wide(x: Tensor) -> Tensor:
-    return buffers.empty_like(x, torch.float64).copy_(x)
+    return compute.empty_like(x, torch.float64).copy_(x)

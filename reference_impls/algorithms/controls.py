@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import Algorithm, Shard, Slot, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.lion import mixed_in, step
@@ -80,12 +80,12 @@ class OneRankSign(Algorithm):
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         u = mixed_in(shard, shard.state["momentum"], shard.grads)
         body = signs.wire_bytes(shard.d)
-        wire = buffers.zeros(body + 1, torch.uint8, u.device)
+        wire = compute.zeros(body + 1, torch.uint8, u.device)
         if shard.world.rank == 0:
             signs.pack_signs(u, wire[:body], zero=shard.step % 2 == 0)
             wire[body] = broken(u)
         wire = yield from shard.world.sum(wire, "signs")  # the others add zeros
-        direction = buffers.empty_like(u)
+        direction = compute.empty_like(u)
         signs.unpack_signs(wire[:body], direction)
         return voided(direction, wire[body] > 0)
 

@@ -21,7 +21,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import Shard, Slot, View, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.lion import sign_of
@@ -49,20 +49,20 @@ class DeMo(WithLocalOptimizer):
             momentum[part].add_(shard.grads[part], alpha=h["lr"])
         codecs = [self._codec(view) for view in shard.views]
         sizes = [codec.wire_bytes() for codec in codecs]
-        message = buffers.empty(sum(sizes), torch.uint8, momentum.device)
+        message = compute.empty(sum(sizes), torch.uint8, momentum.device)
         for view, codec, own in zip(shard.views, codecs, torch.split(message, sizes), strict=True):
             codec.encode(momentum[view.part].to(torch.float32), own)
             momentum[view.part].sub_(codec.inverse(codec.coefficients(own)))
         rows = yield from shard.world.gather(message, "coefficients")
-        total = buffers.empty_like(shard.grads)
+        total = compute.empty_like(shard.grads)
         for view, codec, own in zip(shard.views, codecs, torch.split(rows, sizes, dim=-1), strict=True):
             total[view.part] = codec.inverse([self._mean(sent) for sent in codec.coefficients(own)])
         return sign_of(total)
 
     def _mean(self, sent: Tensor) -> Tensor:
         """[n, ...] -> [...]; rows added in their order."""
-        total, count = (buffers.empty_like(sent[0]).zero_() for _ in range(2))
-        some = buffers.empty_like(total)
+        total, count = (compute.empty_like(sent[0]).zero_() for _ in range(2))
+        some = compute.empty_like(total)
         for row in sent:
             total.add_(row)
             count.add_(torch.ne(row, 0, out=some))

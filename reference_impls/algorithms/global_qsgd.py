@@ -14,7 +14,7 @@ from typing import Final, Literal, cast
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import Shard, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import dithering
@@ -364,7 +364,7 @@ class TernGrad(DitheredMean):
         x = super().dithered(shard)
         if not self.clip:
             return x
-        cut = buffers.empty_like(x)
+        cut = compute.empty_like(x)
         for view in shard.views:
             cut[view.part] = clipped(x[view.part], self.clip)
         return cut
@@ -372,8 +372,8 @@ class TernGrad(DitheredMean):
 
 def clipped(x: Tensor, deviations: float) -> Tensor:
     """x [d] cut at +-`deviations` population standard deviations (about the mean); as it is if all are equal."""
-    wide = buffers.empty_like(x, torch.float64).copy_(x)
+    wide = compute.empty_like(x, torch.float64).copy_(x)
     sigma = fixed_mean(wide.sub_(fixed_mean(wide)).square_()).sqrt()
     bound = torch.where(sigma == 0, torch.inf, deviations * sigma).to(x.dtype)
-    out = torch.minimum(x, bound, out=buffers.empty_like(x))
+    out = torch.minimum(x, bound, out=compute.empty_like(x))
     return torch.maximum(out, -bound, out=out)

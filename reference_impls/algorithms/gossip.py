@@ -19,12 +19,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import Clock, Shard, Slot, Timed, option, per_rank
 from reference_impls.algorithms.local_updates import TIMED_ROUNDS, OuterKind, PeriodicAveraging
 from reference_impls.collectives import Exchange, Group, finish, start
+from reference_impls.compute import Key
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class PushSum:
         if world.size == 1:
             return
         x = self._numerator(shard).mul_(0.5)
-        half = buffers.empty_like(x).copy_(x)
+        half = compute.empty_like(x).copy_(x)
         hop = 1 << shard.step % (world.size - 1).bit_length()
         sending = world.send_recv(
             half, "push", to=(world.rank + hop) % world.size, source=(world.rank - hop) % world.size
@@ -98,7 +98,7 @@ class PushSum:
         if not self.overlap:
             return shard.params
         x: Tensor = shard.state["numerator"]
-        moved = torch.div(x, shard.clock.counters["weight_before"], out=buffers.empty_like(x))
+        moved = torch.div(x, shard.clock.counters["weight_before"], out=compute.empty_like(x))
         return x.add_(torch.sub(shard.params, moved, out=moved))
 
     @staticmethod
@@ -235,14 +235,14 @@ class NoLoCo(PeriodicAveraging):
     def meet(self, shard: Shard) -> Exchange[None]:
         """m <- b m + a mean_pair(x - A) + a (mean_pair(A) - A); A <- A + m; x <- A."""
         anchor, momentum = shard.state["anchor"], shard.state["outer_momentum"]
-        own = buffers.empty(2 * shard.d, anchor.dtype, anchor.device)
+        own = compute.empty(2 * shard.d, anchor.dtype, anchor.device)
         torch.sub(shard.params, anchor, out=own[: shard.d])
         own[shard.d :] = anchor
         other, partner = own, self.partner(shard.clock)
         came = yield from shard.world.send_recv(own, "pair", to=partner, source=partner)
         if came is not None:
             other = came
-        both = torch.add(own, other, out=buffers.empty_like(own)).div_(2)
+        both = torch.add(own, other, out=compute.empty_like(own)).div_(2)
         progress, slow = both.view(2, shard.d)
         momentum.mul_(self.outer_momentum).add_(progress, alpha=self.outer_lr)
         momentum.add_(slow.sub_(anchor), alpha=self.outer_lr)

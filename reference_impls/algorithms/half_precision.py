@@ -14,13 +14,12 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import Shard, option
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.collectives import Exchange, Group
-from reference_impls.compilation import compiled
+from reference_impls.compute import Key, compiled
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key
 from reference_impls.reducers.coded_mean import two_phase_mean
 
 WIRE_VERSION: Final = 1
@@ -70,7 +69,7 @@ class Halves:
         own = wire.stride(-1) == 1 and not any(
             step % 2 for step in (wire.storage_offset(), *wire.stride()[:-1])
         )
-        room = wire if own else buffers.empty_like(wire)
+        room = wire if own else compute.empty_like(wire)
         return room.view(FORMATS[self.format]), own
 
 
@@ -107,11 +106,11 @@ class HalfPrecision(WithLocalOptimizer):
             return shard.grads
         x = shard.grads.to(torch.float32)
         power = (yield from self._power(shard, x)) if self.format == "fp16" else 0
-        scaled = torch.mul(x, 2.0**power, out=buffers.empty_like(x))
+        scaled = torch.mul(x, 2.0**power, out=compute.empty_like(x))
         if self.form == "two-phase":
             mean = yield from two_phase_mean(shard, scaled, Halves(self.format), "gradient")
         else:
-            message = buffers.empty_like(scaled, FORMATS[self.format]).copy_(scaled)
+            message = compute.empty_like(scaled, FORMATS[self.format]).copy_(scaled)
             total = yield from shard.world.sum(message, "gradient")
             mean = scaled.copy_(total).div_(shard.world.size)
         return mean.mul_(2.0**-power)

@@ -16,7 +16,7 @@ from typing import ClassVar, Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import (
     FOREVER,
     Clock,
@@ -31,9 +31,8 @@ from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.sums import fixed_sum, largest
 from reference_impls.codecs.tiles import Draw, Pass
 from reference_impls.collectives import Exchange, Group
-from reference_impls.compilation import compiled
+from reference_impls.compute import Key, as_uniform, compiled
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key, as_uniform
 from reference_impls.reducers.integer_sum import (
     WIDTHS,
     Scaling,
@@ -164,13 +163,13 @@ class IntSGD(WithLocalOptimizer):
             factor = self._from_exponent((yield from shared_scale(shard, x, "gradient", self._scaling())), n)
         else:
             factor = self._adaptive(shard)
-        codes = buffers.empty(shard.d + 1, torch.int32, x.device)
+        codes = compute.empty(shard.d + 1, torch.int32, x.device)
         codes[shard.d] = encode(
             x, factor, limit, self.rounding, shard.key("gradient-round"), codes[: shard.d]
         )
         total = yield from integer_sum(shard.world, codes, self.bits, limit, "gradient")
-        mean = buffers.empty_like(x).copy_(total[: shard.d])
-        divisor = torch.mul(factor, n, out=buffers.empty_like(factor))
+        mean = compute.empty_like(x).copy_(total[: shard.d])
+        divisor = torch.mul(factor, n, out=compute.empty_like(factor))
         return voided(mean.div_(divisor), total[shard.d] != 0)
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
@@ -188,7 +187,7 @@ class IntSGD(WithLocalOptimizer):
         for view in shard.views:
             r = shard.state["r"][view.name]
             own = step[view.part]
-            wide = buffers.empty_like(own, torch.float64).copy_(own)
+            wide = compute.empty_like(own, torch.float64).copy_(own)
             square = fixed_sum(wide.square_()).view(1).to(r.dtype)
             r.copy_(torch.where(r == _UNKNOWN, square, self.beta * r + (1 - self.beta) * square))
 

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import (
     Shard,
     Slot,
@@ -57,7 +57,7 @@ class LAG(WithLocalOptimizer):
     def reduce(self, shard: Shard) -> Exchange[Tensor]:
         sent, mean, moves = shard.state["sent"], shard.state["mean"], shard.state["moves"]
         self._before(shard).copy_(shard.params)
-        change = torch.sub(shard.grads, sent, out=buffers.empty_like(sent))
+        change = torch.sub(shard.grads, sent, out=compute.empty_like(sent))
         allowed = self.xi * torch.stack([fixed_sum(squares) for squares in moves.values()]).sum()
         wants = ~(_square(change) * shard.clock.lr**2 < allowed)  # the first step, too, and NaN
         votes = yield from shard.world.gather(wants.to(torch.uint8).view(1), "wants")
@@ -67,7 +67,7 @@ class LAG(WithLocalOptimizer):
             change.masked_fill_(~wants, 0.0)
             sent.add_(change)
             mean.add_((yield from shard.world.mean(change, "change")))
-        return buffers.empty_like(mean).copy_(mean)
+        return compute.empty_like(mean).copy_(mean)
 
     def synchronize(self, shard: Shard) -> None:
         before = self._before(shard)
@@ -84,4 +84,4 @@ class LAG(WithLocalOptimizer):
 
 def _square(x: Tensor) -> Tensor:
     """|x|^2 in a fixed order."""
-    return fixed_sum(torch.mul(x, x, out=buffers.empty_like(x)))
+    return fixed_sum(torch.mul(x, x, out=compute.empty_like(x)))

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import (
     DEFAULT,
     Algorithm,
@@ -120,7 +120,7 @@ class Votes(Lion):
     def cast(self, shard: Shard, u: Tensor) -> tuple[Tensor, Tensor | None]:
         """This rank's votes, and where it abstains."""
         if self.zero_policy == "zero":
-            positive, abstains = (buffers.empty_like(u, torch.bool) for _ in range(2))
+            positive, abstains = (compute.empty_like(u, torch.bool) for _ in range(2))
             return torch.gt(u, 0, out=positive), torch.eq(u, 0, out=abstains)
         return positive_or_coin(shard, u), None
 
@@ -275,9 +275,9 @@ class SynchronisedMomenta(Lion):
     def synchronize(self, shard: Shard) -> Exchange[None]:
         momentum = shard.state["momentum"]
         if shard.kind == "measure":
-            square = torch.square(momentum, out=buffers.empty_like(momentum))
+            square = torch.square(momentum, out=compute.empty_like(momentum))
             square = yield from shard.world.mean(square, "momentum-square")
-            mean = yield from shard.world.mean(buffers.empty_like(momentum).copy_(momentum), "momentum")
+            mean = yield from shard.world.mean(compute.empty_like(momentum).copy_(momentum), "momentum")
             self._select(shard, mean, square)
             for part in _selected(shard):
                 momentum[part] = mean[part]
@@ -289,7 +289,7 @@ class SynchronisedMomenta(Lion):
 
     def _select(self, shard: Shard, mean: Tensor, square: Tensor) -> None:
         """Choose from reduced values alone, hence alike on all ranks. Consumes `square`."""
-        disagreement = torch.square(mean, out=buffers.empty_like(mean))
+        disagreement = torch.square(mean, out=compute.empty_like(mean))
         torch.sub(square, disagreement, out=disagreement).div_(square.add_(1e-30))
         ranking = [(float(fixed_mean(disagreement[v.part])), v) for v in shard.views]
         order = [v for _, v in sorted(ranking, key=lambda pair: pair[0], reverse=True)]
@@ -375,7 +375,7 @@ class LionUpdateMean(SynchronisedMomenta):
     def direction(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
         if self.dtype == "fp32":
             return sign_of((yield from shard.world.mean(u, "updates")))
-        message = buffers.empty_like(u, torch.bfloat16).copy_(u)
+        message = compute.empty_like(u, torch.bfloat16).copy_(u)
         return sign_of(u.copy_((yield from shard.world.mean(message, "updates"))))
 
 
@@ -394,7 +394,7 @@ def tie_of(shard: Shard) -> bool:
 
 def mixed_in(shard: Shard, momentum: Tensor, gradient: Tensor) -> Tensor:
     """b1 m + (1 - b1) g, group by group, in a buffer of the pool."""
-    u = buffers.empty_like(momentum)
+    u = compute.empty_like(momentum)
     for part, h in shard.groups():
         torch.lerp(momentum[part], gradient[part], 1 - h["betas"][0], out=u[part])
     return u
@@ -402,7 +402,7 @@ def mixed_in(shard: Shard, momentum: Tensor, gradient: Tensor) -> Tensor:
 
 def sign_of(x: Tensor) -> Tensor:
     """-1, 0 and 1 in a buffer of the pool; NaN where x is not finite, which a sign alone would lose."""
-    return torch.sign(x, out=buffers.empty_like(x)).add_(x, alpha=0)
+    return torch.sign(x, out=compute.empty_like(x)).add_(x, alpha=0)
 
 
 def step(x: Tensor, direction: Tensor, h: Mapping[str, Any]) -> None:
@@ -417,6 +417,6 @@ def clip(gradient: Tensor, norm: float) -> None:
     """Scale `gradient` so that its 2-norm is at most `norm`; not finite stays not finite."""
     low, high = gradient.aminmax()
     top = torch.maximum(-low, high)
-    scaled = torch.div(gradient, torch.where(top > 0, top, 1.0), out=buffers.empty_like(gradient))
+    scaled = torch.div(gradient, torch.where(top > 0, top, 1.0), out=compute.empty_like(gradient))
     own = top * fixed_sum(scaled.square_()).sqrt()
     gradient.mul_((norm / torch.where(own == 0, 1.0, own)).clamp(max=1.0))

@@ -27,16 +27,15 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import Shard, option
 from reference_impls.algorithms.lion import LionCub
 from reference_impls.codecs import dithering
 from reference_impls.codecs.dithering import levels
 from reference_impls.codecs.sums import fixed_mean, fixed_sum, largest
 from reference_impls.collectives import Exchange, Group
-from reference_impls.compilation import compiled
+from reference_impls.compute import Key, compiled
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key
 from reference_impls.reducers import integer_sum
 from reference_impls.reducers.majority import voided
 
@@ -60,13 +59,13 @@ def scale_of(u: Tensor, kind: Scale) -> Tensor:
     if kind == "linf":
         return largest(u)
     if kind == "l0":
-        geometric = fixed_mean(torch.abs(u, out=buffers.empty_like(u)).add_(1e-12).log_()).exp()
+        geometric = fixed_mean(torch.abs(u, out=compute.empty_like(u)).add_(1e-12).log_()).exp()
         return torch.where(largest(u) == 0, torch.zeros_like(geometric), geometric)
     if (
         kind == "l2-stochastic"
     ):  # of what has been scaled by its maximum, so that no square over- or underflows
         top = largest(u)
-        scaled = torch.div(u, torch.where(top > 0, top, 1.0).unsqueeze(-1), out=buffers.empty_like(u))
+        scaled = torch.div(u, torch.where(top > 0, top, 1.0).unsqueeze(-1), out=compute.empty_like(u))
         norm = fixed_sum(scaled, "square").sqrt() * top
         return torch.where(top == 0, torch.zeros_like(norm), norm)
     raise ValueError(f"unknown scale {kind!r}; known: {', '.join(SCALES)}")
@@ -87,7 +86,7 @@ def quantise(u: Tensor, scale: Tensor, count: int, codes: Tensor, *, gain: float
         gain: share of s that |u| = a votes.
     """
     # Compilers store int16 one element at a time, 20 times slower than in two steps.
-    target = buffers.empty(codes.shape, torch.int32, u.device) if codes.dtype == torch.int16 else codes
+    target = compute.empty(codes.shape, torch.int32, u.device) if codes.dtype == torch.int16 else codes
     usable = (scale > 0) & (scale < torch.inf)
     _quantise(u, torch.where(usable, scale, 1.0), usable.to(u.dtype) * (count * gain), count, target)
     if target is not codes:
@@ -193,7 +192,7 @@ class LionCubPBit(LionCub):
         if self.shared_scale:
             share = group.max if self.scale in ("linf", "l2-stochastic") else group.mean
             scales = yield from share(scales, "scales")
-        codes = buffers.empty(shard.d + 1, torch.int8 if self.bits <= 8 else torch.int16, u.device)
+        codes = compute.empty(shard.d + 1, torch.int8 if self.bits <= 8 else torch.int16, u.device)
         codes[-1] = encode(
             u, parts, self.scale, limit, codes[:-1],
             gain=self.gain, scales=scales, key=shard.key("rounding"),

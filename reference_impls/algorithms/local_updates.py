@@ -31,7 +31,7 @@ from typing import ClassVar, Final, Literal, get_args
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import (
     DEFAULT,
     Clock,
@@ -189,7 +189,7 @@ class LocalUpdates(WithLocalOptimizer):
 
     def progress(self, shard: Shard) -> Tensor:
         """A - x of this worker, in a buffer of the pool."""
-        return torch.sub(shard.state["anchor"], shard.params, out=buffers.empty_like(shard.params))
+        return torch.sub(shard.state["anchor"], shard.params, out=compute.empty_like(shard.params))
 
     def outer_step(self, shard: Shard, mean: Tensor) -> None:
         """Move the anchor along the mean progress, which is consumed."""
@@ -207,7 +207,7 @@ class LocalUpdates(WithLocalOptimizer):
             kept = [x for view in shard.views for x in _tensors(shard, view)]
             if kept:
                 sizes = [x.numel() for x in kept]
-                flat = buffers.empty(sum(sizes), kept[0].dtype, kept[0].device)
+                flat = compute.empty(sum(sizes), kept[0].dtype, kept[0].device)
                 places = [part.view(x.shape) for x, part in zip(kept, torch.split(flat, sizes), strict=True)]
                 torch._foreach_copy_(places, kept)
                 yield from shard.world.mean(flat, "inner-state")

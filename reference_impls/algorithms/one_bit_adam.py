@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import (
     DEFAULT,
     FOREVER,
@@ -33,7 +33,7 @@ from reference_impls.algorithm import (
 from reference_impls.algorithms.lion import mixed_in
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange, Group
-from reference_impls.compilation import compiled
+from reference_impls.compute import compiled
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers.compressed_all_reduce import Norm, Scale, compressed_all_reduce
 
@@ -140,7 +140,7 @@ class WarmUp(OneBitMean):
 
 def denominator(v: Tensor, eps: float) -> Tensor:
     """sqrt(v) + eps, in a buffer of the pool."""
-    return torch.sqrt(v, out=buffers.empty_like(v)).add_(eps)
+    return torch.sqrt(v, out=compute.empty_like(v)).add_(eps)
 
 
 def moved(m: Tensor, v: Tensor, eps: float) -> Tensor:
@@ -148,7 +148,7 @@ def moved(m: Tensor, v: Tensor, eps: float) -> Tensor:
 
     There +-scale / eps would be enormous. NaN passes through.
     """
-    out = buffers.empty_like(m)
+    out = compute.empty_like(m)
     _move(out, m, v, torch.tensor(eps, dtype=m.dtype, device=m.device))
     return out
 
@@ -160,12 +160,12 @@ def _move(out: Tensor, m: Tensor, v: Tensor, eps: Tensor) -> None:
 
 def masked(x: Tensor, v: Tensor) -> Tensor:
     """`x`, made 0 in place where there is no variance."""
-    return x.masked_fill_(torch.le(v, TINY, out=buffers.empty_like(v, torch.bool)), 0.0)
+    return x.masked_fill_(torch.le(v, TINY, out=compute.empty_like(v, torch.bool)), 0.0)
 
 
 def squared_norm(x: Tensor) -> Tensor:
     """|x|^2 in a fixed order, since replicas must get the same bits on whatever machine."""
-    return fixed_sum(torch.mul(x, x, out=buffers.empty_like(x)))
+    return fixed_sum(torch.mul(x, x, out=compute.empty_like(x)))
 
 
 def by_tensor(shard: Shard) -> Iterator[tuple[View, Mapping[str, Any]]]:
@@ -256,7 +256,7 @@ class APMSqueeze(WarmUp):
             return g if self.max_grad_norm is None else g.mul_(self._clipping(squared_norm(g)))
         if self.max_grad_norm is not None:  # only local gradients exist: their root mean square norm
             square = yield from shard.world.mean(squared_norm(g).view(1), "norm")
-            g = torch.mul(g, self._clipping(square), out=buffers.empty_like(g))
+            g = torch.mul(g, self._clipping(square), out=compute.empty_like(g))
         u = mixed_in(shard, shard.state["momentum"], g)
         return (yield from self.one_bit_mean(shard, u, "momentum"))
 

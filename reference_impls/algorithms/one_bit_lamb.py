@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import Shard, Slot, option, per_tensor, replicated
 from reference_impls.algorithms.lion import mixed_in
 from reference_impls.algorithms.one_bit_adam import (
@@ -130,8 +130,8 @@ class OneBitLAMB(WarmUp):
     ) -> Tensor:
         beta1, beta2 = h["betas"]
         m, v, fresh = state["momentum"], state["variance"], state["fresh_variance"]
-        now = masked(torch.div(agreed, state["fusion"], out=buffers.empty_like(agreed)), v)
-        g = torch.mul(m, beta1, out=buffers.empty_like(m))
+        now = masked(torch.div(agreed, state["fusion"], out=compute.empty_like(agreed)), v)
+        g = torch.mul(m, beta1, out=compute.empty_like(m))
         torch.sub(now, g, out=g).div_(1 - beta1)
         fresh.mul_(beta2).addcmul_(g, g, value=1 - beta2)
         m.copy_(now)

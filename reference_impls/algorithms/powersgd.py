@@ -22,7 +22,7 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import (
     DEFAULT,
     FOREVER,
@@ -37,8 +37,8 @@ from reference_impls.algorithm import (
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.sums import BLOCK, fixed_sum
 from reference_impls.collectives import Exchange, Group
+from reference_impls.compute import Key
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key
 
 # ---- matrices and factors ------------------------------------------------------------------------------------------
 
@@ -64,21 +64,21 @@ def refreshed(q: Tensor, key: Key) -> Tensor:
     rank, b = q.shape
     largest = _largest(q)
     if q.device.type == "cpu" and bool(largest.all()):  # elsewhere asking would wait for the device
-        return torch.div(q, largest, out=buffers.empty_like(q))
+        return torch.div(q, largest, out=compute.empty_like(q))
     fresh = (key.uniform(rank * b, q.device).view(rank, b) * 2 - 1).to(q.dtype)
     return torch.where(largest == 0, fresh, q / largest)
 
 
 def _largest(x: Tensor) -> Tensor:
-    return torch.abs(x, out=buffers.empty_like(x)).amax(-1, keepdim=True)
+    return torch.abs(x, out=compute.empty_like(x)).amax(-1, keepdim=True)
 
 
 def orthonormal(p: Tensor) -> Tensor:
     """Rows of P [..., r, a] made orthonormal in their order; rows of noise become zero. A new tensor."""
     largest = _largest(p)
-    p = torch.div(p, torch.where(largest == 0, 1.0, largest), out=buffers.empty_like(p))
+    p = torch.div(p, torch.where(largest == 0, 1.0, largest), out=compute.empty_like(p))
     noise = (_NOISE * torch.finfo(p.dtype).eps) ** 2
-    products = buffers.empty_like(p)
+    products = compute.empty_like(p)
     for j in range(p.shape[-2]):
         row, before, along = p[..., j, :], p[..., :j, :], products[..., :j, :]
         whole = _squared(row, products).unsqueeze(-1)
@@ -221,7 +221,7 @@ class PowerSGD(WithLocalOptimizer):
 
 def _room(shapes: Sequence[tuple[int, ...]], like: Tensor) -> tuple[Tensor, list[Tensor]]:
     """A message for tensors of these shapes, and where each of them lies in it."""
-    message = buffers.empty(sum(prod(shape) for shape in shapes), like.dtype, like.device)
+    message = compute.empty(sum(prod(shape) for shape in shapes), like.dtype, like.device)
     pieces = torch.split(message, [prod(shape) for shape in shapes])
     return message, [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
@@ -243,7 +243,7 @@ def _orthonormal(factors: Sequence[Tensor]) -> list[Tensor]:
     found = list(factors)
     for (rank, _), places in alike.items():
         widest = max(factors[i].shape[1] for i in places)
-        together = buffers.empty((len(places), rank, widest), factors[0].dtype, factors[0].device)
+        together = compute.empty((len(places), rank, widest), factors[0].dtype, factors[0].device)
         for own, i in zip(together, places, strict=True):
             own[:, : factors[i].shape[1]].copy_(factors[i])
             own[:, factors[i].shape[1] :].zero_()

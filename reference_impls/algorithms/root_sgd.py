@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import (
     DEFAULT,
     FOREVER,
@@ -86,7 +86,7 @@ class RootSGD(Algorithm):
 
     def _gradient(self, shard: Shard, gradient: Tensor, x: Tensor) -> Tensor:
         """Of f with its L2 term, a new tensor."""
-        total = buffers.empty_like(gradient).copy_(gradient)
+        total = compute.empty_like(gradient).copy_(gradient)
         for part, h in shard.groups():
             if h["weight_decay"]:
                 total[part].add_(x[part], alpha=h["weight_decay"])

@@ -16,7 +16,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
+from reference_impls import compute, wire
 from reference_impls.algorithm import Shard, Slot, option, per_rank
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import lookup, packing
@@ -112,13 +112,13 @@ def lookup_mean(
     check_room(world.size, table.top)
     if error is not None:
         x.add_(error)
-    own = x if x.dtype == torch.float32 else buffers.empty_like(x, torch.float32).copy_(x)
+    own = x if x.dtype == torch.float32 else compute.empty_like(x, torch.float32).copy_(x)
     norms = yield from world.max(chunks.norms(own), f"{stage}-norm")
     coins = shard.key(f"{stage}-signs", shared=True).bits(chunks.padded, x.device)
-    signs = buffers.empty_like(coins, torch.float32).copy_(coins.bitwise_and_(1).mul_(2).sub_(1))
+    signs = compute.empty_like(coins, torch.float32).copy_(coins.bitwise_and_(1).mul_(2).sub_(1))
     padded, spread = chunks.pad(own), chunks.spread(norms)
-    z = chunks.rotate(torch.div(padded, spread, out=buffers.empty_like(padded)), signs)
-    indices = buffers.empty(chunks.padded, torch.int32, x.device)
+    z = chunks.rotate(torch.div(padded, spread, out=compute.empty_like(padded)), signs)
+    indices = compute.empty(chunks.padded, torch.int32, x.device)
     table.encode(z, shard.key(f"{stage}-dither"), indices)
     if error is not None:
         torch.sub(x, _decoded(table.look_up(indices), 1, table, chunks, norms, signs), out=error)
@@ -132,21 +132,21 @@ def lookup_mean(
 
 def _decoded(total: Tensor, n: int, table: Table, chunks: Chunks, norms: Tensor, signs: Tensor) -> Tensor:
     """Sum of the values of n ranks, integers [padded] -> float32 [d]. Integers up to the last multiplication."""
-    whole = torch.mul(total, 2, out=buffers.empty_like(total)).sub_(n * table.top)
-    centred = buffers.empty_like(whole, torch.float32).copy_(whole)
+    whole = torch.mul(total, 2, out=compute.empty_like(total)).sub_(n * table.top)
+    centred = compute.empty_like(whole, torch.float32).copy_(whole)
     scale = norms / chunks.sizes(norms.device) * (table.unit / (2 * n))
     return chunks.rotate_back(centred, signs).mul_(chunks.spread(scale)[: chunks.d])
 
 
 def _served(world: Group, indices: Tensor, table: Table, stage: str) -> Exchange[Tensor]:
     piece = wire.piece(indices.numel(), world.size)
-    rows = buffers.empty((world.size, piece), indices.dtype, indices.device)
+    rows = compute.empty((world.size, piece), indices.dtype, indices.device)
     rows.view(-1)[: indices.numel()] = indices
     rows.view(-1)[indices.numel() :].zero_()
     up = _packed(rows, table.bits)
     came = yield from world.all_to_all(up.view(-1), f"{stage}-up")
     values = table.look_up(_unpacked(came, table.bits, piece))
-    mine = buffers.empty(piece, torch.int32, indices.device).copy_(values[0])
+    mine = compute.empty(piece, torch.int32, indices.device).copy_(values[0])
     for other in values[1:]:
         mine.add_(other)
     width = packing.width(world.size * table.top)
@@ -156,12 +156,12 @@ def _served(world: Group, indices: Tensor, table: Table, stage: str) -> Exchange
 
 def _packed(values: Tensor, bits: int) -> Tensor:
     length = packing.wire_bytes(values.shape[-1], bits)
-    message = buffers.empty((*values.shape[:-1], length), torch.uint8, values.device)
+    message = compute.empty((*values.shape[:-1], length), torch.uint8, values.device)
     packing.pack(values, bits, message)
     return message
 
 
 def _unpacked(message: Tensor, bits: int, numel: int) -> Tensor:
-    values = buffers.empty((*message.shape[:-1], numel), torch.int32, message.device)
+    values = compute.empty((*message.shape[:-1], numel), torch.int32, message.device)
     packing.unpack(message, bits, values)
     return values

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import (
     DEFAULT,
     FOREVER,
@@ -167,7 +167,7 @@ class ZeroOneAdam(OneBitMean):
         return (
             u
             if shard.kind == "local"
-            else self.one_bit_mean(shard, buffers.empty_like(u).copy_(u), "momentum")
+            else self.one_bit_mean(shard, compute.empty_like(u).copy_(u), "momentum")
         )
 
     def update(self, shard: Shard, reduced: Tensor) -> None:
@@ -193,7 +193,7 @@ class ZeroOneAdam(OneBitMean):
         m, v = shard.state["momentum"], shard.state["variance"]
         for view in shard.views:
             part, rates = view.part, shard.state["rates"][view.name]
-            mean = masked(torch.div(u[part], rates, out=buffers.empty_like(u[part])), v[part])
+            mean = masked(torch.div(u[part], rates, out=compute.empty_like(u[part])), v[part])
             torch.where(rates == 0, m[part], mean, out=m[part])
             rates.zero_()
         shard.state["moved"].zero_()

@@ -21,15 +21,14 @@ from typing import ClassVar, Final, Literal, Self
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, kernels
+from reference_impls import compute, kernels
 from reference_impls.codecs import packing
 from reference_impls.codecs.packing import fields, split, tiles_of
 from reference_impls.codecs.sums import fixed_sum, largest
 from reference_impls.codecs.tiles import LANES, ROWS, TILE, Draw, lanes, numbers, rows, whole
-from reference_impls.compilation import CompiledTiles
+from reference_impls.compute import CompiledTiles, Key, bits_at
 from reference_impls.errors import UnsupportedError
 from reference_impls.kernels import Formula
-from reference_impls.randomness import Key, bits_at
 
 __all__ = ["NORMS", "WIRE_VERSION", "BlockCodec", "BlockMessage", "Norm", "norms", "per_block"]
 
@@ -73,13 +72,13 @@ class BlockMessage:
     def write(self, found: Tensor, wire: Tensor) -> None:
         """float32 [..., blocks, numbers] -> the end of the message."""
         if self.numbers:
-            own = buffers.empty(found.shape, torch.float32, found.device).copy_(found).flatten(-2)
+            own = compute.empty(found.shape, torch.float32, found.device).copy_(found).flatten(-2)
             wire[..., wire.shape[-1] - _FLOAT * own.shape[-1] :].copy_(own.view(torch.uint8))
 
     def read(self, wire: Tensor, numel: int) -> Tensor:
         """The end of the message -> float32 [..., blocks, numbers]; a copy, since floats want to be aligned."""
         shape = (*wire.shape[:-1], self.blocks(numel), self.numbers)
-        found = buffers.empty(shape, torch.float32, wire.device)
+        found = compute.empty(shape, torch.float32, wire.device)
         found.view(*wire.shape[:-1], -1).view(torch.uint8).copy_(wire[..., self.code_bytes(numel) :])
         return found
 
@@ -89,7 +88,7 @@ class BlockMessage:
         down = TILE // self.size if 0 < self.size < TILE else 1  # blocks of a tile
         count, lead = -(-tiles // across), found.shape[:-2]
         shape = (*lead, count, across, self.numbers, down, ROWS // down)
-        spread = buffers.empty(shape, torch.float32, found.device)
+        spread = compute.empty(shape, torch.float32, found.device)
         source = found[..., : count * down, :].unflatten(-2, (count, down)).movedim(-1, -2)  # type: ignore[no-untyped-call]
         spread.copy_(source.unsqueeze(-1).unsqueeze(-4).expand(shape))
         return spread.view(*lead, count * across, self.numbers, ROWS)[..., :tiles, :, :]
@@ -109,7 +108,7 @@ def per_block(x: Tensor, size: int) -> list[Tensor]:
 
 def norms(x: Tensor, size: int, norm: Norm) -> Tensor:
     """float32 [..., d], d >= 1 -> the norm of each block, float32 [..., blocks]; not finite where an element is not."""
-    out = buffers.empty((*x.shape[:-1], -(-x.shape[-1] // size)), torch.float32, x.device)
+    out = compute.empty((*x.shape[:-1], -(-x.shape[-1] // size)), torch.float32, x.device)
     start = 0
     for part in per_block(x, size):
         own = out[..., start : start + part.shape[-2]]
@@ -223,7 +222,7 @@ class BlockCodec(ABC):
             if inside:
                 codes = packing.unpack_tail(body, message.bits, numel - inside)
             else:
-                codes = buffers.empty(out.shape, torch.int32, out.device)
+                codes = compute.empty(out.shape, torch.int32, out.device)
                 packing.unpack(body, message.bits, codes)
             value = self.value(codes, message.by_element(found, inside, numel).unbind(0))
             last = out[..., inside:]
@@ -273,7 +272,7 @@ def _encode_tiles(
 
 def _encode_codes(codec: BlockCodec, x: Tensor, stream: Tensor, words: Tensor, spread: Tensor) -> None:
     """All fields at once, then packed. x [..., T, 32, 16], words [..., T, bits, 16], spread [..., T, numbers, 32]."""
-    codes = buffers.empty(x.shape, torch.int32, x.device)
+    codes = compute.empty(x.shape, torch.int32, x.device)
     _coder(codec.without_blocks())(x, stream, lanes(x.device), codes, spread)
     packing.pack_tiles(codes, codec.message().bits, words)
 
@@ -283,7 +282,7 @@ def _encode_fields(codec: BlockCodec, x: Tensor, stream: Tensor, words: Tensor, 
     start = 0
     for size, lowest in fields(codec.message().bits):
         folded = x.unflatten(-2, (size, ROWS // size))  # type: ignore[no-untyped-call]
-        part = buffers.empty((*x.shape[:-2], size, LANES), torch.int32, x.device)
+        part = compute.empty((*x.shape[:-2], size, LANES), torch.int32, x.device)
         _encoder(codec.without_blocks(), size, lowest)(folded, stream, lanes(x.device), part, spread)
         words[..., start : start + size, :].copy_(part)
         start += size

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
-from reference_impls.compilation import THRESHOLD, compiled
+from reference_impls import compute
+from reference_impls.compute import THRESHOLD, compiled
 
 __all__ = ["flagged", "largest", "suits"]
 
@@ -97,10 +97,10 @@ def _by_groups(
     body, edge = order[:, : words * _WORD], order[:, words * _WORD :]
     lead = [rows] if rows > 1 else []  # one row without its axis: the compiler would make a variant for it
     among = torch.tensor(mask, dtype=torch.int32)
-    tops = buffers.empty((rows, groups), torch.int32)
+    tops = compute.empty((rows, groups), torch.int32)
     maxima(body.view(*lead, -1, groups), among, tops.view(*lead, -1))
     bound = _kth(tops, k)
-    flags = buffers.empty((rows, words), torch.int32)
+    flags = compute.empty((rows, words), torch.int32)
     _above(body.view(*lead, _WORD, words), among, bound.view(*lead, 1), flags.view(*lead, -1))
     places = _joined([_set_bits(flags, numel, k), _at_the_edge(_masked(edge, mask), bound, numel)])
     starts = _starts(places, rows, numel)
@@ -115,7 +115,7 @@ def _by_groups(
 def _at_the_edge(edge: Tensor, bound: Tensor, numel: int) -> Tensor:
     """Places in [r, d], as one vector, of the last elements [r, fewer than 32] of the rows that are above [r, 1]."""
     width = edge.shape[-1]
-    above = torch.gt(edge, bound, out=buffers.empty(edge.shape, torch.bool))
+    above = torch.gt(edge, bound, out=compute.empty(edge.shape, torch.bool))
     found = _nonzero(above.view(-1), above.numel())
     if not found.numel():
         return found
@@ -125,7 +125,7 @@ def _at_the_edge(edge: Tensor, bound: Tensor, numel: int) -> Tensor:
 def _by_partition(order: Tensor, mask: int, k: int) -> Tensor:
     """For many kept of each row: the k-th largest from a copy, then all above it and the first of those equal to it."""
     least = _kth(_masked(order, mask), k)
-    chosen = torch.gt(_masked(order, mask), least, out=buffers.empty(order.shape, torch.bool))
+    chosen = torch.gt(_masked(order, mask), least, out=compute.empty(order.shape, torch.bool))
     room = k - torch.from_numpy(chosen.numpy().sum(-1, dtype=np.int64, keepdims=True))
     for places in _first_equal(order, mask, least, torch.arange(order.shape[0]), room):
         chosen.view(-1).numpy()[places.numpy()] = True
@@ -133,7 +133,7 @@ def _by_partition(order: Tensor, mask: int, k: int) -> Tensor:
 
 
 def _masked(order: Tensor, mask: int) -> Tensor:
-    return torch.bitwise_and(order, mask, out=buffers.empty(order.shape, torch.int32))
+    return torch.bitwise_and(order, mask, out=compute.empty(order.shape, torch.int32))
 
 
 def _kth(values: Tensor, k: int) -> Tensor:
@@ -145,7 +145,7 @@ def _kth(values: Tensor, k: int) -> Tensor:
 
 def _nonzero(x: Tensor, most: int) -> Tensor:
     """Places of what is not 0 in x [d], of which there are at most `most`: int64 [n], ascending."""
-    found, room = buffers.empty(most, torch.int64), buffers.empty((_SERIAL, 1), torch.int64)
+    found, room = compute.empty(most, torch.int64), compute.empty((_SERIAL, 1), torch.int64)
     count = 0
     for first in range(0, x.numel(), _SERIAL):
         part = torch.nonzero(x[first : first + _SERIAL], out=room[:0]).view(
@@ -157,12 +157,12 @@ def _nonzero(x: Tensor, most: int) -> Tensor:
 
 
 def _taken(x: Tensor, index: Tensor) -> Tensor:
-    return torch.index_select(x, 0, index, out=buffers.empty(index.shape, x.dtype))
+    return torch.index_select(x, 0, index, out=compute.empty(index.shape, x.dtype))
 
 
 def _rows_of(places: Tensor, numel: int) -> Tensor:
     """places // numel."""
-    row = buffers.empty_like(places)
+    row = compute.empty_like(places)
     np.floor_divide(places.numpy(), numel, out=row.numpy())
     return row
 
@@ -174,15 +174,15 @@ def _set_bits(words: Tensor, numel: int, k: int) -> Tensor:
     that are left loses its lowest bit, the number of which is the exponent of a power of two as a float.
     """
     rows, width = words.shape
-    found = buffers.empty(2 * rows * k, torch.int32)  # as a rule enough
+    found = compute.empty(2 * rows * k, torch.int32)  # as a rule enough
     left = _nonzero(words.view(-1), rows * k)
-    bits, first = _taken(words.view(-1), left), buffers.empty(left.shape, torch.int32)
+    bits, first = _taken(words.view(-1), left), compute.empty(left.shape, torch.int32)
     np.copyto(first.numpy(), left.numpy(), casting="unsafe")
     if rows > 1:
         row = _rows_of(first, width).numpy()
         np.multiply(row, numel - width, out=row)
         np.add(first.numpy(), row, out=first.numpy())
-    lowest, powers = buffers.empty_like(bits).numpy(), buffers.empty_like(bits, torch.float32).numpy()
+    lowest, powers = compute.empty_like(bits).numpy(), compute.empty_like(bits, torch.float32).numpy()
     count = 0
     while n := bits.numel():
         if count + n > found.numel():
@@ -205,7 +205,7 @@ def _set_bits(words: Tensor, numel: int, k: int) -> Tensor:
 
 def _joined(parts: list[Tensor], room: int = 0) -> Tensor:
     """Integers behind one another, int32 [n, or `room` if that is more]."""
-    joined = buffers.empty(max(room, sum(part.numel() for part in parts)), torch.int32)
+    joined = compute.empty(max(room, sum(part.numel() for part in parts)), torch.int32)
     at = 0
     for part in parts:
         np.copyto(joined[at : at + part.numel()].numpy(), part.numpy(), casting="unsafe")
@@ -219,7 +219,7 @@ def _starts(places: Tensor, rows: int, numel: int) -> Tensor:
     if rows == 1:
         return torch.tensor([0, places.numel()])
     edges = torch.arange(rows, dtype=torch.int32) * numel
-    starts = buffers.empty(rows + 1, torch.int64).fill_(places.numel())
+    starts = compute.empty(rows + 1, torch.int64).fill_(places.numel())
     torch.searchsorted(places, edges, out=starts[:-1])
     return starts
 
@@ -227,14 +227,14 @@ def _starts(places: Tensor, rows: int, numel: int) -> Tensor:
 def _exactly(order: Tensor, mask: int, k: int, places: Tensor, starts: Tensor) -> Tensor:
     """The k largest of each row among candidates, int32 [n] ascending, of which each row has at least k."""
     rows, numel = order.shape
-    keys = buffers.empty(places.shape, torch.int64)
+    keys = compute.empty(places.shape, torch.int64)
     own = keys.numpy()
     np.bitwise_and(_taken(order.view(-1), places).numpy(), mask, out=own)
     np.left_shift(own, 32, out=own)
     np.add(own, _LONGEST, out=own)
     np.subtract(own, places.numpy(), out=own)
     if rows == 1:
-        scratch = buffers.empty((1, keys.numel()), torch.int64)
+        scratch = compute.empty((1, keys.numel()), torch.int64)
         np.copyto(scratch.numpy()[0], own)
         least = _kth(scratch, k).view(-1)
     else:
@@ -242,14 +242,14 @@ def _exactly(order: Tensor, mask: int, k: int, places: Tensor, starts: Tensor) -
         widest = int(starts.diff().max())
         slot = _taken(widest * torch.arange(rows) - starts[:-1], row)
         np.add(slot.numpy(), np.arange(slot.numel(), dtype=np.int64), out=slot.numpy())
-        table = buffers.empty((rows, widest), torch.int64)
+        table = compute.empty((rows, widest), torch.int64)
         table.numpy().fill(_NONE)
         table.view(-1).scatter_(0, slot, keys)
         least = _taken(_kth(table, k).view(-1), row)
-    chosen = buffers.empty(keys.shape, torch.bool)
+    chosen = compute.empty(keys.shape, torch.bool)
     np.greater_equal(own, least.numpy(), out=chosen.numpy())
     best = _taken(places, _nonzero(chosen, rows * k)).view(rows, k)
-    found = buffers.empty((rows, k), torch.int64)
+    found = compute.empty((rows, k), torch.int64)
     np.subtract(best.numpy(), numel * np.arange(rows).reshape(-1, 1), out=found.numpy())
     return found
 
@@ -268,12 +268,12 @@ def _first_equal(order: Tensor, mask: int, bound: Tensor, some: Tensor, room: Te
                 break
             block = order[:, first : first + width]
             shape = (len(rows), block.shape[1])
-            block = torch.index_select(block, 0, rows, out=buffers.empty(shape, torch.int32)).bitwise_and_(
+            block = torch.index_select(block, 0, rows, out=compute.empty(shape, torch.int32)).bitwise_and_(
                 mask
             )
-            equal = torch.eq(block, bound[rows], out=buffers.empty(shape, torch.bool))
+            equal = torch.eq(block, bound[rows], out=compute.empty(shape, torch.bool))
             np.cumsum(equal.numpy(), -1, dtype=np.int32, out=block.numpy())
-            equal &= torch.le(block, left, out=buffers.empty(shape, torch.bool))
+            equal &= torch.le(block, left, out=compute.empty(shape, torch.bool))
             found = _nonzero(equal.view(-1), min(equal.numel(), int(left.sum())))
             row = _rows_of(found, shape[1])
             yield found.add_(row, alpha=-shape[1]).add_(first).add_(_taken(rows, row), alpha=numel)

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from reference_impls.randomness import Key
+from reference_impls.compute import Key
 
 
 class Codec(Protocol):

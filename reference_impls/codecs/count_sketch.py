@@ -30,9 +30,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, kernels
+from reference_impls import compute, kernels
 from reference_impls.codecs.sums import fixed_sum
-from reference_impls.compilation import compiled
+from reference_impls.compute import compiled
 from reference_impls.errors import UnsupportedError
 
 __all__ = ["HASH_VERSION", "LONGEST", "CountSketch"]
@@ -133,8 +133,8 @@ class CountSketch:
             return
         for part in parts:
             own = x[..., part]
-            columns = buffers.empty(own.shape[-1], torch.int32, x.device)
-            values = buffers.empty_like(own)
+            columns = compute.empty(own.shape[-1], torch.int32, x.device)
+            values = compute.empty_like(own)
             for row in range(self.rows):
                 _signed(columns, values, own, self._words(row, part, x.device))
                 table[..., row, :].index_add_(-1, columns, values)
@@ -150,9 +150,9 @@ class CountSketch:
         lead = out.shape[:-1]
         for part in parts:
             numel = part.stop - part.start
-            columns = buffers.empty(numel, torch.int32, table.device)
-            signs = buffers.empty(numel, table.dtype, table.device)
-            read = buffers.empty((self.rows, *lead, numel), table.dtype, table.device)
+            columns = compute.empty(numel, torch.int32, table.device)
+            signs = compute.empty(numel, table.dtype, table.device)
+            read = compute.empty((self.rows, *lead, numel), table.dtype, table.device)
             for row in range(self.rows):
                 _hash(columns, signs, self._words(row, part, table.device))
                 torch.index_select(table[..., row, :], -1, columns, out=read[row]).mul_(signs)

@@ -41,11 +41,10 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.codecs.tiles import Draw, Pass
-from reference_impls.compilation import compiled
+from reference_impls.compute import Key, as_uniform, compiled
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key, as_uniform
 
 __all__ = [
     "LARGEST_HEAD_ROOM",
@@ -112,7 +111,7 @@ def encode(x: Tensor, scale: Tensor, count: int, key: Key, codes: Tensor) -> Non
         codes: int8, int16 or int32 [..., d], filled with values in -s .. s.
     """
     # Compilers store int16 one element at a time, 20 times slower than in two steps.
-    target = buffers.empty(codes.shape, torch.int32, x.device) if codes.dtype == torch.int16 else codes
+    target = compute.empty(codes.shape, torch.int32, x.device) if codes.dtype == torch.int16 else codes
     _encode(x, scale, key.words.to(x.device), target, count)
     if target is not codes:
         codes.copy_(target)
@@ -120,7 +119,7 @@ def encode(x: Tensor, scale: Tensor, count: int, key: Key, codes: Tensor) -> Non
 
 def decode(total: Tensor, scale: Tensor, count: int, world_size: int, out: Tensor) -> None:
     """Sum of the codes of all ranks, any integer dtype [..., d], and their `scale` -> mean, float32 `out` [..., d]."""
-    wide = buffers.empty_like(total, torch.int32).copy_(total) if total.dtype == torch.int16 else total
+    wide = compute.empty_like(total, torch.int32).copy_(total) if total.dtype == torch.int16 else total
     _decode(wide, scale, count * world_size, out)
 
 

@@ -14,15 +14,14 @@ from typing import ClassVar, Final, Literal, Self
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.codecs import dithering, packing
 from reference_impls.codecs.blocks import NORMS, BlockCodec, BlockMessage, Norm, norms, per_block
 from reference_impls.codecs.sums import few_rows
 from reference_impls.codecs.tiles import Draw, rows
-from reference_impls.compilation import compiled
+from reference_impls.compute import as_uniform, compiled
 from reference_impls.errors import UnsupportedError, one_of
 from reference_impls.kernels import Formula
-from reference_impls.randomness import as_uniform
 
 __all__ = ["WIRE_VERSION", "GeometricLevels", "MinMax", "Natural", "UniformLevels"]
 
@@ -165,7 +164,7 @@ class MinMax(BlockCodec):
 
     def measure(self, x: Tensor, size: int) -> Tensor:
         """Least value and step of each block."""
-        found = buffers.empty((2, *x.shape[:-1], -(-x.shape[-1] // size)), torch.float32, x.device)
+        found = compute.empty((2, *x.shape[:-1], -(-x.shape[-1] // size)), torch.float32, x.device)
         start = 0
         for part in per_block(x, size):
             own = found[..., start : start + part.shape[-2]]

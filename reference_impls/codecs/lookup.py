@@ -21,10 +21,9 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, kernels
-from reference_impls.compilation import compiled
+from reference_impls import compute, kernels
+from reference_impls.compute import Key, compiled, uniform
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key, uniform
 
 __all__ = ["KINDS", "PUBLISHED", "Kind", "Table", "optimal", "rounding_variance", "table"]
 
@@ -73,7 +72,7 @@ class Table:
 
     def look_up(self, indices: Tensor) -> Tensor:
         """Indices [...] -> V, int32 [...]."""
-        found = buffers.empty_like(indices, torch.int32)
+        found = compute.empty_like(indices, torch.int32)
         _take(indices, torch.tensor(self.values, dtype=torch.int32, device=indices.device), found)
         return found
 

@@ -37,9 +37,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reference_impls import buffers, kernels
+from reference_impls import compute, kernels
 from reference_impls.codecs.tiles import LANES, ROWS, TILE, numbers, rows, whole
-from reference_impls.compilation import CompiledTiles, compiled
+from reference_impls.compute import CompiledTiles, compiled
 
 __all__ = [
     "NIBBLES_VERSION",
@@ -148,7 +148,7 @@ def tiles_of(wire: Tensor, bits: int, numel: int) -> tuple[Tensor, bool]:
     body = wire[..., : bits * whole(numel) // 8]
     own = body.stride(-1) == 1 and not any(step % 4 for step in (body.storage_offset(), *body.stride()[:-1]))
     if not own:
-        body = buffers.empty_like(body).copy_(body)
+        body = compute.empty_like(body).copy_(body)
     words = body.view(torch.int32)
     return words.view(*words.shape[:-1], words.shape[-1] // (bits * LANES), bits, LANES), own
 
@@ -184,7 +184,7 @@ def pack_tiles(values: Tensor, bits: int, words: Tensor) -> None:
     for field, lowest in fields(bits):
         folded = values.view(*values.shape[:-2], field, ROWS // field, LANES)
         own = words[..., start : start + field, :]
-        part = own if field == bits else buffers.empty_like(own, torch.int32)
+        part = own if field == bits else compute.empty_like(own, torch.int32)
         _packer(field, lowest)(folded, part)
         if part is not own:
             own.copy_(part)

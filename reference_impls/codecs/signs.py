@@ -24,11 +24,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reference_impls import buffers, kernels, randomness
+from reference_impls import compute, kernels
 from reference_impls.codecs.sums import fixed_mean, root_mean_square
-from reference_impls.compilation import THRESHOLD, Compiled, compiled
+from reference_impls.compute import THRESHOLD, Compiled, Key, compiled
 from reference_impls.errors import one_of
-from reference_impls.randomness import Key
 
 __all__ = [
     "WIRE_VERSION",
@@ -98,7 +97,7 @@ def _as_planes(x: Tensor) -> Tensor:
 
 @compiled
 def _positive_or_coin(x: Tensor, words: Tensor, out: Tensor) -> None:
-    coins = randomness.bits(words, x.shape[-1]) & 1
+    coins = compute.bits(words, x.shape[-1]) & 1
     out.copy_(
         torch.where(x > 0, 1, torch.where(x == 0, coins, 0)).to(torch.int32)
     )  # bool arithmetic is not vectorised
@@ -156,7 +155,7 @@ def _words(wire: Tensor, width: int) -> Tensor:
     full = wire[..., : 4 * width]
     steps = (full.storage_offset(), *full.stride()[:-1])
     if full.stride(-1) != 1 or any(step % 4 for step in steps):
-        full = buffers.empty_like(full).copy_(full)
+        full = compute.empty_like(full).copy_(full)
     return full.view(torch.int32)
 
 
@@ -170,7 +169,7 @@ def _tail(wire: Tensor, numel: int) -> Tensor:
 
 def positive(x: Tensor, zero: bool | Key) -> Tensor:
     """bool [..., d]: which numbers count as positive; zeros of either sign follow `zero`, a verdict or a stream of coins."""
-    out = buffers.empty(x.shape, torch.bool, x.device)
+    out = compute.empty(x.shape, torch.bool, x.device)
     if not isinstance(zero, Key):
         compare = torch.ge if zero else torch.gt
         return compare(x, 0, out=out)

@@ -16,12 +16,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, kernels
+from reference_impls import compute, kernels
 from reference_impls.codecs import candidates, packing
 from reference_impls.codecs.sums import fixed_mean, fixed_sum
-from reference_impls.compilation import THRESHOLD, compiled
+from reference_impls.compute import THRESHOLD, Key, compiled
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key
 
 __all__ = [
     "WIRE_VERSION",
@@ -51,7 +50,7 @@ def kept(ratio: float, numel: int) -> int:
 def magnitude(x: Tensor) -> Tensor:
     """float32 [..., d] -> int32 [..., d], >= 0, in the order of |x|; NaN above inf."""
     bits = x.contiguous().view(torch.int32)
-    return torch.bitwise_and(bits, _WITHOUT_SIGN, out=buffers.empty_like(bits))
+    return torch.bitwise_and(bits, _WITHOUT_SIGN, out=compute.empty_like(bits))
 
 
 def largest(order: Tensor, k: int) -> Tensor:
@@ -66,7 +65,7 @@ def largest_magnitudes(x: Tensor, k: int) -> Tensor:
 
 def taken(x: Tensor, places: Tensor) -> Tensor:
     """x.gather(-1, places), [..., d] and int64 [..., k] -> [..., k], in memory from `buffers`."""
-    out = buffers.empty(places.shape, x.dtype, x.device)
+    out = compute.empty(places.shape, x.dtype, x.device)
     if x.dim() == 1:
         return torch.index_select(x, 0, places, out=out)  # on one thread, see `codecs.candidates`
     return torch.gather(x, -1, places, out=out)
@@ -78,7 +77,7 @@ def _places(order: Tensor, mask: int, k: int) -> Tensor:
     if k == numel:
         return torch.arange(k, device=order.device).expand(order.shape)
     if not order.is_contiguous():
-        order = buffers.empty_like(order).copy_(order)
+        order = compute.empty_like(order).copy_(order)
     rows = order.view(-1, numel)
     if _suits_a_kernel(rows, k) and kernels.takes("sparse.largest", rows):
         from reference_impls.kernels import selection as on_gpu
@@ -127,7 +126,7 @@ def pack_pairs(places: Tensor, values: Tensor, numel: int, wire: Tensor) -> None
     """Ascending places int64 [..., k] and float32 values [..., k] of a vector of `numel` -> the message."""
     split = _place_bytes(numel, places.shape[-1])
     if split:
-        narrow = buffers.empty_like(places, torch.int32).copy_(places)
+        narrow = compute.empty_like(places, torch.int32).copy_(places)
         packing.pack(narrow, packing.width(numel - 1), wire[..., :split])
     wire[..., split:].copy_(values.contiguous().view(torch.uint8))
 
@@ -139,10 +138,10 @@ def unpack_pairs(wire: Tensor, numel: int, k: int) -> tuple[Tensor, Tensor]:
     if not split:
         places = torch.arange(k, device=wire.device).expand(shape)
     else:
-        found = buffers.empty(shape, torch.int32, wire.device)
+        found = compute.empty(shape, torch.int32, wire.device)
         packing.unpack(wire[..., :split], packing.width(numel - 1), found)
-        places = buffers.empty_like(found, torch.int64).copy_(found)
-    values = buffers.empty(shape, torch.float32, wire.device)
+        places = compute.empty_like(found, torch.int64).copy_(found)
+    values = compute.empty(shape, torch.float32, wire.device)
     values.view(torch.uint8).copy_(wire[..., split:])
     return places, values
 
@@ -230,7 +229,7 @@ class ChunkTopK:
         numel, first, at, filled = x.shape[-1], 0, 0, 0
         if not numel:
             return
-        values = buffers.empty((*x.shape[:-1], self.kept(numel)), x.dtype, x.device)
+        values = compute.empty((*x.shape[:-1], self.kept(numel)), x.dtype, x.device)
         for count, size, k in self._parts(numel):
             rows = x[..., first : first + count * size].unflatten(-1, (count, size))  # type: ignore[no-untyped-call]
             places = largest_magnitudes(rows, k)
@@ -253,12 +252,12 @@ class ChunkTopK:
         for count, size, k in parts:
             length, shape = self._place_bytes(count, size, k), (*wire.shape[:-1], count, k)
             if length:
-                found = buffers.empty((*wire.shape[:-1], count * k), torch.int32, wire.device)
+                found = compute.empty((*wire.shape[:-1], count * k), torch.int32, wire.device)
                 packing.unpack(wire[..., at : at + length], packing.width(size - 1), found)
-                places = buffers.empty(shape, torch.int64, wire.device).copy_(found.view(shape))
+                places = compute.empty(shape, torch.int64, wire.device).copy_(found.view(shape))
             else:
                 kept = torch.arange(k, device=wire.device)
-                places = buffers.empty(shape, torch.int64, wire.device).copy_(kept)
+                places = compute.empty(shape, torch.int64, wire.device).copy_(kept)
             places.add_(first + size * torch.arange(count, device=wire.device).unsqueeze(-1))
             own = values[..., taken : taken + count * k]
             out.scatter_(-1, places.flatten(-2), own)
@@ -281,10 +280,10 @@ class ChunkTopK:
         if self.value_bits == 32:
             wire.copy_(values.contiguous().view(torch.uint8))
             return
-        bins = buffers.empty_like(values, torch.int32)
+        bins = compute.empty_like(values, torch.int32)
         _into_bins(values, fixed_mean(values, "abs").unsqueeze(-1), bins)
         means = []
-        own, inside = buffers.empty_like(values), buffers.empty_like(values, torch.bool)
+        own, inside = compute.empty_like(values), compute.empty_like(values, torch.bool)
         for number in range(_BINS):
             torch.eq(bins, number, out=inside)
             counts = [torch.count_nonzero(row) for row in inside.view(-1, inside.shape[-1])]
@@ -295,10 +294,10 @@ class ChunkTopK:
 
     def _read_values(self, wire: Tensor, kept: int) -> Tensor:
         if self.value_bits == 32:
-            values = buffers.empty((*wire.shape[:-1], kept), torch.float32, wire.device)
+            values = compute.empty((*wire.shape[:-1], kept), torch.float32, wire.device)
             values.view(torch.uint8).copy_(wire)
             return values
-        bins = buffers.empty((*wire.shape[:-1], kept), torch.int32, wire.device)
+        bins = compute.empty((*wire.shape[:-1], kept), torch.int32, wire.device)
         packing.unpack(wire[..., : -4 * _BINS], 2, bins)
         means = wire[..., -4 * _BINS :].clone(memory_format=torch.contiguous_format).view(torch.float32)
-        return taken(means, buffers.empty_like(bins, torch.int64).copy_(bins))
+        return taken(means, compute.empty_like(bins, torch.int64).copy_(bins))

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.codecs.tiles import LANES
-from reference_impls.compilation import THRESHOLD, CompiledTiles, compiled
+from reference_impls.compute import THRESHOLD, CompiledTiles, compiled
 
 __all__ = ["BLOCK", "Of", "few_rows", "fixed_mean", "fixed_sum", "largest", "root_mean_square"]
 
@@ -56,12 +56,12 @@ def fixed_sum(x: Tensor, of: Of = "x", factor: Tensor | None = None) -> Tensor:
     total = parts[0]
     if len(parts) > 1:
         count = sum(part.shape[-1] for part in parts)
-        room = buffers.empty((*total.shape[:-1], count), total.dtype, total.device)
+        room = compute.empty((*total.shape[:-1], count), total.dtype, total.device)
         total = torch.cat(parts, dim=-1, out=room)
     while total.shape[-1] > 1:
         half = -(-total.shape[-1] // 2)
         pairs = total.shape[-1] - half
-        halved = buffers.empty((*total.shape[:-1], half), total.dtype, total.device)
+        halved = compute.empty((*total.shape[:-1], half), total.dtype, total.device)
         torch.add(total[..., :pairs], total[..., half:], out=halved[..., :pairs])
         torch.add(total[..., pairs:half], 0.0, out=halved[..., pairs:])
         total = halved
@@ -84,9 +84,9 @@ def _blocks(x: Tensor, of: Of, factor: Tensor | None) -> Tensor:
         return _halves(term.squeeze(-2).unbind(-1))
     dtype = torch.float64 if of == "wide square" else x.dtype
     tiles = x.view(-1, rows, LANES)
-    by_lane = buffers.empty((len(tiles), LANES), dtype, x.device)
+    by_lane = compute.empty((len(tiles), LANES), dtype, x.device)
     _row_folder(of, factor is not None)(tiles, by_lane, *([] if factor is None else [factor.view(1)]))
-    out = buffers.empty(len(tiles), dtype, x.device)
+    out = compute.empty(len(tiles), dtype, x.device)
     _fold_lanes(by_lane, out)
     return out.view(x.shape[:-1])
 
@@ -137,7 +137,7 @@ def largest(x: Tensor) -> Tensor:
         return x.abs().amax(-1)
     if x.dim() > 2 or x.shape[-1] >= THRESHOLD:
         return torch.stack([largest(row) for row in x])
-    out = buffers.empty(len(x), x.dtype, x.device)
+    out = compute.empty(len(x), x.dtype, x.device)
     for some, target in few_rows(x, out):
         _maxima(some, target)
     return out

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import kernels
-from reference_impls.compilation import THRESHOLD, Compiled, CompiledTiles
-from reference_impls.randomness import Key, bits, bits_at
+from reference_impls.compute import THRESHOLD, Compiled, CompiledTiles, Key, bits, bits_at
 
 __all__ = ["LANES", "ROWS", "TILE", "Draw", "Pass", "lanes", "numbers", "rows", "whole"]
 

@@ -27,12 +27,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, kernels
+from reference_impls import compute, kernels
 from reference_impls.codecs.sparse import ChunkTopK
 from reference_impls.codecs.sums import fixed_sum
-from reference_impls.compilation import compiled
+from reference_impls.compute import Key, compiled
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key
 
 __all__ = ["WIRE_VERSION", "BlockDCT", "Chunks", "butterflies", "dct_matrix"]
 
@@ -44,11 +43,11 @@ def butterflies(x: Tensor) -> Tensor:
     size = x.shape[-1]
     inner = 1 << (size.bit_length() // 2)  # so that every pass runs over neighbours
     out = _over_rows(x.reshape(-1, size // inner, inner))
-    turned = buffers.empty((out.shape[0], inner, size // inner), x.dtype, x.device).copy_(
+    turned = compute.empty((out.shape[0], inner, size // inner), x.dtype, x.device).copy_(
         out.transpose(-1, -2)
     )
     turned = _over_rows(turned)
-    return buffers.empty(out.shape, x.dtype, x.device).copy_(turned.transpose(-1, -2)).view(x.shape)
+    return compute.empty(out.shape, x.dtype, x.device).copy_(turned.transpose(-1, -2)).view(x.shape)
 
 
 def _over_rows(x: Tensor) -> Tensor:
@@ -57,7 +56,7 @@ def _over_rows(x: Tensor) -> Tensor:
     half = 1
     while half < rows:
         radix = min(rows // half, 8)
-        out = buffers.empty(x.shape, x.dtype, x.device)
+        out = compute.empty(x.shape, x.dtype, x.device)
         planes = (-1, radix, half * width)
         _PASSES[radix](x.view(planes), *out.view(planes).unbind(1))
         x, half = out, half * radix
@@ -142,7 +141,7 @@ class Chunks:
 
     def spread(self, per_chunk: Tensor) -> Tensor:
         """[count] -> [padded], each element its chunk's."""
-        out = buffers.empty(self.padded, per_chunk.dtype, per_chunk.device)
+        out = compute.empty(self.padded, per_chunk.dtype, per_chunk.device)
         start = 0
         for part in self.cut(out):
             part.copy_(per_chunk[start : start + len(part)].unsqueeze(-1))
@@ -153,7 +152,7 @@ class Chunks:
         """[d] -> [padded]; `x` itself where nothing is missing."""
         if self.padded == self.d:
             return x
-        out = buffers.empty(self.padded, x.dtype, x.device)
+        out = compute.empty(self.padded, x.dtype, x.device)
         out[: self.d].copy_(x)
         out[self.d :].zero_()
         return out
@@ -162,7 +161,7 @@ class Chunks:
         """[padded] -> H (signs x), [padded]."""
         if self._suits(x):
             return self._on_gpu(x, signs, before=True)
-        return self._transformed(torch.mul(x, signs, out=buffers.empty_like(x)))
+        return self._transformed(torch.mul(x, signs, out=compute.empty_like(x)))
 
     def rotate_back(self, x: Tensor, signs: Tensor) -> Tensor:
         """[padded] -> signs (H x), [d]: `rotate` undone but for the factor `size` of each chunk."""
@@ -193,7 +192,7 @@ class Chunks:
         return out
 
     def _transformed(self, x: Tensor) -> Tensor:
-        out = buffers.empty_like(x)
+        out = compute.empty_like(x)
         for part, target in zip(self.cut(x), self.cut(out), strict=True):
             target.copy_(butterflies(part))
         return out

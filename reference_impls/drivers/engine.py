@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # its stubs do not name it
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import Shard
 from reference_impls.collectives import (
     AllGather,
@@ -315,10 +315,10 @@ class ProcessGroup:
         if isinstance(request, AllReduce):
             return _Launched(request, [dist.all_reduce(x, _OPS[request.op], group=group, async_op=True)], x)
         if isinstance(request, AllGather):
-            rows = buffers.empty(n * x.numel(), x.dtype, x.device)
+            rows = compute.empty(n * x.numel(), x.dtype, x.device)
             return _Launched(request, [all_gather_rows(rows, x, group)], rows.view(n, -1))
         if isinstance(request, AllToAll):
-            pieces = buffers.empty_like(x)
+            pieces = compute.empty_like(x)
             return _Launched(
                 request,
                 [dist.all_to_all_single(pieces, x, group=group, async_op=True)],
@@ -333,7 +333,7 @@ class ProcessGroup:
         if request.to is not None:
             operations.append(dist.P2POp(dist.isend, request.buffer, group=self.group, group_peer=request.to))
         if request.source is not None:
-            came = buffers.empty_like(request.buffer)
+            came = compute.empty_like(request.buffer)
             operations.append(dist.P2POp(dist.irecv, came, group=self.group, group_peer=request.source))
         return _Launched(request, dist.batch_isend_irecv(operations) if operations else [], came)
 
@@ -438,7 +438,7 @@ def _all_reduce(sent: Sequence[Tensor], op: str) -> list[Tensor]:
 
 def _all_gather(sent: Sequence[Tensor]) -> list[Tensor]:
     shape = (len(sent), sent[0].numel())
-    answers = [buffers.empty(shape, sent[0].dtype, sent[0].device) for _ in sent]
+    answers = [compute.empty(shape, sent[0].dtype, sent[0].device) for _ in sent]
     torch.stack(list(sent), out=answers[0])
     for answer in answers[1:]:
         answer.copy_(answers[0])
@@ -447,7 +447,7 @@ def _all_gather(sent: Sequence[Tensor]) -> list[Tensor]:
 
 def _all_to_all(sent: Sequence[Tensor]) -> list[Tensor]:
     pieces = [buffer.view(len(sent), -1) for buffer in sent]
-    answers = [buffers.empty_like(own) for own in pieces]
+    answers = [compute.empty_like(own) for own in pieces]
     for rank, answer in enumerate(answers):
         torch.stack([own[rank] for own in pieces], out=answer)
     return answers
@@ -468,7 +468,7 @@ def _send_recv(requests: Sequence[SendRecv]) -> list[Tensor | None]:
     came: list[Tensor | None] = []
     for request in requests:
         source = None if request.source is None else requests[request.source].buffer
-        came.append(None if source is None else buffers.empty_like(source).copy_(source))
+        came.append(None if source is None else compute.empty_like(source).copy_(source))
     return came
 
 
@@ -502,12 +502,12 @@ def answer(request: Collective, n: int) -> Tensor | None:
     if isinstance(request, AllReduce):
         return x  # answers in its buffer, which stays as it is
     if isinstance(request, AllGather):
-        rows = buffers.empty((n, x.numel()), x.dtype, x.device)
+        rows = compute.empty((n, x.numel()), x.dtype, x.device)
         return rows.copy_(x.expand_as(rows))
     if isinstance(request, AllToAll):
-        return buffers.empty_like(x).copy_(x).view(n, -1)
+        return compute.empty_like(x).copy_(x).view(n, -1)
     if isinstance(request, SendRecv):
-        return None if request.source is None else buffers.empty_like(x).copy_(x)
+        return None if request.source is None else compute.empty_like(x).copy_(x)
     raise UnsupportedError(f"no local stand-in for {type(request).__name__}; give NullTransport one")
 
 

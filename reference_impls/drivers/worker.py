@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import Algorithm, Clock, ParamGroups, Shard, Slot, View
 from reference_impls.collectives import Group, Pending
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
@@ -493,7 +493,7 @@ class Worker:
 
     def gathered_aside(self, shard: Shard) -> Tensor:
         """The gradients of `shard`'s parameters as they are now, in a buffer beside that of the shard; Tensor[d]."""
-        flat = buffers.empty_like(shard.grads)
+        flat = compute.empty_like(shard.grads)
         targets = [flat_view(flat, view.part.start, view.param) for view in shard.views]
         for view, target in zip(shard.views, targets, strict=True):
             if view.param.grad is None:
@@ -581,8 +581,11 @@ class Worker:
             raise LayoutError(
                 f"checkpoint has state version {state['version']}, this code reads {STATE_VERSION}"
             )
-        if (state["rank"], state["world_size"]) != (world.rank, world.size):
-            self._refuse_of_another_rank(state)
+        if self.kept_by_rank and (state["rank"], state["world_size"]) != (world.rank, world.size):
+            raise LayoutError(
+                f"checkpoint is of rank {state['rank']} of {state['world_size']}, this is rank {world.rank} of {world.size}, and "
+                f"every rank has its own {', '.join(self.kept_by_rank)}: load what this rank saved among as many. {EVERY_RANK}"
+            )
         own = {v.name: v.param for s in self.shards for v in s.views}
         for name in own.keys() | state["parameters"].keys():
             if (
@@ -619,15 +622,6 @@ class Worker:
         unused = state.get("unused")
         if self.given is not None:
             self.unused, self.given = None if unused is None else tuple(unused), set(state.get("given") or ())
-
-    def _refuse_of_another_rank(self, state: Mapping[str, Any]) -> None:
-        """Raise `LayoutError` unless all that the method keeps is the same on all ranks."""
-        world = self.clock.world
-        if self.kept_by_rank:
-            raise LayoutError(
-                f"checkpoint is of rank {state['rank']} of {state['world_size']}, this is rank {world.rank} of {world.size}, and "
-                f"every rank has its own {', '.join(self.kept_by_rank)}: load what this rank saved among as many. {EVERY_RANK}"
-            )
 
     @property
     def kept_by_rank(self) -> list[str]:

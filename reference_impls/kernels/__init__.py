@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from reference_impls import compilation
+from reference_impls import compute
 
 __all__ = ["IEEE", "INTEGERS", "Formula", "aligned", "rows", "takes", "turns_of"]
 
@@ -54,7 +54,7 @@ def takes(name: str, *tensors: Tensor) -> bool:
     """Whether a kernel can do it: on a GPU, rows of neighbours; not where compilation is off. Counts the call as "triton".
 
     Args:
-        name: "module.function", as in `compilation.paths`.
+        name: "module.function", as in `compute.paths`.
         tensors: all that it reads and writes element by element.
     """
     device = tensors[0].device.type
@@ -66,7 +66,7 @@ def takes(name: str, *tensors: Tensor) -> bool:
         t.dim() == 0 or t.shape[-1] > _LONGEST or (t.stride(-1) != 1 and t.shape[-1] > 1) for t in tensors
     ):
         return False
-    compilation.count(name, "triton")
+    compute.count(name, "triton")
     return True
 
 

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
+from reference_impls import compute, wire
 from reference_impls.algorithm import Shard
 from reference_impls.codecs.codec import Codec
 from reference_impls.collectives import Exchange
-from reference_impls.randomness import Key
+from reference_impls.compute import Key
 
 __all__ = ["consecutive", "gather_mean", "joined", "spread", "two_phase_mean"]
 
@@ -89,7 +89,7 @@ def two_phase_mean(
     if server_error is not None:
         _keep_lost(mean, down, codec, server_error)
     pieces = yield from group.gather(down, f"{stage}-down")
-    out = buffers.empty_like(x)
+    out = compute.empty_like(x)
     for piece, part in zip(pieces, torch.split(out, size), strict=False):
         _decode(piece, codec, part)
     return out
@@ -97,8 +97,8 @@ def two_phase_mean(
 
 def _encoded(x: Tensor, codec: Codec, count: int, size: int, key: Key) -> Tensor:
     """[k] -> uint8 [count, wire_bytes(size)]: `count` messages of `size` elements, the last ones shorter or empty."""
-    rows = buffers.zeros((count, codec.wire_bytes(size)), torch.uint8, x.device)
-    source = x if x.dtype == torch.float32 else buffers.empty_like(x, torch.float32).copy_(x)
+    rows = compute.zeros((count, codec.wire_bytes(size)), torch.uint8, x.device)
+    source = x if x.dtype == torch.float32 else compute.empty_like(x, torch.float32).copy_(x)
     full = x.numel() // size
     if full:
         offsets = torch.arange(full, dtype=torch.int32).unsqueeze(-1) * torch.tensor(
@@ -119,7 +119,7 @@ def _decode(message: Tensor, codec: Codec, out: Tensor) -> None:
     if out.dtype == torch.float32:
         codec.decode(message, out)
     else:
-        decoded = buffers.empty_like(out, torch.float32)
+        decoded = compute.empty_like(out, torch.float32)
         codec.decode(message, decoded)
         out.copy_(decoded)
 
@@ -132,8 +132,8 @@ def _keep_lost(x: Tensor, message: Tensor, codec: Codec, error: Tensor) -> None:
 
 def _mean_of(messages: Tensor, codec: Codec, like: Tensor) -> Tensor:
     """Mean of the decoded rows of `messages`, added in their order; shape and dtype of `like`."""
-    total = buffers.zeros(like.shape, like.dtype, like.device)
-    decoded = buffers.empty_like(total)
+    total = compute.zeros(like.shape, like.dtype, like.device)
+    decoded = compute.empty_like(total)
     for message in messages:
         _decode(message, codec, decoded)
         total.add_(decoded)
@@ -152,7 +152,7 @@ def consecutive(parts: Sequence[slice]) -> list[slice]:
 def joined(x: Tensor, parts: Sequence[slice]) -> Tensor:
     """The parts of `x` behind one another, [k], in a buffer of the pool."""
     places = consecutive(parts)
-    out = buffers.empty(places[-1].stop if places else 0, x.dtype, x.device)
+    out = compute.empty(places[-1].stop if places else 0, x.dtype, x.device)
     for place, part in zip(places, parts, strict=True):
         out[place] = x[part]
     return out

@@ -27,12 +27,12 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import Shard
 from reference_impls.codecs import signs
 from reference_impls.codecs.sums import fixed_sum, root_mean_square
 from reference_impls.collectives import Exchange
-from reference_impls.compilation import compiled
+from reference_impls.compute import compiled
 
 WIRE_VERSION: Final = 1
 Norm = Literal["l2", "l2nz", "l1"]
@@ -66,7 +66,7 @@ def compressed_all_reduce(
     n, d, piece = world.size, shard.d, shard.chunk_size()
     blocks = _Tensors(shard) if scale == "tensor" else None
 
-    rows = buffers.empty((n, piece), u.dtype, u.device)
+    rows = compute.empty((n, piece), u.dtype, u.device)
     flat = rows.view(-1)
     torch.add(u, worker_error, out=flat[:d])
     flat[d:].zero_()
@@ -89,7 +89,7 @@ def compressed_all_reduce(
         pad_error[:n] = torch.where(padded, last, 0.0)
     received = yield from world.all_to_all(up.view(-1), f"{stage}-up")
 
-    mean = buffers.zeros((1, piece), u.dtype, u.device)
+    mean = compute.zeros((1, piece), u.dtype, u.device)
     mine = shard.chunk()
     real = mine.stop - mine.start
     if blocks is None:
@@ -187,17 +187,17 @@ def _count(like: Tensor, elements: int) -> Tensor:
 def _scale(blocks: Tensor, counts: Tensor, norm: Norm) -> Tensor:
     """[..., b] -> [...]: the scale over `counts` elements of each block (the rest is 0); 0 for an empty block."""
     if norm == "l2nz":
-        some = torch.ne(blocks, 0, out=buffers.empty_like(blocks, torch.bool))
+        some = torch.ne(blocks, 0, out=compute.empty_like(blocks, torch.bool))
         counts = some.sum(-1).to(blocks.dtype)
     if norm == "l1":
-        return fixed_sum(torch.abs(blocks, out=buffers.empty_like(blocks))) / counts.clamp(min=1)
+        return fixed_sum(torch.abs(blocks, out=compute.empty_like(blocks))) / counts.clamp(min=1)
     return root_mean_square(blocks, counts)
 
 
 def _message(blocks: Tensor, scales: Tensor) -> Tensor:
     """[m, b], [m, k] -> uint8 [m, ceil(b / 8) + 4 k]: packed signs, then the scales as float32."""
     body = signs.wire_bytes(blocks.shape[-1])
-    message = buffers.empty((len(blocks), body + 4 * scales.shape[-1]), torch.uint8, blocks.device)
+    message = compute.empty((len(blocks), body + 4 * scales.shape[-1]), torch.uint8, blocks.device)
     signs.pack_signs(blocks, message[:, :body], zero=True)
     message[:, body:] = scales.to(torch.float32).contiguous().view(torch.uint8)
     return message
@@ -212,7 +212,7 @@ def _sent(message: Tensor, piece: int, dtype: torch.dtype) -> Tensor:
 def _decoded(message: Tensor, like: Tensor, blocks: _Tensors | None, rank: int | None = None) -> Tensor:
     """What each row of the message decodes to, [m, b], dtype and b those of `like`. rank: all are of its piece."""
     piece = like.shape[-1]
-    out = buffers.empty((len(message), piece), like.dtype, like.device)
+    out = compute.empty((len(message), piece), like.dtype, like.device)
     signs.unpack_signs(message[:, : signs.wire_bytes(piece)], out)
     scales = _sent(message, piece, out.dtype)
     if blocks is None:

@@ -24,7 +24,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import Shard, Slot, owned, per_rank
 from reference_impls.codecs import dithering
 from reference_impls.codecs.codec import Codec, PerTensor
@@ -61,7 +61,7 @@ class Plain(Compression):
     def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
         if not self.half or shard.world.size == 1:
             return (yield from shard.world.mean(x, stage))
-        message = buffers.empty_like(x, torch.bfloat16).copy_(x)
+        message = compute.empty_like(x, torch.bfloat16).copy_(x)
         return x.copy_((yield from shard.world.sum(message, stage))).div_(shard.world.size)
 
 
@@ -128,8 +128,8 @@ class ChunkedMean(Compression):
             return x
         codec = PerTensor(self.codec, tuple(view.part.stop - view.part.start for view in shard.views))
         error = shard.state["compression_error"].mul_(self.decay).add_(x)
-        message = buffers.empty(codec.wire_bytes(shard.d), torch.uint8, x.device)
-        decoded = buffers.empty_like(x, torch.float32)
+        message = compute.empty(codec.wire_bytes(shard.d), torch.uint8, x.device)
+        decoded = compute.empty_like(x, torch.float32)
         exact = error if error.dtype == decoded.dtype else decoded.copy_(error)
         codec.encode(exact, shard.key(stage), message)
         codec.decode(message, decoded)

@@ -42,7 +42,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.algorithm import Shard
 from reference_impls.codecs import dithering, packing
 from reference_impls.codecs.sums import fixed_sum, largest
@@ -133,14 +133,14 @@ def sign_of_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange
 
 
 def _as(codes: Tensor, dtype: torch.dtype) -> Tensor:
-    return codes if codes.dtype == dtype else buffers.empty_like(codes, dtype).copy_(codes)
+    return codes if codes.dtype == dtype else compute.empty_like(codes, dtype).copy_(codes)
 
 
 def _nibble_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[Tensor]:
-    message = buffers.empty(packing.nibble_bytes(codes.numel()), torch.uint8, codes.device)
+    message = compute.empty(packing.nibble_bytes(codes.numel()), torch.uint8, codes.device)
     packing.pack_nibbles(codes, message, -limit)
     message = yield from group.sum(message, stage)
-    total = buffers.empty_like(codes, torch.int8)
+    total = compute.empty_like(codes, torch.int8)
     packing.unpack_nibbles(message, total, -group.size * limit)
     return total
 
@@ -148,7 +148,7 @@ def _nibble_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange
 def _wide_sum(group: Group, codes: Tensor, stage: str) -> Exchange[Tensor]:
     """Sixteen bits, as they are."""
     numel, size = codes.numel(), group.size
-    padded = buffers.empty(size * -(-numel // size), torch.int16, codes.device)
+    padded = compute.empty(size * -(-numel // size), torch.int16, codes.device)
     padded[:numel].copy_(codes)
     padded[numel:].zero_()
     pieces = yield from group.all_to_all(padded.view(torch.uint8), f"{stage}-up")
@@ -163,23 +163,23 @@ def _piece_of_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchan
     """Packed codes to the owners of the pieces: the sum of this rank's piece, int32 [ceil(d / n)]."""
     numel, size, bits = codes.numel(), group.size, packing.width(2 * limit)
     piece = -(-numel // size)
-    padded = buffers.empty(size * piece, torch.int32, codes.device)
+    padded = compute.empty(size * piece, torch.int32, codes.device)
     padded[:numel].copy_(codes).add_(limit)
     padded[numel:] = limit
-    message = buffers.empty((size, packing.wire_bytes(piece, bits)), torch.uint8, codes.device)
+    message = compute.empty((size, packing.wire_bytes(piece, bits)), torch.uint8, codes.device)
     packing.pack(padded.view(size, piece), bits, message)
     messages = yield from group.all_to_all(message.view(-1), f"{stage}-up")
-    total = buffers.empty(piece, torch.int32, codes.device)
+    total = compute.empty(piece, torch.int32, codes.device)
     packing.add_up(messages, bits, total)
     return total.sub_(size * limit)
 
 
 def _everywhere(group: Group, mine: Tensor, bits: int, numel: int, stage: str) -> Exchange[Tensor]:
     """The owners' pieces to everybody, as integers of `bits` bits: int32 [d]."""
-    message = buffers.empty(packing.wire_bytes(mine.numel(), bits), torch.uint8, mine.device)
+    message = compute.empty(packing.wire_bytes(mine.numel(), bits), torch.uint8, mine.device)
     packing.pack(mine, bits, message)
     messages = yield from group.gather(message, f"{stage}-down")
-    out = buffers.empty((group.size, mine.numel()), mine.dtype, mine.device)
+    out = compute.empty((group.size, mine.numel()), mine.dtype, mine.device)
     packing.unpack(messages, bits, out)
     return out.view(-1)[:numel]
 
@@ -210,15 +210,15 @@ def gathered_sum(
     base_three: five codes a byte; limit is 1 then.
     """
     numel, bits = codes.numel(), packing.width(2 * limit)
-    message = buffers.empty(_dense_bytes(numel, limit, base_three), torch.uint8, codes.device)
+    message = compute.empty(_dense_bytes(numel, limit, base_three), torch.uint8, codes.device)
     if base_three:
         packing.pack_trits(codes, message, -limit)
     else:
-        packing.pack(buffers.empty_like(codes, torch.int32).copy_(codes).add_(limit), bits, message)
+        packing.pack(compute.empty_like(codes, torch.int32).copy_(codes).add_(limit), bits, message)
     messages = yield from group.gather(message, stage)
-    total = buffers.empty_like(codes, torch.int32)
+    total = compute.empty_like(codes, torch.int32)
     if base_three:
-        digits = buffers.empty_like(codes, torch.int8)
+        digits = compute.empty_like(codes, torch.int8)
         total.zero_()
         for row in messages:
             packing.unpack_trits(row, digits, -limit)
@@ -286,7 +286,7 @@ def shared_scale(shard: Shard, x: Tensor, stage: str, scaling: Scaling) -> Excha
     elif scaling.per == "tensor":
         own = torch.stack([_size_of(x[v.part], norm) for v in shard.views])
     else:
-        padded = buffers.empty(x.numel() + -x.numel() % block, x.dtype, x.device)
+        padded = compute.empty(x.numel() + -x.numel() % block, x.dtype, x.device)
         padded[: x.numel()] = x
         padded[x.numel() :].zero_()
         own = _size_of(padded.view(-1, block), norm)
@@ -297,14 +297,14 @@ def shared_scale(shard: Shard, x: Tensor, stage: str, scaling: Scaling) -> Excha
     if scaling.per == "bucket":
         return shared[0]
     if scaling.per == "block":
-        rows = buffers.empty((shared.numel(), block), shared.dtype, shared.device)
+        rows = compute.empty((shared.numel(), block), shared.dtype, shared.device)
         return rows.copy_(shared.unsqueeze(-1)).view(-1)[: shard.d]
     return an_element(shard, shared)
 
 
 def an_element(shard: Shard, values: Tensor) -> Tensor:
     """One value a tensor -> [d], one an element, in a buffer of the pool."""
-    out = buffers.empty(shard.d, values.dtype, values.device)
+    out = compute.empty(shard.d, values.dtype, values.device)
     for view, value in zip(shard.views, values, strict=True):
         out[view.part] = value
     return out

@@ -12,7 +12,7 @@ Two-phase is Lion Cub's 1-bit all-reduce (arXiv 2411.16462); the transport is 1-
 scales and errors. One flat vector is padded once, to a multiple of 8 n bits. All transports answer the same bits; only
 sums can carry the vote 0 of those who abstain.
 
-Working memory comes from the pool (`reference_impls.buffers`), answers too: callers may write into them.
+Working memory comes from the pool (`reference_impls.compute`), answers too: callers may write into them.
 
 A vote has no room for NaN. So one more bit travels behind the last vote, on which not the majority decides but any
 single rank: "mine is not finite". It makes the whole result NaN on all ranks.
@@ -25,7 +25,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import buffers, wire
+from reference_impls import compute, wire
 from reference_impls.codecs import packing, signs
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
@@ -92,17 +92,17 @@ def majority(
     piece = votes.numel()
     votes.mul_(2).sub_(n)
     _decide(votes, tie)
-    down = buffers.empty((2 if tie is None else 1, signs.wire_bytes(piece)), torch.uint8, votes.device)
-    flags = buffers.empty_like(votes, torch.bool)
+    down = compute.empty((2 if tie is None else 1, signs.wire_bytes(piece)), torch.uint8, votes.device)
+    flags = compute.empty_like(votes, torch.bool)
     signs.pack(torch.gt(votes, 0, out=flags), down[0])
     if tie is None:
         signs.pack(torch.eq(votes, 0, out=flags), down[1])
     verdicts = (yield from group.gather(down.view(-1), "signs-down")).view(n, len(down), -1)
 
-    out = buffers.empty((n, piece), dtype, positive.device)
+    out = compute.empty((n, piece), dtype, positive.device)
     signs.unpack_signs(verdicts[:, 0], out)
     if tie is None:
-        undecided = buffers.empty((n, piece), torch.bool, positive.device)
+        undecided = compute.empty((n, piece), torch.bool, positive.device)
         signs.unpack(verdicts[:, 1], undecided)
         out.masked_fill_(undecided, 0)
     out = out.view(-1)
@@ -138,20 +138,20 @@ def _lead(
         if transport == "two-phase":
             total = yield from _counts(group, positive, void)
         else:
-            ballot = buffers.empty(signs.wire_bytes(d + 1), torch.uint8, positive.device)
+            ballot = compute.empty(signs.wire_bytes(d + 1), torch.uint8, positive.device)
             signs.pack(_behind(positive, void, d + 1), ballot)
             ballots = yield from group.gather(ballot, "signs")
-            total = buffers.empty(d + 1, torch.int32, positive.device)
+            total = compute.empty(d + 1, torch.int32, positive.device)
             signs.count_votes(ballots, total)
         total[:d].mul_(2).sub_(n)
-    return buffers.empty(d, dtype, positive.device).copy_(total[:d]), total[d] > 0
+    return compute.empty(d, dtype, positive.device).copy_(total[:d]), total[d] > 0
 
 
 def unanimous(group: Group, flags: Tensor, stage: str) -> Exchange[Tensor]:
     """bool [d] of every rank -> where all are true, one bit each way: to the owners of pieces, and from them to everybody."""
     n, piece = group.size, wire.piece(flags.numel(), group.size)
     padded = _behind(flags, None, n * piece)
-    up = buffers.empty((n, signs.wire_bytes(piece)), torch.uint8, flags.device)
+    up = compute.empty((n, signs.wire_bytes(piece)), torch.uint8, flags.device)
     signs.pack(padded.view(n, piece), up)
     rows = yield from group.all_to_all(up.view(-1), f"{stage}-up")
     down = rows[0]
@@ -172,10 +172,10 @@ def _votes_of_piece(group: Group, positive: Tensor, void: Tensor) -> Exchange[Te
     """Up: votes for + in this rank's piece, int32. The element behind the last vote holds n if any vote is void, else 0."""
     n, d = group.size, positive.numel()
     piece = wire.piece(d + 1, n)
-    up = buffers.empty((n, signs.wire_bytes(piece)), torch.uint8, positive.device)
+    up = compute.empty((n, signs.wire_bytes(piece)), torch.uint8, positive.device)
     signs.pack(_behind(positive, void, n * piece).view(n, piece), up)
     ballots = yield from group.all_to_all(up.view(-1), "signs-up")
-    votes = buffers.empty(piece, torch.int32, positive.device)
+    votes = compute.empty(piece, torch.int32, positive.device)
     signs.count_votes(ballots, votes)
     if group.rank == d // piece:
         votes[d % piece] = (votes[d % piece] > 0) * n  # any rank decides here
@@ -186,10 +186,10 @@ def _counts(group: Group, positive: Tensor, void: Tensor) -> Exchange[Tensor]:
     """Votes for + everywhere, int32 [at least d + 1], by counts of as few bits as hold 0 .. n."""
     votes = yield from _votes_of_piece(group, positive, void)
     bits = packing.width(group.size)
-    down = buffers.empty(packing.wire_bytes(votes.numel(), bits), torch.uint8, votes.device)
+    down = compute.empty(packing.wire_bytes(votes.numel(), bits), torch.uint8, votes.device)
     packing.pack(votes, bits, down)
     messages = yield from group.gather(down, "counts-down")
-    counts = buffers.empty((group.size, votes.numel()), torch.int32, votes.device)
+    counts = compute.empty((group.size, votes.numel()), torch.int32, votes.device)
     packing.unpack(messages, bits, counts)
     return counts.view(-1)
 
@@ -199,7 +199,7 @@ def _sum(
 ) -> Exchange[Tensor]:
     """Votes added on the way, [d + 1]; the last element counts void votes."""
     dtype = torch.float32 if bits == 32 else torch.int8
-    codes = buffers.empty(positive.numel() + 1, dtype, positive.device)
+    codes = compute.empty(positive.numel() + 1, dtype, positive.device)
     codes[:-1].copy_(positive).mul_(2).sub_(1)
     if abstains is not None:
         codes[:-1].masked_fill_(abstains, 0)
@@ -211,7 +211,7 @@ def _sum(
 
 def _behind(flags: Tensor, last: Tensor | None, length: int) -> Tensor:
     """bool [d] -> bool [length]: the flags, then `last` if it is given, then False."""
-    padded = buffers.empty(length, torch.bool, flags.device)
+    padded = compute.empty(length, torch.bool, flags.device)
     d = flags.numel()
     padded[:d] = flags
     padded[d:] = False

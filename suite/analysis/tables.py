@@ -106,7 +106,7 @@ def _typed(column: Column, series: pd.Series[Any]) -> pd.Series[Any]:
         return pd.Series(index=series.index, dtype=dtype)
     if infer_dtype(known) not in _FITS[column.kind]:
         raise TableError(f"column {column.name} holds {column.kind}, not {infer_dtype(known)}")
-    found: pd.Series = series.astype(dtype)  # type: ignore[call-overload]
+    found: pd.Series = series.astype(dtype)
     return found
 
 

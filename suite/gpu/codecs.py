@@ -28,9 +28,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from reference_impls import compilation
+from reference_impls import compute
 from reference_impls.codecs.sparse import kept
-from reference_impls.randomness import Key
+from reference_impls.compute import Key
 from suite.micro.cases import CODECS, VERBS, Case, build
 
 __all__ = ["BARS", "COLUMNS", "measure"]
@@ -175,9 +175,9 @@ def _row(
     run()
     torch.cuda.synchronize()
     first = time.perf_counter() - start
-    compilation.reset_paths()
+    compute.reset_paths()
     run()
-    ran = {way for calls in compilation.paths().values() for way in calls}
+    ran = {way for calls in compute.paths().values() for way in calls}
     copies, owns = pairs(copy.encode, run, count)
     rates = [a / b for a, b in zip(copies, owns, strict=True)]
     low, middle, high = statistics.quantiles(rates, n=4)
@@ -280,7 +280,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         parser.error("there is no GPU here that torch sees")
     whole = measure(given.table, given.numel, given.only, given.pairs, given.budget)
-    for name, reason in compilation.failures().items():
+    for name, reason in compute.failures().items():
         say(f"not compiled: {name}: {reason}")
     say("all is measured" if whole else "not all is measured: run this again")
     return 0 if whole else 75

@@ -22,7 +22,6 @@ from reference_impls.registry import Method, former, registry
 from suite.runs.files import CanonicalError
 from suite.runs.plan import make_plan
 from suite.runs.spec import Part, Rate, RunSpec, resolve_algorithm, source_hash
-from suite.timing.case import ROUND, Case
 from suite.timing.spec import DEFAULT_BUCKET_MB, SessionSpec
 from suite.timing.store import ROUND, Case
 

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from reference_impls import DataParallelOptimizer
-from reference_impls.compilation import paths
+from reference_impls.compute import paths
 from suite.links.cluster import CONGESTION_CONTROL
 from suite.links.probe import bandwidth, probe
 from suite.links.process import die_with_parent

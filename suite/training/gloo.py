@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from reference_impls import DataParallelOptimizer
-from reference_impls.compilation import paths
+from reference_impls.compute import paths
 from suite.runs.files import StoreError
 from suite.runs.plan import evaluation_steps
 from suite.runs.spec import RunSpec, learning_rate, source_of, sources, task_of

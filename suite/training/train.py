@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from reference_impls import SimulatedCluster
-from reference_impls.compilation import paths
+from reference_impls.compute import paths
 from suite.runs.files import finite
 from suite.runs.plan import evaluation_steps, group_key
 from suite.runs.provenance import provenance

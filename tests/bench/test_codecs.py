@@ -20,7 +20,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from reference_impls import compilation, programs
+from reference_impls import compute, programs
 from reference_impls.algorithm import Clock, Shard, View
 from reference_impls.algorithms.powersgd import PowerSGD
 from reference_impls.codecs import count_sketch, signs
@@ -110,11 +110,11 @@ def test_not_slow(benchmark: Any, codec: str, verb: str) -> None:
     run = getattr(case, verb)
     case.encode()
     run()  # compiled here, not in what is timed
-    compilation.reset_paths()
+    compute.reset_paths()
     run()
-    ran = {way for calls in compilation.paths().values() for way in calls}
-    assert ran <= {"compiled"}, compilation.paths()  # nothing: the codec is torch's own
-    assert compilation.failures() == {}
+    ran = {way for calls in compute.paths().values() for way in calls}
+    assert ran <= {"compiled"}, compute.paths()  # nothing: the codec is torch's own
+    assert compute.failures() == {}
     hold(benchmark, run, build("copy", NUMEL).encode, BARS[codec, verb])
 
 

@@ -8,46 +8,46 @@ import threading
 import pytest
 import torch
 
-from reference_impls import buffers
+from reference_impls import compute
 
 
 @pytest.fixture(autouse=True)
 def _empty_pool() -> None:
     gc.collect()
-    buffers.release()
+    compute.release()
 
 
 def test_a_buffer_comes_back_when_the_last_view_is_gone() -> None:
-    first = buffers.empty((300, 1000), torch.float32)
+    first = compute.empty((300, 1000), torch.float32)
     address, view = first.data_ptr(), first[5, 10:20]
     del first
-    second = buffers.empty((300, 1000), torch.float32)
+    second = compute.empty((300, 1000), torch.float32)
     assert second.data_ptr() != address  # the view still reads the first
     del view
-    third = buffers.empty((300, 1000), torch.float32)
+    third = compute.empty((300, 1000), torch.float32)
     assert third.data_ptr() == address
 
 
 def test_shapes_and_dtypes_of_about_one_size_share_memory() -> None:
-    address = buffers.empty((2, 50_000), torch.float32).data_ptr()
-    assert buffers.empty(399_000, torch.uint8).data_ptr() == address
-    assert buffers.empty((7, 0), torch.float32).shape == (7, 0)
+    address = compute.empty((2, 50_000), torch.float32).data_ptr()
+    assert compute.empty(399_000, torch.uint8).data_ptr() == address
+    assert compute.empty((7, 0), torch.float32).shape == (7, 0)
 
 
 def test_release_frees_what_is_idle_alone() -> None:
-    held = buffers.empty(1 << 20, torch.uint8)
-    buffers.empty(1 << 22, torch.uint8)
-    assert buffers.held_bytes() == (1 << 20) + (1 << 22)
-    buffers.release()
-    assert buffers.held_bytes() == 1 << 20
+    held = compute.empty(1 << 20, torch.uint8)
+    compute.empty(1 << 22, torch.uint8)
+    assert compute.held_bytes() == (1 << 20) + (1 << 22)
+    compute.release()
+    assert compute.held_bytes() == 1 << 20
     del held
 
 
 def test_sizes_that_never_come_back_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_PATIENCE", 10)
+    monkeypatch.setattr(compute, "_PATIENCE", 10)
     for i in range(200):
-        buffers.empty((1 << 16) + (i << 14), torch.uint8)
-    assert buffers.held_bytes() < 12 * ((1 << 16) + (200 << 14)) * 9 // 8
+        compute.empty((1 << 16) + (i << 14), torch.uint8)
+    assert compute.held_bytes() < 12 * ((1 << 16) + (200 << 14)) * 9 // 8
 
 
 def test_threads_never_get_the_same_memory() -> None:
@@ -55,7 +55,7 @@ def test_threads_never_get_the_same_memory() -> None:
 
     def work(number: int) -> None:
         for _ in range(300):
-            own = buffers.empty(20_000, torch.int32).fill_(number)
+            own = compute.empty(20_000, torch.int32).fill_(number)
             if not bool((own == number).all()):
                 wrong.append(number)
 

@@ -10,7 +10,7 @@ from reference_impls import SimulatedCluster
 from reference_impls.codecs.codec import PerTensor
 from reference_impls.codecs.levels import Natural
 from reference_impls.codecs.signs import ScaledSigns
-from reference_impls.randomness import Key
+from reference_impls.compute import Key
 from reference_impls.reducers.coded_mean import _encoded
 from tests.support import each
 

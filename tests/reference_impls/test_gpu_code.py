@@ -14,8 +14,7 @@ from reference_impls import programs
 from reference_impls.algorithms import intsgd, lion_integers
 from reference_impls.codecs import dithering, lookup, packing, signs
 from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
-from reference_impls.compilation import GPU_OPTIONS, THRESHOLD, Compiled
-from reference_impls.randomness import Key
+from reference_impls.compute import GPU_OPTIONS, THRESHOLD, Compiled, Key
 from tests.reference_impls.codecs.test_compiled import FUNCTIONS
 from tests.reference_impls.triton_source import (
     compile_kernels,

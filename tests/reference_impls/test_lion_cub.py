@@ -14,8 +14,8 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms import lion_integers
 from reference_impls.algorithms.lion import LionCub1Bit
+from reference_impls.compute import Key
 from reference_impls.optimizers import Lion
-from reference_impls.randomness import Key
 from tests.reference_impls.lion_training import (
     DECAY,
     RATE,

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from reference_impls import create
 from reference_impls.collectives import Group
+from reference_impls.compute import Key
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key
 from reference_impls.reducers.majority import balance, balance_bytes, broken, majority, majority_bytes
 from tests.reference_impls.exchanges import run, shards
 from tests.support import each

@@ -13,7 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogona
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms.powersgd import cheapest, compresses, matrix, orthonormal, refreshed
-from reference_impls.randomness import Key
+from reference_impls.compute import Key
 from tests.support import each
 
 ALL = {"min_compression_rate": 0.0}

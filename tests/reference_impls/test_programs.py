@@ -10,9 +10,8 @@ import warnings
 import pytest
 import torch
 
-from reference_impls import compilation, programs
-from reference_impls.compilation import Compiled, CompiledTiles, PathRecord
-from reference_impls.randomness import Key
+from reference_impls import compute, programs
+from reference_impls.compute import Compiled, CompiledTiles, Key, PathRecord
 from tests.support import require_compiler
 
 
@@ -62,7 +61,7 @@ def test_one_program_for_all_sizes_numbers_and_places():
         rounded(x, scale, count, words(call), again)
         assert torch.equal(out, again)
     assert made(function) == 1
-    assert not compilation.failures().get(function.name)
+    assert not compute.failures().get(function.name)
 
 
 def test_one_piece_of_memory_as_two_arguments():
@@ -149,7 +148,7 @@ def test_who_holds_the_lock_for_ever_is_told(monkeypatch):
 
 BROKEN = """
 import torch, warnings
-from reference_impls import compilation
+from reference_impls import compute
 from reference_impls.codecs import packing
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -157,9 +156,9 @@ with warnings.catch_warnings(record=True) as caught:
         packing.pack_nibbles(torch.ones(1 << 18, dtype=torch.int32), wire := torch.empty(1 << 17, dtype=torch.uint8))
 assert (wire == 17).all()
 assert [w.category for w in caught if "could not be compiled" in str(w.message)] == [RuntimeWarning], caught
-(paths,) = compilation.paths().values()
+(paths,) = compute.paths().values()
 assert set(paths) == {"eager"}
-assert len(compilation.failures()) == 1
+assert len(compute.failures()) == 1
 """
 
 

@@ -8,7 +8,7 @@ import struct
 import pytest
 import torch
 
-from reference_impls.randomness import Key, bits, uniform
+from reference_impls.compute import Key, bits, uniform
 from tests.reference_impls.exchanges import shards
 
 MASK = 0xFFFFFFFF

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 import torch
 
-from reference_impls import SimulatedCluster, buffers, create
+from reference_impls import SimulatedCluster, compute, create
 from reference_impls.registry import Method
 from tests.reference_impls.table import FIRST
 
@@ -104,4 +104,4 @@ def largest_allocation(method: Method) -> int:
     ],
 )
 def test_a_step_allocates_nothing_large(case: str) -> None:
-    assert largest_allocation(CASES[case]) < buffers.SMALLEST
+    assert largest_allocation(CASES[case]) < compute.SMALLEST

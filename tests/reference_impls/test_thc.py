@@ -13,7 +13,7 @@ from reference_impls import SimulatedCluster, create
 from reference_impls.codecs import lookup
 from reference_impls.codecs.lookup import PUBLISHED, optimal, rounding_variance, table
 from reference_impls.codecs.transforms import Chunks, butterflies
-from reference_impls.randomness import Key
+from reference_impls.compute import Key
 from tests.support import each
 
 KEY = Key.of(seed=1, step=2, stage="test", rank=0)

@@ -139,11 +139,8 @@ def ranks(name: str) -> list[Any]:
     return [found[name] for found in _found(name in IN_FULL)]
 
 
-every_method = each("name", METHODS, full=IN_FULL)
-
-
-@every_method
-def test_a_training_with_silent_and_traced_steps_in_it_has_the_same_bits(name: str) -> None:
+@each("name", METHODS, full=IN_FULL)
+def test_a_training_with_silent_and_traced_steps_in_it_has_the_same_bits_and_bytes(name: str) -> None:
     for found in ranks(name):
         assert found["equal"]
         kinds, again, silent = found["kinds"]
@@ -152,28 +149,17 @@ def test_a_training_with_silent_and_traced_steps_in_it_has_the_same_bits(name: s
         assert found["untouched"]  # steps after the block are not measured
         if not METHODS[name].algorithm.plans_from_data:  # of which there is none in silence
             assert silent == kinds[3:8]  # they go on where the training stands
-
-
-@every_method
-def test_silent_steps_compute_and_leave_nothing_behind(name: str) -> None:
-    for found in ranks(name):
-        assert found["moved"]
+        assert found["moved"]  # in silence, of which nothing is left
         assert found["untouched at entry"]
         assert found["restored"]
         assert found["step"] == 3
-
-
-@every_method
-def test_bytes_are_counted_in_traced_steps_and_not_in_silent_ones(name: str) -> None:
-    for found in ranks(name):
         plain, other = found["ledgers"]
         assert len(plain) > 0
         if (
             name == "in-the-background"
         ):  # entering completes what is pending, so some bytes leave a step earlier
-            drop = ["step"]
             plain, other = (
-                frame.drop(columns=drop).groupby(["stage", "collective"]).sum(numeric_only=True)
+                frame.drop(columns="step").groupby(["stage", "collective"]).sum(numeric_only=True)
                 for frame in (plain, other)
             )
         assert plain.equals(other)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from reference_impls.codecs.sparse import WIRE_VERSION, ChunkTopK
-from reference_impls.randomness import Key
+from reference_impls.compute import Key
 from tests.support import each
 
 KEY = Key(torch.zeros(3, dtype=torch.int32))

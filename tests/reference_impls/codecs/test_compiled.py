@@ -8,12 +8,11 @@ import warnings
 import pytest
 import torch
 
-from reference_impls import compilation
+from reference_impls import compute
 from reference_impls.algorithms import intsgd, lion_integers
 from reference_impls.codecs import dithering, lookup, packing, signs
 from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
-from reference_impls.compilation import THRESHOLD, Compiled, PathRecord
-from reference_impls.randomness import Key
+from reference_impls.compute import THRESHOLD, Compiled, Key, PathRecord
 from tests.support import require_compiler
 
 D = 70_001  # above the threshold, odd, no multiple of 32
@@ -206,18 +205,18 @@ SMALL = {levels: {"levels.ends"}, lion_votes: {"sums.fold_lanes"}}
 )
 @pytest.mark.usefixtures("compiler")
 def test_compiled_equals_eager(work, monkeypatch):
-    compilation.reset_paths()
+    compute.reset_paths()
     monkeypatch.delenv("BANDWISE_COMPILE", raising=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         fast = work()
-    ran = compilation.paths()
+    ran = compute.paths()
     assert {name for name, calls in ran.items() if calls.get("compiled")} == FUNCTIONS[work]
     assert {name for name, calls in ran.items() if "eager" in calls} == SMALL.get(work, set())
     monkeypatch.setenv("BANDWISE_COMPILE", "0")
-    compilation.reset_paths()
+    compute.reset_paths()
     slow = work()
-    assert all(set(calls) == {"eager"} for calls in compilation.paths().values())
+    assert all(set(calls) == {"eager"} for calls in compute.paths().values())
     for a, b in zip(fast, slow, strict=True):
         assert a.dtype == b.dtype
         assert torch.equal(a, b)
@@ -251,7 +250,7 @@ def test_small_tensors_and_the_switch_run_eagerly(monkeypatch):
 def test_without_a_compiler_it_runs_eagerly(monkeypatch):
     monkeypatch.delenv("BANDWISE_COMPILE", raising=False)
     monkeypatch.setenv("CXX", "no-such-compiler-anywhere")
-    compilation._compiles_for_cpu.cache_clear()
+    compute._compiles_for_cpu.cache_clear()
     record = PathRecord()
     function = Compiled(double, threshold=8, record=record)
     with pytest.warns(
@@ -286,7 +285,7 @@ def test_a_failed_compilation_is_told_once_and_recorded():
 @pytest.mark.usefixtures("compiler")
 def test_a_gpu_without_what_keeps_the_codes_runs_eagerly(monkeypatch):
     """As on a torch that knows other options: codes are never those of other arithmetic, and nothing is raised."""
-    monkeypatch.setitem(compilation.GPU_OPTIONS, "eager_numerics.of_another_torch", True)
+    monkeypatch.setitem(compute.GPU_OPTIONS, "eager_numerics.of_another_torch", True)
     record = PathRecord()
     function = Compiled(double, threshold=8, record=record)
     reason = r"test_compiled\.double could not be compiled and runs eagerly.*has no eager_numerics\.of_another_torch"
@@ -341,12 +340,12 @@ def test_a_mistake_of_the_caller_stays_an_error():
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.full
 def test_streams_are_the_same_bits_compiled(monkeypatch):
-    compilation.reset_paths()
+    compute.reset_paths()
     keys = [
         Key.of(seed=1, step=2, stage="stream", rank=0, start=start) for start in (0, 2**31 - 5, 2**32 - 5)
     ]
     fast = [(key.bits(D), key.uniform(D)) for key in keys]
-    assert {"compiled"} == {path for calls in compilation.paths().values() for path in calls}
+    assert {"compiled"} == {path for calls in compute.paths().values() for path in calls}
     monkeypatch.setenv("BANDWISE_COMPILE", "0")
     for key, (bits, uniform) in zip(keys, fast, strict=True):
         assert torch.equal(key.bits(D), bits)

@@ -7,7 +7,7 @@ import math
 import torch
 
 from reference_impls.codecs import dithering
-from reference_impls.randomness import Key
+from reference_impls.compute import Key
 from tests.support import each
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reference_impls.algorithms.half_precision import Halves, power_for
 from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
-from reference_impls.randomness import Key
+from reference_impls.compute import Key
 from tests.support import each
 
 Coder = UniformLevels | GeometricLevels | MinMax | Natural | Halves

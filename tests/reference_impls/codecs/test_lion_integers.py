@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from reference_impls.algorithms import lion_integers as lion
-from reference_impls.randomness import Key
+from reference_impls.compute import Key
 from tests.support import each
 
 

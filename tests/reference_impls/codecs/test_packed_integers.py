@@ -11,8 +11,8 @@ from torch import Tensor
 from reference_impls.algorithms import intsgd
 from reference_impls.algorithms.intsgd import Rounding
 from reference_impls.codecs import packing
+from reference_impls.compute import Key
 from reference_impls.errors import UnsupportedError
-from reference_impls.randomness import Key
 from tests.support import each, require_compiler
 
 WIDTHS = range(2, 17)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls import buffers
+from reference_impls import compute
 from reference_impls.codecs import candidates, sparse
 from reference_impls.codecs.sparse import kept, largest, largest_magnitudes, magnitude
 from tests.support import each
@@ -164,4 +164,4 @@ def test_nothing_is_allocated_in_a_steady_state(shape: tuple[int, ...], share: f
         largest_magnitudes(x, k)
     with torch.profiler.profile(profile_memory=True) as profile:
         largest_magnitudes(inputs[0], k)
-    assert max(event.cpu_memory_usage for event in profile.events()) < buffers.SMALLEST
+    assert max(event.cpu_memory_usage for event in profile.events()) < compute.SMALLEST

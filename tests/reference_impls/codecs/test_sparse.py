@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from reference_impls.codecs.sparse import WIRE_VERSION, TopK, kept, largest
-from reference_impls.randomness import Key
+from reference_impls.compute import Key
 from tests.support import each
 
 KEY = Key.of(seed=0, step=0, stage="test")

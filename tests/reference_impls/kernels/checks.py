@@ -14,11 +14,11 @@ import traceback
 import torch
 from triton.runtime import interpreter
 
-from reference_impls import compilation
+from reference_impls import compute
 from reference_impls.codecs import dithering, lookup, packing, signs, sparse, transforms
 from reference_impls.codecs.count_sketch import CountSketch
 from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
-from reference_impls.randomness import Key
+from reference_impls.compute import Key
 
 SIZES = (0, 1, 31, 32, 33, 4097)
 ROWS = (((), 0), ((2,), 1))  # leading axes; bytes and elements by which rows are displaced
@@ -52,9 +52,9 @@ def compare(device, name, work):
     os.environ["BANDWISE_COMPILE"] = "0"
     expected = work(torch.device("cpu"))
     os.environ["BANDWISE_COMPILE"] = "1"
-    compilation.reset_paths()
+    compute.reset_paths()
     found = work(device)
-    ran = compilation.paths().get(name, {})
+    ran = compute.paths().get(name, {})
     assert set(ran) == {"triton"}, (name, ran)
     for place, (one, other) in enumerate(zip(expected, found, strict=True)):
         one, other = one.contiguous(), other.cpu().contiguous()
