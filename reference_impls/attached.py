@@ -40,10 +40,10 @@ from reference_impls.algorithm import Algorithm
 from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.local_updates import LocalUpdates
 from reference_impls.drivers.checks import Check
-from reference_impls.drivers.step import Gradients, Unused
+from reference_impls.drivers.step import Unused
 from reference_impls.drivers.worker import SUPPORTED_DTYPES, bare_model, named
 from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
-from reference_impls.optimizer import DataParallelOptimizer, _layout, _refuse_buffers
+from reference_impls.optimizer import DataParallelOptimizer
 from reference_impls.registry import AnyMethod, Method, create
 from reference_impls.sharded import STREAMS, OnParts, Parts, is_sharded, refuse_whole
 
@@ -191,48 +191,20 @@ class Attached(DataParallelOptimizer):
     """
 
     def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        model: Parameters,
-        method: Method,
-        *,
-        broadcast: bool,
-        broadcast_buffers: bool,
-        allow_empty_buckets: bool,
-        **settings: Any,
+        self, optimizer: torch.optim.Optimizer, model: Parameters, method: Method, **settings: Any
     ) -> None:
-        module, names = _named(model)
+        self._given, names = _named(model)
         groups = _groups(optimizer, names)
         self._yours = optimizer
         self._stepping = False
         self._agreed = False
         self._on_own_gradients = _steps_on_own_gradients(method.algorithm)
-        super().__init__(
-            groups, method, broadcast=broadcast, allow_empty_buckets=allow_empty_buckets, **settings
-        )
+        super().__init__(groups, method, **settings)
         self._held = self._parameters()
-        if module is not None:
-            self._adopt_module(module, names, broadcast, broadcast_buffers, allow_empty_buckets)
         self._take_over()
 
-    def _adopt_module(
-        self,
-        module: nn.Module,
-        names: dict[Tensor, str],
-        broadcast: bool,
-        broadcast_buffers: bool,
-        allow_empty_buckets: bool,
-    ) -> None:
-        """What a driver that is given the model itself knows besides: its buffers, and parameters that are replaced later."""
-        frozen = {name: param for param, name in names.items() if not param.requires_grad}
-        self._module, self._syncs_buffers = module, broadcast_buffers
-        self._gradients = Gradients(self._worker, frozen, module, allow_empty_buckets)
-        self._watch(module)
-        self._compare_construction(_layout(self._worker, frozen, module))
-        if broadcast or broadcast_buffers:
-            _refuse_buffers(dict(module.named_buffers()))
-        if broadcast:
-            self._broadcast(self._buffers())
+    def _model_of(self, params: Any) -> tuple[nn.Module | None, Any]:
+        return self._given, params
 
     def _take_over(self) -> None:
         """Put this object's step in the place of the optimizer's, as torch's schedulers do with theirs."""

@@ -117,10 +117,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         skippable: bool = False,
         **options: Any,
     ) -> None:
-        module: nn.Module | None = None
-        if isinstance(params, nn.Module):
-            module = bare_model(params)
-            params = named(module)
+        module, params = self._model_of(params)
         transport = ProcessGroup(group)
         method, clip_norm = create(algorithm, **options).clipped(clip_norm)
         if scaler is not None and method.algorithm.probes:
@@ -208,6 +205,13 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             _refuse_buffers({} if module is None else dict(module.named_buffers()))
         if broadcast:
             self._broadcast([*(shard.params for shard in worker.shards), *frozen.values(), *self._buffers()])
+
+    def _model_of(self, params: nn.Module | Iterable[Any]) -> tuple[nn.Module | None, Iterable[Any]]:
+        """The bare model, where it is known; and its parameters, or groups of them, by name."""
+        if not isinstance(params, nn.Module):
+            return None, params
+        module = bare_model(params)
+        return module, named(module)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
