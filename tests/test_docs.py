@@ -21,6 +21,7 @@ from docs import make, measured
 from reference_impls import SimulatedCluster
 from reference_impls.catalogue import BUILT_IN
 from reference_impls.registry import Method
+from suite.timing.cases import steady
 from tests.reference_impls.gloo import output_of, run_ranks
 from tests.support import blocks
 
@@ -38,7 +39,7 @@ def test_the_method_with_two_kinds_of_step_of_the_tutorial(
     names = dict(vars(module))
     exec(kinds.partition("registry.add(")[0], names)
     algorithm = names["MomentumVote"](scale=2.0, every=4)
-    assert {kind: one.every for kind, one in algorithm.steady().items()} == {"step": 0, "sync": 1}
+    assert {kind: one.every for kind, one in steady(algorithm).items()} == {"step": 0, "sync": 1}
     for wanted, one in {"step step step": 0, "sync sync sync": 1, "sync step step step sync": 4}.items():
         cluster = SimulatedCluster(
             Method("momentum-vote", names["MomentumVote"](every=one), {"weight_decay": 0.0}),

@@ -74,8 +74,8 @@ def test_the_warm_up_falls_as_in_the_paper():
     assert shares == pytest.approx(
         [0.25119] * 2 + [0.0631] * 2 + [0.01585] * 2 + [0.00398] * 2 + [0.001] * 2, rel=1e-3
     )
-    assert len(method.steady()) == 5
-    assert all(s.warmup_steps == 0 for s in method.steady().values())
+    assert len(method.timed) == 5
+    assert all(method.steadily(kind).warmup_steps == 0 for kind in method.timed)
     workers = cluster("dgc", 2, [1000], ratio=0.001, warmup_steps=4)
     for t in range(5):
         advance(workers, normal(2, 1000, seed=t), [1000])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
+from reference_impls.drivers.alone import traced
 from reference_impls.optimizers import Lion
 from tests.reference_impls.exchanges import flat, local_workers, train
 from tests.reference_impls.lion_training import DECAY, RATE, D, advance, cluster, gradient, parameters, vector
@@ -149,9 +150,7 @@ LARGE = ((1 << 20,),)
 
 
 def bits(name: str, n: int, kind: str = "step", **options: Any) -> float:
-    cost = create(name, **options).algorithm.wire_bytes(LARGE, n)[kind]
-    assert not isinstance(cost, tuple)
-    return 8 * cost / LARGE[0][0]
+    return 8 * traced(create(name, **options), LARGE, n)[kind] / LARGE[0][0]
 
 
 @each("n", [2, 3, 4, 5, 8, 16, 32, 64, 127])
@@ -227,7 +226,7 @@ def test_what_is_sent() -> None:
     trained = voters("signsgd", n=4)
     voted(trained, 1)
     sent = trained.ledger.frame()["wire_bytes"].sum()
-    assert sent == 2 * 3 / 4 * 8 == create("signsgd").algorithm.wire_bytes([(WIDTH,)], 4)["step"]
+    assert sent == 2 * 3 / 4 * 8 == traced(create("signsgd"), [(WIDTH,)], 4)["step"]
 
 
 # ---- Lion itself, against its definition -----------------------------------------------------------------------------------

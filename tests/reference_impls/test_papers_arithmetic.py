@@ -1,4 +1,4 @@
-"""Figures of papers that no run decides: what methods declare to send, bounds of codecs, and papers' own models.
+"""Figures of papers that no run decides: what methods send, bounds of codecs, and papers' own models.
 
 Most of what papers prove or count stands in the tests of each method; here is what belongs to none of them alone.
 """
@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from reference_impls import wire
-from reference_impls.algorithm import Clock, Cost
+from reference_impls.algorithm import Clock
 from reference_impls.codecs import dithering
 from reference_impls.codecs.levels import Natural
 from reference_impls.collectives import Group
+from reference_impls.drivers.alone import traced
 from reference_impls.registry import create
 
 MATRIX = [(1000, 1000)]
@@ -26,15 +27,7 @@ STEPS, WARM_UP, VARIANCE_PHASE, GROWTH = 125_000, 23_000, 12_500, 32_678
 
 def costs(name: str, n: int, **options: object) -> dict[str, float]:
     """Bytes that a rank sends in a step of each kind, mean over ranks; none here depends on data."""
-    return {
-        kind: single(cost) for kind, cost in create(name, **options).algorithm.wire_bytes(MATRIX, n).items()
-    }
-
-
-def single(cost: Cost) -> float:
-    """A cost that is one number."""
-    assert isinstance(cost, (int, float))
-    return float(cost)
+    return traced(create(name, **options), MATRIX, n)
 
 
 def one_bit_ratio(name: str, warm_up: float, n: int) -> float:
@@ -115,8 +108,8 @@ def test_volume_of_powersgd_on_resnet_18(rank: int, printed: int) -> None:
     """As its table prints them, to 1 %; every matrix is compressed."""
     shapes = resnet_18()
     assert wire.elements(shapes) == 11_173_962
-    method = create("powersgd", rank=rank, min_compression_rate=0.0).algorithm
-    ratio = wire.all_reduce(4 * wire.elements(shapes), 2) / single(method.wire_bytes(shapes, 2)["compressed"])
+    method = create("powersgd", rank=rank, min_compression_rate=0.0)
+    ratio = wire.all_reduce(4 * wire.elements(shapes), 2) / traced(method, shapes, 2)["compressed"]
     assert (printed - 0.5) / 1.01 < ratio < (printed + 0.5) * 1.01
 
 

@@ -15,6 +15,7 @@ import torch
 
 from reference_impls import SimulatedCluster, compute, create
 from reference_impls.registry import Method
+from suite.timing.cases import steady
 from tests.reference_impls.table import FIRST
 
 SHAPES: Final = ((1024, 512), (512,), (512, 900), (64,), (64, 31))  # one is a matrix of awkward size
@@ -62,7 +63,7 @@ def cases() -> Iterator[tuple[str, Method]]:
     """("method:kind of step", the method that takes steps of this kind). Of rounds, the shortest, which always meet."""
     for row in FIRST:
         method = create(row.algorithm, **row.options)
-        for kind, algorithm in method.algorithm.steady().items():
+        for kind, algorithm in steady(method.algorithm).items():
             if not kind.startswith("round-") or kind == "round-1":
                 yield f"{row.algorithm}:{kind}", dataclasses.replace(method, algorithm=algorithm)
 

@@ -11,7 +11,11 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms.local_updates import Outer
-from tests.reference_impls.local_training import RATE
+from reference_impls.drivers.alone import traced
+from reference_impls.optimizers import Outer
+from tests.reference_impls.local_training import (
+    RATE,
+)
 from tests.support import each
 
 LENGTHS = (5, 3, 8, 2, 7, 4, 6)  # a bucket each, with the bucket size below
@@ -147,8 +151,7 @@ def test_saving_disturbs_nothing(carrier: str) -> None:
 def test_the_paper_s_savings_are_exact() -> None:
     """400 times fewer bits than bf16 gradients every step (H = 100, 4 bits), and the peak is 1/P of a DiLoCo average."""
     d, n = 1 << 20, 2
-    algorithm = create("streaming-diloco", carrier="e3m0", period=100, fragments=8).algorithm
-    said = algorithm.wire_bytes([(d,)], n)
+    said = traced(create("streaming-diloco", carrier="e3m0", period=100, fragments=8), [(d,)], n)
     period = 8 * said["average"] + 92 * said["local"]
     gathered = (
         (n - 1) * d / 2
@@ -166,7 +169,7 @@ def test_later_phases_of_a_carrier_go_to_the_steps_that_send_them() -> None:
     assert {tuple(x) for x in stages} == {
         (step + late, f"progress-{stage}") for step in (3, 7) for late, stage in ((0, "scale"), (1, "codes"))
     } | {(11, "progress-scale")}
-    said = create("streaming-diloco", period=4, fragments=1, overlap=2, carrier="int4").algorithm
-    bytes_ = said.wire_bytes([(d,) for d in LENGTHS], 3)
+    method = create("streaming-diloco", period=4, fragments=1, overlap=2, carrier="int4")
+    bytes_ = traced(method, [(d,) for d in LENGTHS], 3)
     assert bytes_["average"] == pytest.approx(2 * 2 / 3 * 4)
     assert bytes_["local"] == pytest.approx(2 * 2 / 3 * -(-sum(LENGTHS) // 2) / 3)

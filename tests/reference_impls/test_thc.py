@@ -7,6 +7,7 @@ from statistics import NormalDist
 
 import pytest
 import torch
+from reference_impls.randomness import Key
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
@@ -14,6 +15,7 @@ from reference_impls.codecs import lookup
 from reference_impls.codecs.lookup import PUBLISHED, optimal, rounding_variance, table
 from reference_impls.codecs.transforms import Chunks, butterflies
 from reference_impls.compute import Key
+from reference_impls.drivers.alone import traced
 from tests.support import each
 
 KEY = Key.of(seed=1, step=2, stage="test", rank=0)
@@ -175,7 +177,7 @@ def test_bytes_by_hand(n: int) -> None:
         "gradient-up": n * piece // 2,
         "gradient-down": piece * down // 8,
     }
-    said = create("thc").algorithm.wire_bytes([(1000,), (10, 10)], n)["step"]
+    said = traced(create("thc"), [(1000,), (10, 10)], n)["step"]
     assert sum(row["wire_bytes"] for row in rows.values()) == pytest.approx(said)
     rows = {
         row["stage"]: row["payload_bytes"]

@@ -1,4 +1,4 @@
-"""Bytes by kind of step against what methods say, and which of them estimate the mean gradient without bias."""
+"""Which methods estimate the mean gradient without bias."""
 
 from __future__ import annotations
 
@@ -12,73 +12,8 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.registry import Method
-from tests.reference_impls.problem import Net, observed
-from tests.reference_impls.table import FIRST, ROWS, SOME, STEPS, Row, tiered
-from tests.reference_impls.trajectories import advance, build
-
-SHAPES = [tuple(p.shape) for p in Net().parameters()]
-
-
-def algorithm(row: Row) -> Algorithm:
-    return create(row.algorithm, **row.options).algorithm
-
-
-# ---- bytes ---------------------------------------------------------------------------------------------------------
-
-
-def counted(cluster: SimulatedCluster, kinds: list[str]) -> dict[str, list[float]]:
-    """Kind -> bytes sent in each of its steps, mean over ranks; "plan" -> what deciding took, where it sent."""
-    found: dict[str, list[float]] = {}
-    by_step: dict[tuple[str, int], float] = {}
-    for row in cluster.ledger.frame(rank=None).to_dict("records"):
-        key = (row["kind"], row["step"])
-        by_step[key] = by_step.get(key, 0.0) + row["wire_bytes"] / cluster.world_size
-    for step, kind in enumerate(kinds):
-        found.setdefault(kind, []).append(by_step.pop((kind, step), 0.0))
-    for (kind, _), sent in by_step.items():
-        if (
-            kind == "unused"
-        ):  # a byte a parameter that has had no gradient yet: the driver's, not the method's
-            continue
-        assert kind == "plan", kind
-        found.setdefault(kind, []).append(sent)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("row", "n"),
-    [
-        pytest.param(
-            row,
-            n,
-            id=f"{n}-{row.id}",
-            marks=() if (row in FIRST and n == 3) or (row in SOME and n in (1, 3)) else pytest.mark.full,
-        )
-        for n in (1, 2, 3, 8)
-        for row in ROWS
-    ],
-)
-def test_bytes_are_as_said(row: Row, n: int) -> None:
-    n = min(n, row.largest)
-    cluster = build(row, n, bucket_bytes=1 << 20)
-    kinds = []
-    for step in range(STEPS):
-        advance(cluster, step, step + 1)
-        kinds.append(cluster.kind)
-    said = algorithm(row).wire_bytes(SHAPES, n)
-    for kind, steps in counted(cluster, kinds).items():
-        assert kind in said, f"kind {kind!r} is not among {sorted(said)}"
-        cost = said[kind]
-        if isinstance(cost, tuple):
-            assert cost[0] <= cost[1]
-            assert cost[0] - 1e-6 <= min(steps)
-            assert max(steps) <= cost[1] + 1e-6
-        else:
-            assert sum(steps) / len(steps) == pytest.approx(cost, rel=1e-9, abs=1e-6)
-        assert n > 1 or cost in (0, (0, 0))
-
-
-# ---- bias ----------------------------------------------------------------------------------------------------------
+from tests.reference_impls.problem import observed
+from tests.reference_impls.table import FIRST, ROWS, SOME, Row, tiered
 
 DRAWS, MORE_DRAWS, RANKS, BEFORE = 200, 400, 3, 4
 CLASSES = (

@@ -19,6 +19,7 @@ from suite.timing.cases import (
     own_name,
     powersgd_case,
     source_of,
+    steady,
 )
 from suite.timing.spec import PowerSGD, SessionSpec, load_session
 from suite.timing.store import Case
@@ -123,14 +124,14 @@ def test_a_case_goes_through_json_and_comes_back_as_the_method_it_was(cases: Cas
 def test_a_method_comes_back_with_its_options() -> None:
     part = resolve_algorithm("lion-cub-1bit", {"sync_every": 7, "betas": (0.8, 0.95)}, 4, 100)
     cases = kinds_of(part, ROUNDS)
-    steady = create("lion-cub-1bit", sync_every=7).algorithm.steady()
+    timed = steady(create("lion-cub-1bit", sync_every=7).algorithm)
     for kind, case in cases.items():
         method = method_of(Case.from_dict(json.loads(json.dumps(case.as_dict()))))
-        assert method.algorithm == steady[kind]
+        assert method.algorithm == timed[kind]
         assert method.hyperparameters == {"betas": (0.8, 0.95), "weight_decay": 0.0}
 
 
 def test_the_name_is_the_one_that_says_most() -> None:
     assert own_name(AllReduce(optimizer="sgd"), "other") == "allreduce-sgd"
-    assert own_name(create("qsr-adamw").algorithm.steady()["round-4"], "other") == "local-adamw"
-    assert own_name(create("qsr").algorithm.steady()["round-4"], "other") == "local-sgd"
+    assert own_name(steady(create("qsr-adamw").algorithm)["round-4"], "other") == "local-adamw"
+    assert own_name(steady(create("qsr").algorithm)["round-4"], "other") == "local-sgd"

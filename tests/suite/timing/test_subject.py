@@ -189,7 +189,7 @@ def one_rank(tmp_path: object) -> Iterator[None]:
 )
 def test_forward_passes_of_a_timed_step(mode: Mode, kind: str, forwards: int) -> None:
     method = create("root-sgd")
-    steady = method.algorithm.steady()[kind]
+    steady = method.algorithm.steadily(kind)
     case = Case("method", "root", kind, 1, "root-sgd", {})
     module = Counting()
     own = type(method)(method.name, steady, method.hyperparameters)

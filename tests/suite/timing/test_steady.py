@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from reference_impls.algorithms.model_averaging import ROUNDS
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithm import Algorithm
 from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates
 from reference_impls.registry import Method
+from suite.timing.cases import steady
 from tests.reference_impls.problem import LR, Net, at_probes, gradients, learning_rate, names, observed
 from tests.reference_impls.table import ROWS, SOME, Row, tiered
+from tests.reference_impls.test_traced import BY_GRADIENTS
 from tests.reference_impls.trajectories import trajectory
 
 SIZE = 3
@@ -60,12 +63,12 @@ def with_steady(row: Row, algorithm: Algorithm) -> Method:
 PLANNED = ("loss", "accuracy")  # what rules plan by
 LOCAL = [row for row in ROWS if isinstance(method(row).algorithm, LocalUpdates)]
 STEPPING = [row for row in ROWS if row not in LOCAL]
-CASES = [(row, kind) for row in STEPPING for kind in method(row).algorithm.steady()]
+CASES = [(row, kind) for row in STEPPING for kind in steady(method(row).algorithm)]
 
 
 @pytest.mark.parametrize("row", tiered(STEPPING, SOME))
 def test_every_kind_of_step_that_comes_is_there(row: Row) -> None:
-    assert set(trajectory(row, SIZE).kinds) == set(method(row).algorithm.steady())
+    assert set(trajectory(row, SIZE).kinds) <= set(steady(method(row).algorithm))
 
 
 @pytest.mark.parametrize(
@@ -76,36 +79,29 @@ def test_every_kind_of_step_that_comes_is_there(row: Row) -> None:
     ],
 )
 def test_steps_of_the_kind_come_at_once_often_and_send_the_same(row: Row, kind: str) -> None:
-    steady = method(row).algorithm.steady()[kind]
-    timed = cluster(with_steady(row, steady))
+    timed = cluster(with_steady(row, steady(method(row).algorithm)[kind]))
     seen = kinds_of(timed, 8)
     assert kind in seen[:4]
     assert seen.count(kind) >= 6
     real = trajectory(row, SIZE).cluster
-    if (
-        row.options.get("momentum_sync") == "selective" and kind == "sync"
-    ):  # sends what was measured to disagree
-        assert stages(timed, kind) == stages(real, kind)
-    elif isinstance(
-        steady.wire_bytes([(174,)], SIZE)[kind], tuple
-    ):  # data decide how much, and what is left out
+    if BY_GRADIENTS.get(row.id) == kind:
         assert stages(timed, kind) & stages(real, kind)
     else:
-        assert len(sent(timed, kind)) == (steady.wire_bytes([(174,)], SIZE)[kind] > 0)
+        assert len(sent(timed, kind)) <= 1
         assert sent(timed, kind) == sent(real, kind)
 
 
-def test_what_is_steady_is_its_own_steady_configuration() -> None:
+def test_what_is_timed_is_timed_as_it_is() -> None:
     for row, kind in CASES:
-        steady = method(row).algorithm.steady()[kind]
-        assert steady.steady()[kind] == steady, (row.id, kind)
+        timed = steady(method(row).algorithm)[kind]
+        assert timed.steadily(kind) == timed, (row.id, kind)
 
 
 @pytest.mark.parametrize("row", tiered(LOCAL, SOME))
 def test_local_updates_are_timed_by_whole_rounds(row: Row) -> None:
     seen = set(trajectory(row, SIZE).kinds)
     assert seen <= {"local", "average", "step", "final"}
-    rounds = dict(method(row).algorithm.steady())
+    rounds = dict(steady(method(row).algorithm))
     if "step" in seen:  # data-parallel at first
         assert set(kinds_of(cluster(with_steady(row, rounds.pop("step"))), 4)) == {"step"}
     assert list(rounds) == [f"round-{h}" for h in ROUNDS]

@@ -1,0 +1,171 @@
+"""Bytes that a rank taking steps alone would send: those that the simulated cluster counts, and those of closed formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from reference_impls import SimulatedCluster, create
+from reference_impls.algorithm import Algorithm
+from reference_impls.drivers.alone import LARGEST, kinds, taken, traced
+from reference_impls.errors import UnsupportedError
+from tests.reference_impls.problem import Net
+from tests.reference_impls.table import FIRST, ROWS, SOME, STEPS, Row
+from tests.reference_impls.trajectories import advance, build
+
+SHAPES = [tuple(p.shape) for p in Net().parameters()]
+BY_GRADIENTS = {
+    "control-random-k": "step",
+    "global-qsgd-sparse": "step",
+    "l-greco": "compressed",
+    "l-greco-warm-up": "compressed",
+    "lag": "step",
+    "lag-short-memory": "step",
+    "lion-cub-1bit-selective": "sync",
+}
+"""Rows of which a kind of step sends what gradients decide."""
+
+
+def counted(cluster: SimulatedCluster, kinds: list[str]) -> dict[str, list[float]]:
+    """Kind -> bytes sent in each of its steps, mean over ranks; "plan" -> what deciding took, where it sent."""
+    found: dict[str, list[float]] = {}
+    by_step: dict[tuple[str, int], float] = {}
+    for row in cluster.ledger.frame(rank=None).to_dict("records"):
+        key = (row["kind"], row["step"])
+        by_step[key] = by_step.get(key, 0.0) + row["wire_bytes"] / cluster.world_size
+    for step, kind in enumerate(kinds):
+        found.setdefault(kind, []).append(by_step.pop((kind, step), 0.0))
+    for (kind, _), sent in by_step.items():
+        if (
+            kind != "unused"
+        ):  # a byte a parameter that has had no gradient yet: the driver's, not the method's
+            assert kind == "plan", kind
+            found.setdefault(kind, []).append(sent)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("row", "n"),
+    [
+        pytest.param(
+            row,
+            n,
+            id=f"{n}-{row.id}",
+            marks=() if (row in FIRST and n == 3) or (row in SOME and n in (1, 3)) else pytest.mark.full,
+        )
+        for n in (1, 2, 3, 8)
+        for row in ROWS
+    ],
+)
+def test_a_rank_alone_sends_what_the_cluster_counts(row: Row, n: int) -> None:
+    n = min(n, row.largest)
+    cluster, came = build(row, n, bucket_bytes=1 << 20), []
+    for step in range(STEPS):
+        advance(cluster, step, step + 1)
+        came.append(cluster.kind)
+    alone = traced(create(row.algorithm, **row.options), SHAPES, n)
+    for kind, steps in counted(cluster, came).items():
+        assert n > 1 or alone[kind] == 0
+        if n == 1 or BY_GRADIENTS.get(row.id) != kind:
+            assert sum(steps) / len(steps) == pytest.approx(alone[kind], rel=1e-9, abs=1e-6), kind
+        else:
+            assert 0 < alone[kind] <= 2 * (n - 1) * 4 * sum(map(math.prod, SHAPES))
+
+
+# ---- closed formulas, of papers and of the modules' own texts --------------------------------------------------------
+
+MATRIX, OTHERS = (300, 200), [(200,), (7, 50)]
+D = 300 * 200 + 200 + 350
+
+
+def packed(count: int, bits: int) -> int:
+    """Bytes of so many integers."""
+    return -(-count * bits // 8)
+
+
+def piece(count: int, n: int) -> int:
+    """Elements that a rank serves, of a vector that is cut at multiples of eight."""
+    return 8 * math.ceil(count / (8 * n))
+
+
+def top_k(n: int) -> float:
+    """k places of as many bits as the last one has, and k floats, to everybody."""
+    k = int(0.01 * D)
+    return (n - 1) * (packed(k, (D - 1).bit_length()) + 4 * k)
+
+
+def power_sgd(n: int) -> float:
+    """Two thin factors, r (a + b) floats, and vectors and matrices that would hardly shrink as they are."""
+    return 2 * (n - 1) / n * 4 * (2 * (300 + 200) + 200 + 2 * (7 + 50))
+
+
+FORMULAS = {
+    "allreduce-sgd": lambda n: 2 * (n - 1) / n * 4 * D,
+    # one bit up and one down; one vote more says that an update is not finite
+    "lion-cub-1bit:momentum_sync=never": lambda n: 2 * (n - 1) * piece(D + 1, n) / 8,
+    # votes of one byte, summed on the way
+    "lion-cub-pbit:bits=8": lambda n: 2 * (n - 1) / n * (D + 1),
+    # levels of one byte under one scale, on which all agree first
+    "qsgd-maxnorm:bits=8": lambda n: 2 * (n - 1) / n * (4 + D),
+    "top-k:ratio=0.01": top_k,
+    "powersgd:rank=2": power_sgd,
+}
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+@pytest.mark.parametrize("text", FORMULAS)
+def test_bytes_by_hand(text: str, n: int) -> None:
+    name, *options = text.split(":")
+    given = {key: value for key, _, value in (option.partition("=") for option in options)}
+    typed = {
+        key: value if value == "never" else (float if "." in value else int)(value)
+        for key, value in given.items()
+    }
+    found = traced(create(name, **typed), [MATRIX, *OTHERS], n)
+    (sent,) = found.values()
+    assert sent == pytest.approx(FORMULAS[text](n))
+
+
+# ---- what it costs, and what is refused ------------------------------------------------------------------------------
+
+
+def test_a_model_of_any_size_costs_nothing() -> None:
+    found = traced(create("lion-cub-1bit", momentum_sync="never"), [(1 << 20, 1 << 14)], 4)
+    assert found["step"] == 2 * 3 * piece((1 << 34) + 1, 4) / 8
+
+
+def test_gradients_of_a_large_model_are_not_drawn() -> None:
+    with pytest.raises(UnsupportedError, match="`bandwise try` counts what it sends"):
+        traced(create("lag"), [(LARGEST, 2)], 2)
+
+
+def test_kinds_come_in_the_order_of_the_training() -> None:
+    algorithm = create("lion-cub-1bit", momentum_sync="selective", sync_every=50).algorithm
+    assert {kind: moment.step for kind, moment in kinds(algorithm).items()} == {
+        "measure": 0,
+        "step": 1,
+        "sync": 50,
+    }
+    method = create("adacomm")
+    found = taken(method, [(8, 8)], 2, kinds(method.algorithm))
+    assert {kind: (one.nbytes, one.planning) for kind, one in found.items()} == {
+        "local": (0.0, 8.0), "average": (256.0, 0.0)
+    }  # fmt: skip
+
+
+def test_what_each_kind_that_may_come_sends_where_data_decide_which() -> None:
+    found = traced(create("adaqs", min_bits=3, max_bits=5, warmup_steps=2), [(10, 10)], 2)
+    assert list(found) == ["3-bit", "4-bit", "5-bit", "warm-up"]
+    assert found["warm-up"] == 400
+
+
+def test_a_plan_that_asks_others_says_so() -> None:
+    class Asks(type(create("allreduce-sgd").algorithm)):  # type: ignore[misc]
+        def plan(self, clock: object) -> object:
+            return clock.world.mean(torch.zeros(1), "kind")  # type: ignore[attr-defined]
+
+    asks: Algorithm = Asks()
+    with pytest.raises(UnsupportedError, match="let it declare `plans_from_data`"):
+        kinds(asks)
