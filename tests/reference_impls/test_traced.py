@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from bandwise.options import parse_value
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithm import Algorithm
 from reference_impls.drivers.alone import LARGEST, kinds, taken, traced
@@ -108,7 +109,7 @@ FORMULAS = {
     # votes of one byte, summed on the way
     "lion-cub-pbit:bits=8": lambda n: 2 * (n - 1) / n * (D + 1),
     # levels of one byte under one scale, on which all agree first
-    "qsgd-maxnorm:bits=8": lambda n: 2 * (n - 1) / n * (4 + D),
+    "global-qsgd:dithering=standard": lambda n: 2 * (n - 1) / n * (4 + D),
     "top-k:ratio=0.01": top_k,
     "powersgd:rank=2": power_sgd,
 }
@@ -118,12 +119,8 @@ FORMULAS = {
 @pytest.mark.parametrize("text", FORMULAS)
 def test_bytes_by_hand(text: str, n: int) -> None:
     name, *options = text.split(":")
-    given = {key: value for key, _, value in (option.partition("=") for option in options)}
-    typed = {
-        key: value if value == "never" else (float if "." in value else int)(value)
-        for key, value in given.items()
-    }
-    found = traced(create(name, **typed), [MATRIX, *OTHERS], n)
+    given = {key: parse_value(value) for key, _, value in (option.partition("=") for option in options)}
+    found = traced(create(name, **given), [MATRIX, *OTHERS], n)
     (sent,) = found.values()
     assert sent == pytest.approx(FORMULAS[text](n))
 
