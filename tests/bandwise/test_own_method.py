@@ -92,8 +92,10 @@ AGAIN = """if broken.sum() == 0 and votes.float().mean() > 0.1:
 TWICE = """if votes.abs().max() > 1:
             yield from shard.world.sum(mine.clone(), "again")
         """
-KIND = """    def plan(self, clock):
-        return "mine"
+KIND = """    timed: ClassVar[Mapping[str, Any]] = {"even": {}}
+
+    def plan(self, clock):
+        return "odd" if clock.step % 2 else "even"
 
 """
 COUNTED = """CALLS.append(1)
