@@ -228,10 +228,10 @@ def test_the_method_meets_when_its_rule_says(schedule: str) -> None:
 
 
 def test_the_rate_of_the_first_step_of_a_round_decides_also_when_a_scheduler_moves_it() -> None:
-    """Rates 0.1, 0.1, then 0.05: H = (0.1 / lr)^2 asked before steps 0, 1 and 2."""
+    """H = (0.1 / lr)^2, asked before steps 0, 1, 2 and 6."""
     ours, kinds = cluster("qsr-sgd", 2, alpha=0.1, h_base=1, total_steps=20), ""
     for step in range(8):
-        advance(ours, step, step + 1, lambda step: 0.1 if step < 2 else 0.05 if step == 2 else 1e-3)
+        advance(ours, step, step + 1, [0.1, 0.1, 0.05, 1e-3, 1.0, 1.0, 1e-3, 1e-3].__getitem__)
         kinds += ours.kind[0]
     assert kinds == "aalllall"
 
