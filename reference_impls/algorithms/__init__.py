@@ -1,1 +1,1 @@
-"""One file a paper, composed from codecs, reducers and schedules; each reads like the paper's algorithm box."""
+"""A file a mechanism, composed from codecs, reducers and schedules; each reads like its papers' algorithm boxes."""

@@ -62,9 +62,9 @@ class RootSGD(Algorithm):
     def rate(self, t: int, lr: float) -> float:
         """eta_t of step t = 1, 2, ... at learning rate lr."""
         if self.step_size == "power":
-            return lr * float(t**-self.exponent)
-        if self.step_size == "inverse" and lr != 0:
-            return 1 / (1 / lr + self.slope * float(t**self.exponent))
+            lr *= t**-self.exponent
+        elif self.step_size == "inverse" and lr != 0:
+            lr = 1 / (1 / lr + self.slope * t**self.exponent)
         return lr
 
     def plan(self, clock: Clock) -> str:

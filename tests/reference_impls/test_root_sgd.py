@@ -76,11 +76,11 @@ def test_weight_decay_is_a_part_of_the_function() -> None:
 def test_rates_shrink_by_the_rules() -> None:
     constant, power, inverse = (
         create("root-sgd", step_size=rule, exponent=exponent, slope=2.0).algorithm
-        for rule, exponent in (("constant", 1.0), ("power", 0.5), ("inverse", 1.0))
+        for rule, exponent in (("constant", 1.0), ("power", 0.5), ("inverse", 2.0))
     )
     assert [constant.rate(t, 0.5) for t in (1, 100)] == [0.5, 0.5]
     assert power.rate(16, 0.4) == pytest.approx(0.1)
-    assert [inverse.rate(t, 0.5) for t in (1, 4)] == pytest.approx([1 / 4, 1 / 10])
+    assert [inverse.rate(t, 0.5) for t in (1, 4)] == pytest.approx([1 / 4, 1 / 34])
     assert inverse.rate(9, 0.0) == 0.0
     own, x = cluster(1, rate=0.4, burn_in=1, step_size="power", exponent=0.5), start()
     for step in range(10):
