@@ -46,13 +46,14 @@ def test_what_is_sent_leaves_the_momentum() -> None:
     assert not torch.equal(kept[0], kept[1])
 
 
-def test_a_coefficient_of_one_sender_is_its_own() -> None:
-    """Two workers whose gradients are one cosine each: both in full, so that nothing stays."""
-    waves = dct_matrix(4)[:2]
-    ours = SimulatedCluster("demo", [torch.zeros(4)], 2, lr=1.0, side=4, k=1)
-    ours.step([[waves[0].clone()], [waves[1].clone()]])
+def test_a_coefficient_is_averaged_over_its_senders() -> None:
+    """Two workers send one cosine, one another: its signs at the end would be those of the first if the mean were over all."""
+    waves = dct_matrix(4)[:2] * torch.tensor([[1.2], [1.5]])
+    ours = SimulatedCluster("demo", [torch.zeros(4)], 3, lr=1.0, side=4, k=1)
+    ours.step([[waves[0].clone()], [waves[0].clone()], [waves[1].clone()]])
+    assert not torch.equal((waves[0] + waves[1]).sign(), (2 * waves[0] + waves[1]).sign())
     assert torch.equal(ours.parameters(1)[0], -(waves[0] + waves[1]).sign())
-    assert max(float(state(ours, rank, "momentum").abs().max()) for rank in range(2)) < 1e-6
+    assert max(float(state(ours, rank, "momentum").abs().max()) for rank in range(3)) < 1e-6  # nothing stays
 
 
 @pytest.mark.parametrize("n", [2, 4])
