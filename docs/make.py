@@ -35,10 +35,10 @@ from docs.ngrams import ngram_bits
 from reference_impls.catalogue import BUILT_IN
 from reference_impls.facts import facts
 from reference_impls.registry import create
-from report.drawing.numbers import weight
-from report.drawing.theme import FAMILIES
-from report.rendering import slug
-from report.study.data import SHARDINGS
+from report.data import SHARDINGS
+from report.figures import FAMILIES
+from report.numbers import weight
+from report.pages import slug
 from slurm.profile import ProfileFile
 from suite.analysis.columns import CLAIMS, CONFIRMED, NET, ONE_WORKER, PARTS, SUMMARY, WORTH
 from suite.analysis.published import STUDY_FACTS, documents_root, session_facts_path

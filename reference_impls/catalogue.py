@@ -113,7 +113,14 @@ class Entry:
 
 
 def _entry(
-    family: Family, where: str, paper: str, summary: str, *, version: int = 1, benchmarked: bool = True, **preset: Any
+    family: Family,
+    where: str,
+    paper: str,
+    summary: str,
+    *,
+    version: int = 1,
+    benchmarked: bool = True,
+    **preset: Any,
 ) -> Entry:
     return Entry(f"{ALGORITHMS}.{where}", family, paper, summary, version, preset, benchmarked)
 

@@ -1,1 +1,1 @@
-"""What a reader sees: self-contained pages, their figures, a site of all of them, and what is published. Reads tables."""
+"""HTML pages of tables: how things look (`numbers`, `tables`, `figures`, `pages`), a chapter of a page a module, and the site."""

@@ -34,7 +34,6 @@ PACKAGES = {
         "analysis": 5,
         "claims": 6,
     },
-    "report": {"drawing": 0, "pages": 1, "study": 2, "site": 3},
 }
 OF_TORCH = {"triton"}
 """What builds of torch for GPUs bring, at their version."""
@@ -110,7 +109,7 @@ def test_imports_run_down() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("layer", ["suite", "report"])
+@pytest.mark.parametrize("layer", list(PACKAGES))
 def test_imports_run_down_inside_a_layer(layer: str) -> None:
     packages, wrong = PACKAGES[layer], []
     for path in sources():
@@ -182,7 +181,7 @@ def loaded(code: str) -> set[str]:
 
 
 def test_a_page_is_made_of_tables_and_loads_nothing_that_makes_them() -> None:
-    found = loaded("import report.study.build")
+    found = loaded("import report.study")
     makers = {"torch", "asv", "suite.training", "suite.workloads", "suite.micro"}
     makers |= {
         f"suite.analysis.{name}"
@@ -193,7 +192,7 @@ def test_a_page_is_made_of_tables_and_loads_nothing_that_makes_them() -> None:
 
 
 def test_the_tables_and_the_page_of_a_study_are_made_without_torch() -> None:
-    found = loaded("import report.study.publication, slurm.states")
+    found = loaded("import report.publication, slurm.states")
     assert not {"torch", "reference_impls.algorithm", "suite.workloads", "suite.training"} & found
 
 

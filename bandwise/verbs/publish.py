@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         return _check(args, root)
     if args.verify:
         return _verify(args, root)
-    from report.study.publication import publish
+    from report.publication import publish
 
     found = publish(root, args.name, replace=args.replace)
     if args.json:

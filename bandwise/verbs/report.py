@@ -1,7 +1,8 @@
-"""Build pages from results: of everything, of one sweep, or one that no sweep owns. Each is one HTML file that loads nothing.
+"""Build pages from results: of everything, of one sweep, or one that no sweep owns. They open from disk, and load nothing from
+elsewhere; pictures, tables as CSV and what pages share lie beside them (`files/`, `assets/`).
 
-bandwise report                 a site: a first page with the answer, every study, every method, claims
-bandwise report quick           the page of one sweep, whole by itself
+bandwise report                 a site: a first page with the answer, every study, methods, claims
+bandwise report quick           the page of one sweep
 bandwise report claims          the claims on record
 
 Tables are brought up to date from the run folders first; those of another results folder are copied beside those here
@@ -15,7 +16,6 @@ tables could not be read.
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Build."""
-    from report.study.publication import build_report
+    from report.publication import build_report
     from slurm.states import note_ends
     from suite.runs.store import Store
 
@@ -98,10 +98,8 @@ def _no_session(name: str) -> None:
 
 
 def _site(args: argparse.Namespace, root: Path) -> int:
-    from report.site.build import build_site, update_all
+    from report.site import build_site, update_all
 
-    gc.freeze()  # figures are cycles by the thousand, and looking for them among what was imported took a sixth of the time
-    gc.set_threshold(100_000, 20, 100)
     update_all(root)
     built = build_site(root, args.out)
     unread = [{"study": name, "reason": reason} for name, reason in built.unread]
@@ -115,12 +113,13 @@ def _site(args: argparse.Namespace, root: Path) -> int:
 
 
 def _page(args: argparse.Namespace, root: Path) -> int:
-    from report.site import build as site
+    from report.claims import build_claims_page
+    from report.pages import Place
 
-    build = {name: build for name, _, build in site.PAGES}[args.sweep]
-    path, findings = build(root, args.out)
+    out = args.out or root / "reports" / "claims.html"
+    findings = build_claims_page(root, Place(out.parent, out.name))
     if args.json:
-        print_json({"sweep": args.sweep, "path": str(path), "headline": findings})
+        print_json({"sweep": args.sweep, "path": str(out), "headline": findings})
     else:
-        print("\n".join([*findings, f"report: {path}"]))
+        print("\n".join([*findings, f"report: {out}"]))
     return 0

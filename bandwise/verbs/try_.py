@@ -24,7 +24,7 @@ from bandwise.options import results_root
 from bandwise.output import ProgressLine, print_json, table
 
 if TYPE_CHECKING:
-    from report.pages.trial import Tried
+    from report.trial import Tried
 
 NAME = "try"
 METHODS: Final = MappingProxyType(
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
     from bandwise.costs import parsed, score_words
     from reference_impls.units import parse_duration, parse_rate
-    from report.pages.trial import Trial, build_trial_page
+    from report.trial import Trial, build_trial_page
 
     if args.seeds < 1 or args.threads < 1:
         raise TryError(f"--seeds {args.seeds} --threads {args.threads}: give at least 1 of each")
@@ -150,7 +150,7 @@ def _trained(
     """All methods with all seeds, the model's parameters, and seconds of computing a step. What one refuses is its row."""
     from bandwise.simulation import simulate
     from reference_impls.errors import UnsupportedError
-    from report.pages.trial import Run, Tried
+    from report.trial import Run, Tried
 
     line, total, done = ProgressLine(f"try {args.script}"), args.steps * args.seeds * len(methods), 0
     runs: dict[str, list[Run]] = {text: [] for text in methods}

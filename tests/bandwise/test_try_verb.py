@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from bandwise.cli import main
-from report.pages.trial import Run, Trial, Tried, build_trial_page
+from report.trial import Run, Trial, Tried, build_trial_page
 from tests.bandwise.test_simulation import same
 from tests.reference_impls.gloo import run_ranks
 

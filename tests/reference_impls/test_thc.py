@@ -7,7 +7,6 @@ from statistics import NormalDist
 
 import pytest
 import torch
-from reference_impls.randomness import Key
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import zlib
-from base64 import b64decode
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from report.drawing.labels import Box
-from report.study.build import build_page
-from report.study.data import StudyData, load
+from report.data import StudyData, load
+from report.study import build_page
 from suite.analysis.collect import collect, write
 from suite.analysis.tables import Row
 from suite.runs.store import Status
@@ -21,17 +18,6 @@ from tests.suite.analysis import made_up_curves
 from tests.suite.analysis import made_up_study as made
 
 HOSTILE = 'step 3: </script><script>alert("1")</script> & <img src=x onerror=alert(2)>'
-
-
-def overlap(a: Box, b: Box) -> float:
-    """Area shared by two boxes."""
-    width, height = min(a.x1, b.x1) - max(a.x0, b.x0), min(a.y1, b.y1) - max(a.y0, b.y0)
-    return width * height if width > 0 and height > 0 else 0.0
-
-
-def unpacked(packed: str) -> str:
-    """The CSV file of a table that a page holds."""
-    return zlib.decompress(b64decode(packed)).decode()
 
 
 @dataclass(frozen=True)

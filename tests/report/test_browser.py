@@ -1,127 +1,169 @@
-"""The page in a real browser: no error in its console, and its tables do what they offer."""
+"""Every kind of page in a real browser, by playwright: silent, without a fault that axe finds, light and dark, wide and narrow;
+tables sort, filter and give their rows; and what a reader asks is few clicks away."""
 
 from __future__ import annotations
 
 import csv
-import io
-import json
-import re
-import subprocess
-from html import unescape
-from urllib.parse import quote
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, sync_playwright
 
+from report.site import build_site
+from tests.report import made_up_equal_time, made_up_site
 from tests.support import find_program
 
 pytestmark = pytest.mark.chromium
 
-SLUG = "digits-mlp-by-class-n4"
-PROBE = """<script>
-const wait = (ms) => new Promise((done) => setTimeout(done, ms));
-(async () => {
-  const texts = [], seen = {};
-  URL.createObjectURL = (blob) => { texts.push(blob.text()); return "data:,"; };
-  URL.revokeObjectURL = () => {};
-  const root = document.getElementById("table-SLUG");
-  const rows = () => [...root.querySelectorAll("tbody tr")].filter((r) => !r.hidden).map((r) => r.cells[0].textContent);
-  seen.fromAddress = rows();
-  seen.sorted = root.querySelector("th[aria-sort]").dataset.key + " " + root.querySelector("th[aria-sort]").ariaSort;
-  root.querySelector(".csv").click();
-  document.querySelector('.download[data-table="summary"]').click();
-  const search = root.querySelector("input[type=search]");
-  search.value = ""; search.dispatchEvent(new Event("input"));
-  seen.all = rows().length;
-  root.querySelector('.chip[data-family="sign"]').click();
-  seen.withoutSign = rows().length;
-  root.querySelector('input[data-column="lr"]').click();
-  root.querySelector('th[data-key="difference"] button').click();
-  seen.worstLast = rows();
-  seen.address = location.hash;
-  seen.lrShown = getComputedStyle(root.querySelector('th[data-key="lr"]')).display;
-  seen.focusable = [...root.querySelectorAll("button, input, summary")].every((e) => e.tabIndex === 0);
-  while (texts.length < 2) await wait(10); // a whole table is unpacked first
-  seen.csv = await texts[0]; seen.summary = await texts[1];
-  const out = document.createElement("pre"); out.id = "probe"; out.textContent = JSON.stringify(seen);
-  document.body.append(out);
-})();
-</script>"""
+PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
+PAGES = ("index", "made-up", "methods", "claims", "speed")
+"""Kinds of pages."""
 
 
-def left_on_page(document):
-    """What the script of a test left on the page."""
-    return json.loads(unescape(re.search(r'<pre id="probe">(.*?)</pre>', document, re.S).group(1)))
-
-
-def open_in_browser(path, profile, address="", virtual=True, size="1280,900", more=()):
-    """(document as the browser holds it, lines of its console).
-
-    virtual: its clock runs ahead, for scripts that wait. size: of its window in pixels. more: further switches.
-    """
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
     program = find_program("chromium", "chromium-browser", "google-chrome")
-    done = subprocess.run(
-        [
-            program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-            f"--user-data-dir={profile}", "--enable-logging=stderr", f"--window-size={size}", *more,
-            *(["--virtual-time-budget=4000"] if virtual else []), "--dump-dom", f"{path.as_uri()}{address}",
-        ],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    with sync_playwright() as play:
+        found = play.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        yield found
+        found.close()
 
 
-def test_console_is_silent_and_tools_appear(built, tmp_path):
-    document, console = open_in_browser(built.path, tmp_path)
-    assert console == []
-    assert '<div class="tools" hidden' not in document
-    assert '<div class="tools">' in document
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site with a page of every kind."""
+    return build_site(made_up_site.results(tmp_path_factory.mktemp("site")).root).path.parent
 
 
-def test_a_timed_study_too(timed, tmp_path):
-    document, console = open_in_browser(
-        timed.path, tmp_path, "#view&timed-100-mbit-s-cases.sort=step&timed-arms.find=qsr"
+def opened(browser: Browser, path: Path, width: int = 1280, scheme: str = "light", anchor: str = "") -> Page:
+    """A page that says nothing to its console and asks for nothing but files."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: request.url.startswith(("file:", "data:")) or said.append(request.url))
+    page.goto(f"{path.as_uri()}{anchor}")
+    page.wait_for_load_state("networkidle")
+    assert said == []
+    return page
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize("name", PAGES)
+def test_every_kind_of_page_is_silent_accessible_and_fits(
+    name: str, width: int, scheme: str, browser: Browser, folder: Path
+) -> None:
+    page = opened(browser, folder / f"{name}.html", width, scheme)
+    found = Axe().run(page).response["violations"]
+    assert [(one["id"], one["nodes"][0]["html"][:120]) for one in found] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width, (
+        "tables and pictures scroll by themselves"
     )
-    assert console == []
-    assert '<div class="tools" hidden' not in document
-    head = re.search(r'id="table-timed-100-mbit-s-cases".*?</thead>', document, re.S).group(0)
-    assert re.search(r'<th[^>]*data-key="step"[^>]*aria-sort="ascending"', head)
-    arms = re.search(r'id="table-timed-arms".*?</table>', document, re.S).group(0)
-    assert len(re.findall(r'<tr data-family="[a-z]+">', arms)) == 4  # two links, two shardings
+    paper = page.evaluate("getComputedStyle(document.querySelector('section')).backgroundColor")
+    light = sum(map(int, paper.removeprefix("rgb(").removesuffix(")").split(","))) / 3
+    assert light > 240 if scheme == "light" else light < 60
+    for picture in page.locator("img").all():
+        picture.scroll_into_view_if_needed()
+        page.wait_for_function("(one) => one.complete && one.naturalWidth > 0", arg=picture.element_handle())
 
 
-def test_a_broken_script_would_be_noticed(built, tmp_path):
-    broken = tmp_path / "broken.html"
-    broken.write_text(built.html.replace('"use strict";', '"use strict"; nothing();'))
-    _, console = open_in_browser(broken, tmp_path / "profile")
-    assert len(console) == 1
-    assert "nothing is not defined" in console[0]
+def rows(page: Page, slug: str) -> list[str]:
+    return page.locator(f"#{slug} tbody th").all_inner_texts()
 
 
-def test_address_filter_sort_columns_and_download(built, tmp_path):
-    path = tmp_path / "probed.html"
-    path.write_text(built.html.replace("</body>", PROBE.replace("SLUG", SLUG) + "</body>"))
-    address = (
-        f"#view&{SLUG}.sort=ratio&{SLUG}.find={quote('lion-cub')}&{SLUG}.columns={quote('method difference')}"
+def test_a_table_sorts_by_keyboard_filters_shows_columns_and_gives_its_rows(
+    browser: Browser, folder: Path
+) -> None:
+    page = opened(browser, folder / "made-up.html")
+    slug = "digits-mlp-by-class-n4"
+    section = page.locator(f"#section-{slug}")
+    before = rows(page, slug)
+    head = section.locator("th", has_text="fewer bytes")
+    head.get_by_role("button").focus()
+    page.keyboard.press("Enter")
+    assert head.get_attribute("aria-sort") == "descending"
+    assert rows(page, slug)[0] == "lion-cub-1bit never", "sends least"
+    assert section.locator("th", has_text="payload a step").count() == 0
+    section.get_by_role("button", name="Columns").click()
+    page.get_by_role("button", name="payload a step").click()
+    page.keyboard.press("Escape")
+    assert section.locator("th", has_text="payload a step").count() == 1
+    section.get_by_label("Filter").fill("lion-cub")
+    left = rows(page, slug)
+    assert sorted(left) == sorted(name for name in before if "lion-cub" in name)
+    with page.expect_download() as download:
+        section.get_by_role("button", name="CSV").click()
+    lines = list(csv.reader(Path(download.value.path()).read_text(encoding="utf-8-sig").splitlines()))
+    assert lines[0][0] == "method"
+    assert [line[0] for line in lines[1:]] == left
+    with page.expect_download() as download:
+        page.get_by_role("link", name="made-up-summary.csv").click()
+    assert (
+        Path(download.value.path()).read_bytes()
+        == (folder.parent / "tables" / "made-up-summary.csv").read_bytes()
     )
-    document, console = open_in_browser(path, tmp_path / "profile", address)
-    assert console == []
-    seen = left_on_page(document)
-    assert seen["fromAddress"] == [
-        "lion-cub-pbit p=8 L1",
-        "lion-cub-1bit K=10",
-        "lion-cub-1bit K=100",
-        "lion-cub-1bit never",
-    ]
-    assert seen["sorted"] == "ratio ascending"
-    view = list(csv.reader(io.StringIO(seen["csv"])))
-    assert view[0] == ["method", "difference", "difference_low", "difference_high"]
-    assert [line[0] for line in view[1:]] == seen["fromAddress"]
-    assert all(float(low) < float(mean) < float(high) for _, mean, low, high in view[1:])
-    assert seen["summary"] == (built.root / "tables" / "made-up-summary.csv").read_text()
-    assert (seen["all"], seen["withoutSign"]) == (14, 10)
-    assert seen["worstLast"][0] == "global-qsgd standard"
-    assert seen["worstLast"][-1] in {"qsr-sgd", "allreduce-sgd", "allreduce-lion", "allreduce-adamw"}
-    assert seen["lrShown"] == "table-cell"
-    assert f"{SLUG}.off=sign" in seen["address"]
-    assert f"{SLUG}.sort=difference" in seen["address"]
-    assert seen["focusable"]
+
+
+def test_a_link_to_a_claim_opens_what_decided_it(browser: Browser, folder: Path) -> None:
+    page = opened(browser, folder / "claims.html")
+    link = page.locator("#claims-table tbody th a").first
+    link.click()
+    target = (link.get_attribute("href") or "").removeprefix("#")
+    assert page.locator(f"[id='{target}']").get_attribute("open") is not None
+    assert page.locator("details[id^='claim-'][open]").count() == 1
+
+
+def test_five_links_fit(browser: Browser, tmp_path: Path) -> None:
+    """On a desk all five columns are in view at once; on a phone the first is, and the table alone moves sideways."""
+    made_up_equal_time.save(tmp_path, links=tuple(made_up_equal_time.RATES))
+    path = build_site(tmp_path).path
+    for width, in_view in ((1280, 5), (390, 1)):
+        page = opened(browser, path, width)
+        ends = page.locator("#equal-time thead th", has_text="bit/s").evaluate_all(
+            "(heads) => heads.map((head) => head.getBoundingClientRect().right)"
+        )
+        assert len(ends) == 5
+        assert sum(end <= width for end in ends) >= in_view, ends
+
+
+QUESTIONS = (
+    ("Which method at 30 Mbit/s?", (), "#equal-time li", "30 Mbit/s: none of"),
+    ("How sure is that?", (), "#equal-time tbody tr", "× ["),
+    (
+        "What does a verdict mean?",
+        (),
+        "#equal-time .note",
+        "● worth it: beats plain training and one worker alone",
+    ),
+    ("At how many workers was it measured?", (), "#equal-time .meta", "4 workers, 300 steps"),
+    (
+        "Is 1-bit Adam worth it at 10 Gbit/s?",
+        (),
+        "#equal-time li",
+        "Nothing was timed over a link faster than 1 Gbit/s",
+    ),
+    ("What is not known?", (), "#equal-time li", "pairs of method and link are decided"),
+    ("How do I run it on my model?", ("Your model",), "#yours", "bandwise try my_script.py:make"),
+    ("What does QSR send?", ("Methods",), "#methods tbody tr", "qsr-adamw"),
+    ("Which claims of Lion Cub's paper hold?", ("Claims",), "#claims tbody tr", "lion-cub-"),
+    ("How do I reproduce this table?", ("language", "Provenance"), "#provenance", "bandwise sweep language"),
+    ("What failed?", ("ladder", "Failures"), "#failures", "diverged"),
+)
+"""What a reader asks, what is clicked on the way from the first page, and the words that answer, in one of the page's places."""
+
+
+@pytest.mark.full
+@pytest.mark.timeout(900)
+def test_the_answer_is_at_most_two_clicks_away(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "published").symlink_to(PUBLISHED)
+    first = build_site(tmp_path).path
+    for question, clicks, place, answer in QUESTIONS:
+        page = opened(browser, first)
+        for words in clicks:
+            page.get_by_role("link", name=words, exact=True).first.click()
+        found = page.locator(place, has_text=answer).first
+        found.scroll_into_view_if_needed(timeout=5000)
+        assert found.is_visible(), question
+        page.close()

@@ -1,137 +1,140 @@
-"""The pictures: what is drawn, where the names stand, and that an SVG is the same each time."""
+"""The pictures: the same each time, right on light and on dark paper, families told apart by mark and by all eyes."""
 
 from __future__ import annotations
 
 import itertools
-import random
 import re
-import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
+from typing import get_args
+from xml.etree import ElementTree
 
 import matplotlib as mpl
+import numpy as np
+import pandas as pd
 import pytest
 
-from report.drawing.labels import Box, Label, place
-from report.drawing.scales import new_figure
-from report.drawing.svg import inline, svg_file
-from report.drawing.theme import COLOURS, FAMILIES, MARKS, SHAPES
-from report.rendering import HERE_GO_STYLES, asset, styled_once
-from report.study.marks import Point, draw_marks, families
-from report.study.summary import seeds
-from tests.report.conftest import overlap
-from tests.suite.analysis.made_up_study import MADE
+from reference_impls.catalogue import Family
+from report.accuracy import seeds
+from report.figures import FAMILIES, MARKS, SHADES, look, name_points, new_figure, svg
+from report.pages import HERE
+from report.sessions import phases
+from tests.report import made_up_speed as fast
+
+# How eyes see linear RGB: normal, and without red, green or blue cones (Machado, Oliveira and Fernandes 2009).
+EYES = {
+    "normal": np.eye(3),
+    "protan": np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]),
+    "deutan": np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]),
+    "tritan": np.array([[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]),
+}  # fmt: skip
+LMS = np.array(
+    [
+        [0.4122214708, 0.5363325363, 0.0514459929],
+        [0.2119034982, 0.6806995451, 0.1073969566],
+        [0.0883024619, 0.2817188376, 0.6299787005],
+    ]
+)
+LAB = np.array(
+    [
+        [0.2104542553, 0.7936177850, -0.0040720468],
+        [1.9779984951, -2.4285922050, 0.4505937099],
+        [0.0259040371, 0.7827717662, -0.8086757660],
+    ]
+)
+FAR = 0.03  # in Oklab, where black and white are 1 apart
 
 
-@pytest.fixture(params=["iid", "by-class"])
-def panel(built, request):
-    return next(p for p in built.study.panels if p.sharding == request.param)
+def linear(colour: str) -> np.ndarray:
+    srgb = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    return np.where(srgb <= 0.04045, srgb / 12.92, ((srgb + 0.055) / 1.055) ** 2.4)
 
 
-def test_places_are_free_when_there_is_room():
-    draw = random.Random(3)
-    labels = [Label(draw.uniform(60, 340), draw.uniform(40, 260), 60, 9) for _ in range(18)]
-    marks = [Box(label.x - 3, label.y - 3, label.x + 3, label.y + 3) for label in labels]
-    frame = Box(0, 0, 400, 300)
-    boxes = place(labels, marks, [], frame)
-    assert place(labels, marks, [], frame) == boxes
-    assert all(overlap(a, b) == 0 for a, b in itertools.combinations(boxes, 2))
-    assert all(overlap(box, mark) == 0 for box in boxes for mark in marks)
-    assert all(frame.x0 <= b.x0 and b.x1 <= frame.x1 and frame.y0 <= b.y0 and b.y1 <= frame.y1 for b in boxes)
+def distance(a: str, b: str, eye: str) -> float:
+    one, other = (LAB @ np.cbrt(LMS @ np.clip(EYES[eye] @ linear(c), 0, 1)) for c in (a, b))
+    return float(np.linalg.norm(one - other))
 
 
-def test_a_name_is_nearest_to_its_own_mark_when_it_can_be():
-    labels = [Label(100, 100, 80, 9), Label(130, 100, 80, 9)]
-    marks = [Box(label.x - 3, label.y - 3, label.x + 3, label.y + 3) for label in labels]
-    left, right = place(labels, marks, [], Box(0, 0, 300, 200))
-    assert left.x1 < 130
-    assert right.x0 > 100
+def contrast(a: str, b: str) -> float:
+    low, high = sorted(float(linear(c) @ [0.2126, 0.7152, 0.0722]) for c in (a, b))
+    return (high + 0.05) / (low + 0.05)
 
 
-def test_the_band_is_filled_only_where_the_study_is_sensitive(panel):
-    assert COLOURS["band"] in svg_file(seeds(panel))
-    blind = replace(panel, verdict={**panel.verdict, "sensitive": False})
-    assert COLOURS["band"] not in svg_file(seeds(blind))
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+def test_families_are_told_apart_by_all_eyes_and_words_are_read_on_every_ground(mode: int) -> None:
+    for a, b in itertools.combinations(FAMILIES, 2):
+        for eye in EYES:
+            assert distance(SHADES[a][mode], SHADES[b][mode], eye) >= FAR, (a, b, eye)
+    css = (HERE / "static" / "style.css").read_text(encoding="utf-8")
+    own = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", css.split(":root {")[1 + mode].partition("}")[0]))
+    for ground in (SHADES["paper"][mode], own["desk"], own["soft"]):
+        for word in ("ink", "muted"):
+            assert contrast(SHADES[word][mode], ground) >= 4.5, word
+        for word in ("link", "yes", "no", "maybe"):
+            assert contrast(own[word], ground) >= 4.5, word
+    for family in FAMILIES:
+        assert contrast(SHADES[family][mode], SHADES["paper"][mode]) >= 4.5, family
 
 
-def test_svg_is_the_same_whatever_the_readers_settings(panel):
-    first = svg_file(seeds(panel))
+def test_every_family_of_the_catalogue_has_a_look_of_its_own() -> None:
+    assert set(FAMILIES) == set(MARKS) == set(get_args(Family)) - {"plugin"}
+    assert len(set(MARKS.values())) == len(FAMILIES)
+
+
+def test_a_picture_is_the_same_whatever_the_readers_settings_and_has_its_colours_in_the_dark(built) -> None:
+    panel = built.study.panels[0]
+    first = svg(seeds(panel))
     with mpl.rc_context({"font.size": 30, "axes.facecolor": "red", "lines.linewidth": 9, "savefig.dpi": 300}):
-        assert svg_file(seeds(panel)) == first
+        assert svg(seeds(panel)) == first
     ElementTree.fromstring(first)
     assert "<image" not in first
     assert not re.search(r"\d{4}-\d\d-\d\dT", first)
+    used = set(re.findall(r"(?:fill|stroke): (#[0-9a-f]{6})", first.partition("</style>")[2]))
+    assert used <= {light for light, _ in SHADES.values()}, "a colour that stays as it is in the dark"
+    light, dark = SHADES["muted"]
+    assert f'[style*="fill: {light}"]{{fill:{dark}!important}}' in first
 
 
-def test_inside_a_page_ids_are_prefixed_and_colours_can_change(panel):
-    svg = svg_file(seeds(panel))
-    body = inline(svg, "p1", 'a "label" & more')
-    assert body.startswith('<div class="plot" role="group" tabindex="0" aria-label="Picture')
-    assert body.count("<g") < svg.count("<g") / 2, "groups that only bear a name"
-    assert re.findall(r"(?<![\d.])\d+\.\d{3,}", body) == []
-    own = re.search(r' id="(p[0-9a-f]+)-', body)[1]
-    assert own not in inline(svg, "p2", "another"), "two pictures of a page share no name"
-    named, used = re.findall(r'\bid="([^"]+)"', body), re.findall(r'(?:href="#|url\(#)([^")]+)', body)
-    assert len(named) == len(set(named))
-    assert set(used) <= set(named)
-    assert all(name.startswith(f"{own}-") for name in named)
-    assert "http" not in body
-    rules = re.search("<style>(.*?)</style>", body)[1]
-    assert all(re.fullmatch(r"\.look_[0-9a-f]{8}", rule) for rule in re.findall(r"([^{}]+)\{", rules)), (
-        "alike everywhere"
-    )
-    assert re.findall(' style="([^"]*)"', body) == [f"--c0:url(#{own}-0)"], "where it is cut off is its own"
-    assert "var(--band" in body
-    assert 'aria-label="a &quot;label&quot; &amp; more"' in body
-    figure, (axes,) = new_figure(3, 2)
-    draw_marks(axes, [Point("a", "sign", 1.0, 1.0, 1.0, 0.0, None, None, "a")])
-    assert "<title>&lt;hover&gt;</title>" in inline(svg_file(figure), "p3", "marks", {"mark0": "<hover>"})
-    assert not any(re.search(rf"(fill|stroke): {value}\b", body) for value in COLOURS.values())
-
-
-def test_pictures_of_a_page_say_once_how_they_look(panel):
-    svg = svg_file(seeds(panel))
-    pictures = inline(svg, "p1", "one") + inline(svg, "p2", "two")
-    page = styled_once(f'<style>{HERE_GO_STYLES}</style>{pictures}<table class="n2 h3 n12"><tr>')
-    (said,) = re.findall("<style>(.*?)</style>", page, re.S)
-    rules = re.findall(r"\.(l\d+)\{", said)
-    used = {
-        name
-        for names in re.findall(r' class="([^"]*)"', page.partition("<table")[0])
-        for name in names.split()
+def test_a_bar_is_its_phases_and_the_stroke_the_step(timed) -> None:
+    session = next(one for one in timed.study.sessions if one.name == "timed")
+    link = session.links[0]
+    figure = phases(link)
+    assert figure is not None
+    axes = figure.axes[0]
+    names = [tick.get_text() for tick in axes.get_yticklabels()]
+    assert names == [row["case"] for row in sorted(link.timed, key=lambda row: (row["step_s"], row["case"]))]
+    lengths = {
+        name: [bars.patches[line].get_width() for bars in axes.containers[:5]]
+        for line, name in enumerate(names)
     }
-    assert len(rules) == len(set(rules))
-    assert used - {"plot"} == set(rules)
-    assert ".n2 tr>:nth-child(2),.n12 tr>:nth-child(12){text-align:right}" in said
-    assert ".h3 tr>:nth-child(3){display:none}" in said
-    assert styled_once(pictures) == pictures, "no page"
-    differs = re.sub(r"(\.look_\w+\{)", r"\1color:red;", pictures.partition("</div>")[0])
-    with pytest.raises(ValueError, match="two styles of pictures are called look_"):
-        styled_once(HERE_GO_STYLES + pictures + differs)
-
-
-def test_every_seed_is_a_dot(panel):
-    figure = seeds(panel)
-    dots = sum(len(c.get_offsets()) for c in figure.axes[0].collections)
-    finished = {(r["arm"], r["seed"]) for r in panel.runs if r["status"] == "done"}
-    pairs = sum(
-        (r["arm"], s) in finished and (r["baseline"], s) in finished
-        for r in [*panel.methods, *panel.controls]
-        for s in range(6)
+    case = next(row for row in link.cases if row["case"] == "qsr-sgd: step")
+    columns = ("forward_backward_s", "encode_s", "exposed_s", "decode_s")
+    assert lengths["qsr-sgd: step"][:4] == pytest.approx(
+        [1e3 * max(0.0, case[name] or 0.0) for name in columns]
     )
-    assert dots == pairs
+    own = next(row for row in link.cases if row["case"] == fast.REFERENCE)
+    assert sum(lengths[fast.REFERENCE]) == pytest.approx(1e3 * own["step_s"]), (
+        "not told apart: computing and exposed"
+    )
+    assert all(length >= 0 for bars in lengths.values() for length in bars)
+    assert axes.get_xlabel() == "milliseconds a step"
+    slow = phases(link, longest=9.0)
+    assert slow is not None
+    assert slow.axes[0].get_xlabel() == "seconds a step"
+    assert svg(figure) == svg(phases(link))  # type: ignore[arg-type]
 
 
-def test_every_family_has_a_look(built):
-    assert set(FAMILIES) == set(MARKS) == set(SHAPES)
-    assert set(FAMILIES) <= set(COLOURS)
-    assert len({*MARKS.values()}) == len(MARKS)
-    seen = {made.arm.family for made in MADE}
-    assert families(built.study.panels[0]) == [family for family in FAMILIES if family in seen]
+def test_names_keep_away_from_each_other_and_stay_the_same() -> None:
+    draw = np.random.default_rng(3)
+    points = pd.DataFrame({"x": draw.uniform(0, 1, 12), "y": draw.uniform(0, 1, 12), "family": "sign"})
+    points["name"] = [f"method-{line}" for line in points.index]
 
+    def boxes() -> list[tuple[float, ...]]:
+        with look():
+            _, (axes,) = new_figure(8, 5)
+            axes.set(xlim=(0, 1), ylim=(0, 1))
+            name_points(axes, points, points[["x", "y"]])
+            return [text.get_window_extent().extents.tolist() for text in axes.texts if text.get_text()]
 
-def test_the_style_sheet_has_the_colours_of_the_figures():
-    css = asset("style.css")
-    light, dark = css.partition("prefers-color-scheme: dark")[::2]
-    for role, value in COLOURS.items():
-        assert f"--{role}: {value};" in light, role
-        assert re.search(rf"--{role}: #[0-9a-f]{{6}};", dark.partition("@media print")[0]), role
+    found = boxes()
+    assert found == boxes()
+    for a, b in itertools.combinations(found, 2):
+        assert min(a[2], b[2]) - max(a[0], b[0]) <= 1 or min(a[3], b[3]) - max(a[1], b[1]) <= 1

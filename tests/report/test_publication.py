@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import main
-from report.study.publication import publish
+from report.publication import publish
 from suite.analysis import published
 from suite.analysis.columns import NET, SUMMARY, VERDICT_TABLES
 from suite.analysis.published import PublishedError, facts_path, read_manifest, source, verify

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from report.study.publication import publish
+from report.publication import publish
 from suite.analysis.collect import collect_sweep, write
 from suite.analysis.columns import ARMS, CASES, DIRECT, NET, NET_ROUNDS
 from suite.analysis.published import lacking, load_facts

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bandwise.cli import main
-from report.study.build import build_page
+from report.study import build_page
 from suite.analysis.collect import collect, write
 from suite.analysis.columns import RUNS
 from suite.runs.files import Owner, StoreError

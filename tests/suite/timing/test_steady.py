@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from reference_impls.algorithms.model_averaging import ROUNDS
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithm import Algorithm

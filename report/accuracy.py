@@ -1,0 +1,271 @@
+"""How methods end at a fixed budget: the table of methods and of controls, every seed, and who is equal, in sentences.
+
+Nothing is said that the tables do not hold: a study that is not sensitive names nobody equal, and runs that did not finish are
+counted before anything else could hide them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import MappingProxyType
+from typing import Final
+
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from report import numbers as write
+from report.data import Panel, StudyData
+from report.figures import COLOURS, FAMILIES, colour, difference_axis, look, name_lines, new_figure
+from report.numbers import interval, number, ratio, signed
+from report.sessions import speed_sentences
+from report.tables import Cell, Column, Make, View, count, size
+from suite.analysis.tables import Row
+
+CLASSES: Final = MappingProxyType(
+    {"equal": "yes", "better by": "yes", "worse by": "no", "undecided": "maybe", "not known": "maybe"}
+)
+LINE_HEIGHT: Final = 0.2
+"""Inches a method."""
+
+
+def _measured(mean: str, low: str, high: str, digits: int, sign: bool) -> Make:
+    def make(row: Row) -> Cell:
+        value = number(row[mean])
+        text = (write.signed if sign else write.plain)(value, digits)
+        return Cell(text, value, write.interval(number(row[low]), number(row[high]), digits, sign))
+
+    return make
+
+
+def _columns(panel: Panel, ranks: bool) -> tuple[Column, ...]:
+    unit, digits = f" ({panel.unit})" if panel.unit else "", panel.digits
+
+    def equal(row: Row) -> Cell:
+        if row["baseline"] is None:
+            return Cell("baseline", css="quiet")
+        judged = panel.judged(row)
+        return Cell(judged.short, judged.word, judged.reason, CLASSES[judged.word])
+
+    def seeds(row: Row) -> Cell:
+        done, planned, pairs = (int(number(row[name]) or 0) for name in ("n_done", "n", "n_pairs"))
+        unpaired = row["n_pairs"] is not None and pairs < done
+        css = "" if done == planned else "no"
+        return Cell(write.share(done, planned), done, f"{pairs} pairs" if unpaired else "", css)
+
+    def diverged(row: Row) -> Cell:
+        lost = row["n_diverged"] or 0
+        return Cell(write.share(lost, row["n"] or 0) if lost else "0", lost, css="no" if lost else "")
+
+    def rate(row: Row) -> Cell:
+        edge = "pinned" if row["lr_edge"] is None else "edge" if row["lr_edge"] else ""
+        return Cell(write.rate(row["lr_peak"]), row["lr_peak"], edge)
+
+    def p(name: str) -> Column:
+        titles = {"p_exact": "p", "p_holm": "p (Holm)"}
+        about = {
+            "p_exact": "Two-sided exact sign-flip test of the difference.",
+            "p_holm": "The same after Holm's correction over this table's methods.",
+        }
+        return Column(
+            titles[name],
+            lambda row: Cell(write.probability(row[name]), row[name]),
+            about[name],
+            True,
+            not ranks,
+        )
+
+    return (
+        Column(
+            "method", lambda row: Cell(row["arm"], note="stale" if row["n_stale"] else "", family=_family(row)),
+            "The sweep's label of a method with its options.",
+        ),
+        Column(
+            "equal?", equal,
+            f"equal: the 95 % interval of the difference lies inside ±{panel.margin:g}{unit}; better, worse: wholly outside.",
+        ),
+        Column(
+            f"difference{unit}", _measured("diff_mean", "diff_low", "diff_high", digits, True),
+            "Mean difference to the baseline, paired by seed, with its 95 % t interval.", True,
+        ),
+        Column(
+            "fewer bytes", lambda row: Cell(write.ratio(row["bytes_ratio"]), row["bytes_ratio"]),
+            "Wire bytes a step of the baseline over those of the method.", True,
+        ),
+        Column("bytes a step", size("wire_bytes_per_step"), "Sent on the wire a step, mean over ranks, headers left out.", True),
+        Column(
+            panel.metric, _measured("mean", "ci_low", "ci_high", digits, False),
+            "Mean over the finished seeds with its 95 % t interval.", True,
+        ),
+        Column(
+            "NLL difference", _measured("nll_diff_mean", "nll_diff_low", "nll_diff_high", 3, True),
+            "As the difference, of the negative log-likelihood (nats).", True, True,
+        ),
+        Column("seeds", seeds, "Finished of planned: the n of every number in the row.", True),
+        Column("diverged", diverged, "Seeds that diverged; they are in no mean, and such a method is not equal.", True),
+        Column("learning rate", rate, "Peak rate, and whether the tuned one lies on an edge of its grid.", True),
+        p("p_exact"),
+        p("p_holm"),
+        Column(
+            "baseline", lambda row: Cell(row["baseline"] or write.MISSING), "The uncompressed run of the same optimizer.",
+            hidden=True,
+        ),
+        Column("family", lambda row: Cell(FAMILIES.get(row["family"], row["family"])), "What kind of method it is.", hidden=True),
+        Column(
+            "payload a step", size("payload_bytes_per_step"), "Bytes handed to collectives a step, mean over ranks.", True, True
+        ),
+        Column(
+            "synchronisations", count("syncs"), "Steps that synchronised parameters or momenta, mean over seeds.", True, True
+        ),
+    )  # fmt: skip
+
+
+def _family(row: Row) -> str:
+    return "control" if row["control"] else str(row["family"])
+
+
+def _ordered(rows: Iterable[Row]) -> list[Row]:
+    order = list(FAMILIES)
+
+    def key(row: Row) -> tuple[bool, int, str]:
+        family = row["family"]
+        return row["baseline"] is not None, order.index(family) if family in order else len(order), row["arm"]
+
+    return sorted(rows, key=key)
+
+
+def methods_view(panel: Panel, ranks: bool) -> View:
+    """The main table of a panel: baselines, then methods by family."""
+    rows = _ordered([*panel.baselines, *panel.methods])
+    return View(panel.slug, f"Methods, {panel.whole_place}", _columns(panel, ranks), rows)
+
+
+def controls_view(panel: Panel) -> View:
+    """The negative controls of a panel."""
+    left_out = {"equal?", "p", "p (Holm)", "baseline", "family", "payload a step", "synchronisations"}
+    columns = tuple(column for column in _columns(panel, False) if column.title not in left_out)
+    return View(
+        f"{panel.slug}-controls", f"Negative controls, {panel.whole_place}", columns, _ordered(panel.controls)
+    )
+
+
+def seeds(panel: Panel, width: float = 5.6) -> Figure:
+    """One line a method, best on top: dots are seeds, the bar is the mean, the line its 95 % t interval."""
+    rows = [row for row in [*panel.methods, *panel.controls] if row["diff_mean"] is not None]
+    rows.sort(key=lambda row: ((-1 if panel.higher else 1) * row["diff_mean"], row["arm"]))
+    names, palette = [row["arm"] for row in rows], [colour(_family(row)) for row in rows]
+    dots = panel.differences([row for row in rows if row["baseline"] is not None]).melt(
+        var_name="arm", value_name="difference"
+    )
+    with look():
+        figure, (axes,) = new_figure(width, 0.6 + LINE_HEIGHT * max(len(rows), 2))
+        bounds = [row[end] for row in rows for end in ("diff_low", "diff_high") if row[end] is not None]
+        difference_axis(axes, "x", [*dots["difference"].dropna(), *bounds], panel.margin)
+        if panel.sensitive:
+            axes.axvspan(-panel.margin, panel.margin, color=COLOURS["band"], linewidth=0, zorder=0)
+        axes.axvline(0, color=COLOURS["muted"], linewidth=0.7, zorder=1)
+        if rows:
+            sns.stripplot(
+                dots, x="difference", y="arm", order=names, hue="arm", hue_order=names, palette=palette, jitter=False,
+                size=3.4, alpha=0.45, legend=False, ax=axes,
+            )  # fmt: skip
+        for line, (row, shade) in enumerate(zip(rows, palette, strict=True)):
+            mean, low, high = (row[name] for name in ("diff_mean", "diff_low", "diff_high"))
+            ends = None if low is None or high is None else [[mean - low], [high - mean]]
+            axes.errorbar(
+                mean, line, xerr=ends, fmt="|", color=shade, markersize=9, markeredgewidth=1.6, elinewidth=1.6
+            )
+        name_lines(axes, [_family(row) for row in rows])
+        axes.grid(visible=False, axis="y")
+        unit = f" ({panel.unit})" if panel.unit else ""
+        axes.set_xlabel(f"difference to the uncompressed run of the same seed{unit}")
+        return figure
+
+
+def explanation(panel: Panel) -> str:
+    """What the numbers of a panel's table are."""
+    facts, unit = panel.facts, f" {panel.unit}" if panel.unit else ""
+    said = [
+        f"{panel.workload}, {panel.world_size} workers, {facts['steps']} steps of {facts['batch_size']} examples a worker, "
+        f"{facts['schedule']} learning rate.",
+        f"{str(facts['metric']).replace('_', ' ').capitalize()}: {facts['direction']} is better.",
+        "Brackets are 95 % t intervals over the seeds of the row, differences paired by seed.",
+        f"Equal means that the interval lies inside ±{panel.margin:g}{unit}.",
+    ]
+    if any(row["n_stale"] for row in panel.summary):
+        said.append(
+            "Stale: ran with another source of the method or workload than is here, and is left out of ranks."
+        )
+    return " ".join(said)
+
+
+# ---- in sentences, each with its n and its interval
+
+
+def _difference(panel: Panel, row: Row) -> str:
+    mean = signed(row["diff_mean"], panel.digits)
+    return f"{mean} {interval(row['diff_low'], row['diff_high'], panel.digits, sign=True)}".strip()
+
+
+def _pairs(rows: Sequence[Row]) -> str:
+    counts = sorted({int(row["n_pairs"]) for row in rows})
+    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+
+
+def equality_sentence(panel: Panel, place: str) -> str:
+    """How many methods are equal and which of them sends least; or that the study cannot say."""
+    if not panel.methods:
+        return f"{place}: no method was compared."
+    if not panel.sensitive:
+        return f"{place}: not sensitive, so no method is called equal ({panel.verdict['reason']})."
+    equal = [row for row in panel.methods if row["equal"] == "yes"]
+    undecided = sum(row["equal"] == "undecided" for row in panel.methods)
+    unit = f" {panel.unit}" if panel.unit else ""
+    tail = f"; {undecided} {'is' if undecided == 1 else 'are'} undecided" if undecided else ""
+    if not equal:
+        return f"{place}: none of {len(panel.methods)} methods is shown to be within ±{panel.margin:g}{unit}{tail}."
+    best = max(equal, key=lambda row: (row["bytes_ratio"], row["arm"]))
+    return (
+        f"{place}: {len(equal)} of {len(panel.methods)} methods are within ±{panel.margin:g}{unit} of the uncompressed "
+        f"run of their own optimizer{tail}. {best['arm']} sends least of them: {ratio(best['bytes_ratio'])} "
+        f"fewer bytes at {_difference(panel, best)}{unit} (95 % paired t, {_pairs([best])})."
+    )
+
+
+def option_sentence(panel: Panel, place: str) -> str | None:
+    """The method whose own options differ most, where their intervals do not overlap and the margin is passed."""
+    measured = [row for row in panel.methods if row["diff_low"] is not None]
+    pairs: list[tuple[float, Row, Row]] = [
+        (above["diff_low"] - below["diff_high"], below, above)
+        for below in measured
+        for above in measured
+        if (below["algorithm"], below["baseline"]) == (above["algorithm"], above["baseline"])
+    ]
+    gap, below, above = max(pairs, key=lambda pair: pair[0], default=(0.0, {}, {}))
+    if gap <= panel.margin:
+        return None
+    worse, better = (below, above) if panel.higher else (above, below)
+    unit = f" {panel.unit}" if panel.unit else ""
+    return (
+        f"{place}: options decide: {worse['arm']} ends at {_difference(panel, worse)}{unit}, "
+        f"{better['arm']} at {_difference(panel, better)}{unit} (95 % paired t, {_pairs([worse, better])})."
+    )
+
+
+def failure_sentence(study: StudyData) -> str | None:
+    """How many runs did not finish, by status; None when all did."""
+    statuses = {name: number for name, number in study.facts["statuses"].items() if name != "done"}
+    if not statuses:
+        return None
+    listed = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in statuses.items())
+    total = sum(study.facts["statuses"].values())
+    return f"{sum(statuses.values())} of {total} runs did not finish: {listed}. They are listed below and in no mean."
+
+
+def headline(study: StudyData) -> list[str]:
+    """The study in a few sentences, in the order in which they are read."""
+    several = len({(panel.workload, panel.world_size) for panel in study.panels}) > 1
+    found: list[str | None] = [*speed_sentences(study)]
+    for panel in study.panels:
+        place = f"{panel.workload}, {panel.title}, n = {panel.world_size} workers" if several else panel.place
+        found += [equality_sentence(panel, place), option_sentence(panel, place)]
+    return [sentence for sentence in [*found, failure_sentence(study)] if sentence]

@@ -1,0 +1,163 @@
+"""Mean curves of the metric, a picture a family, against bytes and against steps: up is better.
+
+The arms of a family are solid, with their intervals; dashed are the uncompressed runs that they are compared with. All pictures
+of a panel have the same upright axis: the metric less where the best uncompressed run ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle, islice
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from scipy import stats
+
+from report.data import PANEL, Panel, StudyData
+from report.equal_time import families
+from report.figures import COLOURS, FAMILIES, colour, difference_axis, look, new_figure
+from report.numbers import byte_count
+from report.pages import Picture, Place
+from suite.analysis.columns import CURVES
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
+from suite.analysis.tables import Row
+
+MOST_POINTS: Final = 120
+"""Most points of a curve that a picture draws; the table has all."""
+DASHES: Final = ((1, 0), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2), (8, 2, 1.5, 2, 1.5, 2), (1, 3))
+"""Of the arms of one family, whose colour they share."""
+BASELINE: Final = (4, 2)
+
+
+def curves_parts(study: StudyData, place: Place) -> list[dict[str, Any]]:
+    """A part a panel whose uncompressed runs kept curves; pictures become files of the page's place."""
+    by_panel = dict(list(study.frame(CURVES).groupby(PANEL)))
+    parts = []
+    for panel in study.panels:
+        frame = by_panel.get((panel.workload, panel.sharding, panel.world_size))
+        means = None if frame is None else mean_curves(panel, frame)
+        if means is not None and not means.empty:
+            drawn = set(means["arm"])
+            absent = [row["arm"] for row in panel.summary if row["arm"] not in drawn]
+            parts.append(
+                {
+                    "heading": study.heading(panel),
+                    "pictures": _pictures(panel, means, place),
+                    "absent": absent,
+                }
+            )
+    return parts
+
+
+def mean_curves(panel: Panel, frame: pd.DataFrame) -> pd.DataFrame:
+    """The curve of every arm over its finished seeds, less where the best uncompressed run ends.
+
+    Args:
+        panel: Says which seeds finished.
+        frame: Of the table `curves`, the rows of the panel.
+
+    Returns:
+        A row an arm and step that all its seeds have: `arm`, `step`, `n`, `mean`, `low`, `high` (nan below six seeds), `bytes`
+        that a rank has sent (nan where not recorded). Empty where no uncompressed run has a curve.
+    """
+    done = pd.DataFrame(
+        [(row["arm"], row["seed"]) for row in panel.runs if row["status"] == "done"], columns=["arm", "seed"]
+    )
+    own = frame.merge(done).astype({"value": float, "wire_bytes": float})
+    by_step = own.groupby(["arm", "step"])
+    found = by_step["value"].agg(n="count", mean="mean", error="sem").reset_index()
+    found["bytes"] = by_step["wire_bytes"].agg(lambda sent: sent.mean(skipna=False)).to_numpy()
+    whole = found["arm"].map(own.groupby("arm")["seed"].nunique())
+    found = found[found["n"] == whole].reset_index(drop=True)
+    half = stats.t.ppf(0.975, np.maximum(found["n"] - 1, 1)) * found["error"].where(
+        found["n"] >= MINIMUM_FOR_INTERVAL
+    )
+    ends = found[found["arm"].isin([row["arm"] for row in panel.baselines])].groupby("arm")["mean"].last()
+    if ends.empty:
+        return found.iloc[:0]
+    found["mean"] -= ends.max() if panel.higher else ends.min()
+    return found.assign(low=found["mean"] - half, high=found["mean"] + half).drop(columns="error")
+
+
+def _pictures(panel: Panel, means: pd.DataFrame, place: Place) -> list[Picture]:
+    """One picture a family that has something to draw, controls last."""
+    pictures = []
+    drawn = set(means["arm"])
+    for family in (one for one in families(panel) if one != "baseline"):
+        own = [
+            row for row in panel.summary if _family(row) == family and row["baseline"] and row["arm"] in drawn
+        ]
+        if own:
+            words = FAMILIES.get(family, family)
+            pictures.append(
+                place.picture(
+                    f"curves-{panel.slug}-{family}",
+                    family_curves(panel, means, own, f"{words[0].upper()}{words[1:]}, {panel.title}"),
+                    f"{words}, {panel.whole_place}: {panel.metric} less the best uncompressed end, against bytes and steps; "
+                    "the table of methods has where each ends",
+                )
+            )
+    return pictures
+
+
+def _thinned(curve: pd.DataFrame) -> pd.DataFrame:
+    """At most `MOST_POINTS` of its rows, the last among them."""
+    return curve[:: len(curve) // -MOST_POINTS][::-1]  # the quotient is rounded down: away from zero
+
+
+def _family(row: Row) -> str:
+    return "control" if row["control"] else str(row["family"])
+
+
+def family_curves(panel: Panel, means: pd.DataFrame, own: Sequence[Row], title: str) -> Figure:
+    """Left against bytes (log), right against steps. own: rows of the summary."""
+    planned, names = {row["arm"]: row["n"] for row in panel.summary}, [row["arm"] for row in own]
+    arms = [*names, *sorted({str(row["baseline"]) for row in own} & set(means["arm"]))]
+    palette = {arm: colour(_family(own[0]) if arm in names else "baseline") for arm in arms}
+    dashes = {
+        **dict.fromkeys(arms, BASELINE),
+        **dict(zip(names, islice(cycle(DASHES), len(names)), strict=True)),
+    }
+    with look():
+        figure, (by_bytes, by_steps) = new_figure(7.4, max(2.6, 1.0 + 0.15 * len(arms)), 2)
+        for axes, x in ((by_bytes, "bytes"), (by_steps, "step")):
+            curves = means[means["arm"].isin(arms) & (means[x] > 0)]
+            curves = pd.concat([curves.iloc[:0], *(_thinned(curve) for _, curve in curves.groupby("arm"))])
+            sns.lineplot(
+                curves, x=x, y="mean", hue="arm", hue_order=arms, palette=palette, style="arm", style_order=arms, dashes=dashes,
+                errorbar=None, legend=False, linewidth=1.2, ax=axes,
+            )  # fmt: skip
+            for arm, curve in curves[curves["arm"].isin(names)].groupby("arm"):
+                axes.fill_between(
+                    curve[x], curve["low"], curve["high"], color=palette[arm], alpha=0.12, linewidth=0
+                )
+        for axes in (by_bytes, by_steps):
+            difference_axis(axes, "y", [*means["mean"]], panel.margin)
+            if not panel.higher:
+                axes.invert_yaxis()
+            axes.axhline(0, color=COLOURS["muted"], linewidth=0.8, zorder=1)
+        by_steps.set(xlabel="steps", ylabel="", yticklabels=[])
+        by_steps.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        by_bytes.set(xlabel="bytes sent, a rank (log)", title=title)
+        by_bytes.set_ylabel(f"{panel.metric}\nless the best uncompressed")
+        sent = means.loc[means["bytes"] > 0, "bytes"]
+        if len(sent):
+            by_bytes.set(xscale="log", xlim=(sent.min() / 1.3, sent.max() * 1.3))
+            by_bytes.xaxis.set_major_locator(LogLocator(numticks=5))
+            by_bytes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: byte_count(value)))
+            by_bytes.xaxis.set_minor_locator(NullLocator())
+        ends = means.groupby("arm")["n"].last()
+        labels = [
+            f"{arm.removeprefix('control-')}, n = {ends[arm]}{'' if ends[arm] == planned[arm] else f' of {planned[arm]}'}"
+            for arm in arms
+        ]
+        lines = [
+            Line2D([], [], color=palette[arm], linestyle=(0, dashes[arm]), linewidth=1.2) for arm in arms
+        ]
+        figure.legend(lines, labels, loc="outside right upper", handlelength=3)
+        return figure

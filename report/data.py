@@ -1,0 +1,497 @@
+"""The tables of one study as a page needs them: by panel and by link of its sessions, with what is known about each.
+
+Reads tables alone, made here or published as `suite.analysis.published` says; a page says which. A page shows the sessions of
+its own sweep, and those of no sweep, whose models are not trained to the end here.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from report.claims import Verdicts, load_verdicts
+from report.equality import Accuracy, accuracy
+from report.pages import ReportError, slug
+from suite.analysis.columns import (
+    ARMS,
+    BUDGET_TABLES,
+    CASES,
+    CURVES,
+    DIRECT,
+    NET,
+    NET_ROUNDS,
+    OF_STUDY,
+    PROBE,
+    SPEED_TABLES,
+    WORTH,
+    Table,
+)
+from suite.analysis.published import (
+    FACTS_SCHEMA,
+    Side,
+    Source,
+    facts_path,
+    load_facts,
+    refused_sessions,
+    sessions_held,
+    source,
+)
+from suite.analysis.tables import (
+    SESSION,
+    Row,
+    TableError,
+    frame_of,
+    read_frame,
+    rows_of,
+    session_table_path,
+    table_path,
+)
+from suite.timing.spec import not_shown
+
+METRICS = {
+    "accuracy": "accuracy (%)",
+    "bits_per_byte": "bits a byte",
+    "excess_loss": "excess loss",
+    "test_loss": "test loss",
+    "log_loss": "log loss (nats)",
+}
+SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class", "by-package": "shards by package"}
+
+
+def by_arm(rows: Iterable[Row], **cells: object) -> dict[str, Row]:
+    """The rows that have these cells, by arm."""
+    return {row["arm"]: row for row in rows if cells.items() <= row.items()}
+
+
+def grouped(missing: Mapping[str, Iterable[str]]) -> list[str]:
+    """`a, b (why)` for every reason, in the order given."""
+    return [f"{', '.join(names)} ({why})" for why, names in missing.items()]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What is compared with each other: one workload, sharding and world size, with its rows and its yardstick.
+
+    budgets: rows by budget of steps; empty where the sweep has one budget alone. worth: rows of what each training is worth in
+    steps of the reference.
+    """
+
+    workload: str
+    sharding: str
+    world_size: int
+    summary: list[Row]
+    runs: list[Row]
+    verdict: Row
+    facts: Mapping[str, Any]
+    budgets: list[Row] = field(default_factory=list)
+    worth: list[Row] = field(default_factory=list)
+
+    @property
+    def slug(self) -> str:
+        """A name for anchors and files: letters, digits and hyphens."""
+        return slug(f"{self.workload}-{self.sharding}-n{self.world_size}")
+
+    @property
+    def title(self) -> str:
+        """For headings: shards by class."""
+        return SHARDINGS.get(self.sharding, self.sharding)
+
+    @property
+    def place(self) -> str:
+        """Where the panel is told from others of its study: Shards by class."""
+        return self.title[0].upper() + self.title[1:]
+
+    @property
+    def whole_place(self) -> str:
+        """The same with workload and workers."""
+        return f"{self.workload}, {self.title}, {self.world_size} workers"
+
+    @property
+    def higher(self) -> bool:
+        """Whether a higher metric is better."""
+        return bool(self.facts["direction"] == "higher")
+
+    @property
+    def metric(self) -> str:
+        """The metric in words; one that only its workload knows comes with its unit."""
+        name, unit = str(self.facts["metric"]), f" ({self.unit})" if self.unit else ""
+        return METRICS.get(name, name.replace("_", " ") + unit)
+
+    @property
+    def unit(self) -> str:
+        """Of metric differences: points, bits/byte, or nothing."""
+        return "" if self.facts["unit"] == "1" else str(self.facts["unit"])
+
+    @property
+    def digits(self) -> int:
+        """Decimals in which the metric is written: two for points, four for the smaller units."""
+        return 2 if self.facts["unit"] == "points" else 4
+
+    @property
+    def margin(self) -> float:
+        """Largest difference that counts as equal."""
+        return float(self.facts["margin"])
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether the negative controls show that a bad method would have been seen."""
+        return bool(self.verdict["sensitive"])
+
+    def judged(self, row: Row) -> Accuracy:
+        """What is said of the accuracy of one of its methods."""
+        why = "" if self.sensitive else str(self.verdict["reason"])
+        return accuracy(row, higher=self.higher, not_sensitive=why)
+
+    def differences(self, rows: Sequence[Row]) -> pd.DataFrame:
+        """The metric of arms less that of their baselines with the same seed.
+
+        Args:
+            rows: Of the summary, each with a baseline.
+
+        Returns:
+            DataFrame, a row a seed in rising order, a column an arm in the order of `rows`; nan where either did not finish.
+        """
+        runs = pd.DataFrame(self.runs, columns=["arm", "seed", "status", "value"]).astype({"value": float})
+        done = runs[runs["status"] == "done"].pivot(index="seed", columns="arm", values="value")
+        needed = [row[name] for row in rows for name in ("arm", "baseline")]
+        values = done.reindex(index=sorted(runs["seed"].unique()), columns=list(dict.fromkeys(needed)))
+        return pd.DataFrame({row["arm"]: values[row["arm"]] - values[row["baseline"]] for row in rows})
+
+    @property
+    def baselines(self) -> list[Row]:
+        """The uncompressed runs."""
+        return [row for row in self.summary if row["baseline"] is None and not row["control"]]
+
+    @property
+    def methods(self) -> list[Row]:
+        """What is compared with a baseline, controls left out."""
+        return [row for row in self.summary if row["baseline"] is not None and not row["control"]]
+
+    @property
+    def controls(self) -> list[Row]:
+        """The negative controls."""
+        return [row for row in self.summary if row["control"]]
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """All tables of a study, its facts, its panels in order, and what was timed: its own sessions first, then
+    those of no sweep; the claims that any of this decides; and
+    records of sessions that are there and are not read; origin: where the study's own tables come from.
+    """
+
+    sweep: str
+    tables: Mapping[str, tuple[Table, pd.DataFrame]]
+    facts: Mapping[str, Any]
+    panels: list[Panel]
+    sessions: tuple[SessionData, ...] = ()
+    verdicts: Verdicts = field(default_factory=Verdicts)
+    refused: Sequence[Row] = ()
+    origin: Source = field(default_factory=lambda: Source("", Path(), local=True))
+
+    def heading(self, panel: Panel) -> str:
+        """How one of its panels is told from the others."""
+        several = len({(one.workload, one.world_size) for one in self.panels}) > 1
+        return panel.whole_place if several else panel.place
+
+    @property
+    def own_sessions(self) -> list[SessionData]:
+        """The sessions of its sweep."""
+        return [session for session in self.sessions if session.sweep == self.sweep]
+
+    @property
+    def called(self) -> str:
+        """How a command names the sweep: its name, or its file's where it is not one that ships."""
+        return shlex.split(str(self.facts["command"]))[-1]
+
+    def frame(self, table: Table) -> pd.DataFrame:
+        """One table; without rows where tables of an earlier version lack it."""
+        return self.tables[table.suffix][1] if table.suffix in self.tables else frame_of(table, ())
+
+    def rows(self, table: Table) -> list[Row]:
+        """Its rows."""
+        return rows_of(self.frame(table))
+
+
+def has_tables(results_root: Path | str, sweep: str) -> bool:
+    """Whether there are tables of a sweep, made here or published."""
+    return facts_path(source(results_root, sweep).root, sweep).is_file()
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ReportError(f"{path} does not exist; run the sweep, then `bandwise report`") from None
+    except json.JSONDecodeError as error:
+        raise ReportError(f"{path} is damaged ({error}); run `bandwise report` on the sweep again") from None
+    if found.get("schema_version") != FACTS_SCHEMA:
+        version = found.get("schema_version")
+        raise ReportError(
+            f"{path} has schema_version {version}, this version reads {FACTS_SCHEMA}; make it again"
+        )
+    return dict(found)
+
+
+def load(
+    results_root: Path | str,
+    sweep: str,
+    alone: bool = True,
+    verdicts: Verdicts | None = None,
+    side: Side = "whole",
+) -> StudyData:
+    """Read the tables of a sweep, and with `alone` those of sessions of no sweep that were held here: published ones stand on
+    a page of their own, and have nothing to do with somebody's study.
+
+    side: which are taken where some were made here and others are published.
+    verdicts: tables that all studies share, where they have been read already.
+    Raises ReportError or TableError where one is missing or of another shape.
+    """
+    root = Path(results_root)
+    origin = source(root, sweep, side)
+    facts = _facts(facts_path(origin.root, sweep))
+    paths = {table: table_path(origin.root, table, sweep) for table in OF_STUDY}
+    tables = {
+        table.suffix: (table, _read(path, table))
+        for table, path in paths.items()
+        if path.is_file() or table is not CURVES
+    }
+    if "budgets" in facts:
+        tables |= {t.suffix: (t, _read(table_path(origin.root, t, sweep), t)) for t in BUDGET_TABLES}
+    if (worth := table_path(origin.root, WORTH, sweep)).is_file():
+        tables[WORTH.suffix] = (WORTH, _read(worth, WORTH))
+    lone = load_sessions(root, None, side) if alone else ()
+    sessions = load_sessions(root, sweep, side) + tuple(one for one in lone if one.origin.local)
+    decided = (load_verdicts(root) if verdicts is None else verdicts).of(
+        {sweep, *(session.name for session in sessions)}
+    )
+    return StudyData(
+        sweep,
+        tables,
+        facts,
+        _panels(tables, facts),
+        sessions,
+        decided,
+        refused_records(root),
+        origin,
+    )
+
+
+def _read(path: Path, table: Table) -> pd.DataFrame:
+    """A table whose rows all name their method. Raises TableError for a damaged one."""
+    frame = read_frame(path, table)
+    if "arm" in frame and frame["arm"].isna().any():
+        raise TableError(f"{path} has a row without a method; make the tables again")
+    return frame
+
+
+PANEL = ["workload", "sharding", "world_size"]
+"""What tells panels apart."""
+
+
+def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str, Any]) -> list[Panel]:
+    names = ("sensitivity", "summary", "runs", "ladder", "worth")
+    groups = {name: dict(list(tables[name][1].groupby(PANEL))) for name in names if name in tables}
+
+    def of(suffix: str, key: tuple[Any, ...]) -> list[Row]:
+        own = groups.get(suffix, {}).get(key)
+        return [] if own is None else rows_of(own)
+
+    panels = []
+    for cell in facts["workloads"]:
+        key = (cell["workload"], cell["sharding"], cell["world_size"])
+        verdict = of("sensitivity", key)
+        if len(verdict) != 1:
+            raise ReportError(f"the tables disagree about {key}; run `bandwise report` on the sweep again")
+        panels.append(
+            Panel(
+                *key,
+                of("summary", key),
+                of("runs", key),
+                verdict[0],
+                cell,
+                of("ladder", key),
+                of("worth", key),
+            )
+        )
+    order = list(SHARDINGS)
+    return sorted(
+        panels,
+        key=lambda p: (
+            p.workload,
+            p.world_size,
+            order.index(p.sharding) if p.sharding in order else 9,
+            p.sharding,
+        ),
+    )
+
+
+OPTIONAL = (NET_ROUNDS, NET)
+"""Tables that only some sessions have: net speedups of sweeps with references."""
+
+
+@dataclass(frozen=True)
+class LinkData:
+    """One link of a session: its facts and the rows of its tables."""
+
+    facts: Mapping[str, Any]
+    cases: list[Row]
+    arms: list[Row]
+    probe: list[Row]
+    direct: list[Row]
+    net: list[Row] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """100 Mbit/s."""
+        return str(self.facts["label"])
+
+    @property
+    def slug(self) -> str:
+        """For anchors and files: 100-mbit-s."""
+        return slug(self.label)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it gives numbers."""
+        return bool(self.facts["status"] == "done")
+
+    @property
+    def reference(self) -> Row | None:
+        """The fastest uncompressed DDP, which speedups are over."""
+        return next((row for row in self.cases if row["reference"]), None)
+
+    @property
+    def default(self) -> Row | None:
+        """fp32 DDP at its defaults."""
+        return next((row for row in self.cases if row["default"]), None)
+
+    @property
+    def timed(self) -> list[Row]:
+        """The cases with seconds a step; those that were only screened have none."""
+        return [row for row in self.cases if row["step_s"] is not None]
+
+    @property
+    def families(self) -> dict[str, str]:
+        """Algorithm -> family, of what was timed; torch's own count as uncompressed."""
+        return {row["algorithm"]: row["family"] for row in self.arms}
+
+    def family(self, case: Row) -> str:
+        """Of a case."""
+        return "baseline" if case["role"] == "ddp" else self.families.get(case["algorithm"], "")
+
+
+@dataclass(frozen=True)
+class SessionData:
+    """One session: the tables by suffix, its facts, and its links in the order in which they were timed; `refused`: records
+    of it that are there and are not read, as rows; `origin`: where its tables come from.
+    """
+
+    name: str
+    tables: Mapping[str, tuple[Table, pd.DataFrame]]
+    facts: Mapping[str, Any]
+    links: list[LinkData]
+    refused: Sequence[Row] = ()
+    origin: Source = field(default_factory=lambda: Source("", Path(), local=True))
+
+    def rows(self, table: Table) -> list[Row]:
+        """Rows of one table."""
+        return rows_of(self.tables[table.suffix][1])
+
+    @property
+    def sweep(self) -> str | None:
+        """The sweep that it belongs to; None: speed alone."""
+        return None if self.facts["sweep"] is None else str(self.facts["sweep"])
+
+    @property
+    def usable(self) -> bool:
+        """Whether any of its links gives numbers."""
+        return any(link.usable for link in self.links)
+
+    @property
+    def workload(self) -> str:
+        """What was timed, with its options: code-gpt (size 3.3m)."""
+        found = self.facts["workload"]
+        options = ", ".join(f"{key} {value}" for key, value in sorted(found["options"].items()))
+        return f"{found['name']} ({options})" if options else found["name"]
+
+    def timed(self, workload: str) -> bool:
+        """Whether it timed the workload of that label, such as code-gpt(size=0.14m): its name, and the options that it gives."""
+        name, _, given = workload.removesuffix(")").partition("(")
+        found = self.facts["workload"]
+        pairs = (pair.partition("=") for pair in given.split(",") if pair)
+        return bool(name == found["name"]) and all(
+            str(found["options"].get(key)) == value for key, _, value in pairs
+        )
+
+
+def load_sessions(results_root: Path, sweep: str | None, side: Side = "whole") -> tuple[SessionData, ...]:
+    """The sessions of a sweep, or of none, by name, but for shipped ones that pages leave out.
+
+    Raises TableError for a damaged or foreign file.
+    """
+    hidden = not_shown()
+    refused = refused_records(results_root)
+    found = (
+        _session(results_root, name, sweep, refused, side)
+        for name in sessions_held(results_root)
+        if name not in hidden
+    )
+    return tuple(session for session in found if session is not None)
+
+
+def refused_records(results_root: Path) -> list[Row]:
+    """Records of sessions that are there and are not read."""
+    return refused_sessions(results_root)
+
+
+def refused_words(row: Row) -> str:
+    """One of them in a sentence."""
+    return f"Record {row['record']} of session {row['name']} is not read: {row['reason']}. What to do: {row['fix']}."
+
+
+def _session(
+    results_root: Path, name: str, sweep: str | None, refused: Sequence[Row], side: Side
+) -> SessionData | None:
+    """A session, if it is of that sweep."""
+    origin = source(results_root, f"{SESSION}{name}", side)
+    root, facts = origin.root, load_facts(results_root, name, side)
+    if facts is None:
+        raise ReportError(f"the tables of session {name} vanished while the page was built; build it again")
+    if facts["sweep"] != sweep:
+        return None
+    known = [*SPEED_TABLES, *(table for table in OPTIONAL if session_table_path(root, table, name).is_file())]
+    tables = {t.suffix: (t, _read(session_table_path(root, t, name), t)) for t in known}
+
+    by_link = {
+        name: {label: rows_of(own) for label, own in frame.groupby("link")}
+        for name, (table, frame) in tables.items()
+        if "link" in table.names
+    }
+
+    def of(table: Table, link: Mapping[str, Any]) -> list[Row]:
+        return by_link.get(table.suffix, {}).get(link["label"], [])
+
+    links = [
+        LinkData(
+            link,
+            cases=of(CASES, link),
+            arms=of(ARMS, link),
+            probe=of(PROBE, link),
+            direct=of(DIRECT, link),
+            net=of(NET, link),
+        )
+        for link in facts["links"]
+    ]
+    return SessionData(name, tables, facts, links, [row for row in refused if row["name"] == name], origin)
+
+
+def trouble(reason: object) -> str:
+    """A recorded reason without its full stop, to stand inside a sentence."""
+    return str(reason or "it gave no numbers").rstrip(". ")

@@ -1,0 +1,295 @@
+"""All pages of a results folder as a site that opens from disk: a first page, and every page that its tables allow.
+
+<results>/reports/
+    index.html          the answer of the study that compared most, the studies, what was refused
+    <sweep>.html        a study, as `bandwise report <sweep>` makes it, without what belongs to no study
+    methods.html        every method of the catalogue
+    claims.html         the claims on record
+    speed.html          sessions of no study
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from report.accuracy import failure_sentence
+from report.claims import Verdicts, build_claims_page, findings, load_verdicts, tally
+from report.data import SessionData, StudyData, load, load_sessions
+from report.methods import build_methods_page
+from report.numbers import MISSING, share
+from report.pages import HOME, Place, ReportError, write_page
+from report.publication import update_tables
+from report.sessions import alone_sentence, ended_sentence, session_parts
+from report.study import BuiltReport, write_study
+from report.tables import Cell, Column, View, text
+from suite.analysis.published import files_of, refused_rows, studies_of
+from suite.analysis.session_tables import collect_session
+from suite.analysis.tables import TABLES, Row, TableError
+from suite.runs.sweep import sweep_names
+from suite.timing.spec import sessions_of
+from suite.workloads.base import DataError
+
+METHODS, CLAIMS, SPEED = "methods.html", "claims.html", "speed.html"
+RARELY: Final = 200_000
+"""New objects, more than have gone, from which on cycles are looked for while pages are built."""
+RESERVED: Final = frozenset({"index", "methods", "claims", "speed"})
+"""Names of pages that no study can have."""
+
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True)
+class BuiltSite:
+    """The first page, its findings in sentences, how many pages there are in all, and what could not be built."""
+
+    path: Path
+    headline: list[str]
+    pages: int
+    unread: list[tuple[str, str]]
+
+
+def update_all(root: Path) -> None:
+    """Bring the tables of every shipped sweep with runs here up to date.
+
+    Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them. Sweeps without tables here are looked
+    at where there are runs that are in no table made here. What is published stays as it is, and so do the tables of sweeps on
+    files of the user's where these are not at hand (`bandwise --data-dir DIR report`).
+    """
+    for session in sessions_of(None):
+        collect_session(root, session)
+    known = {name for name in studies_of(root) if files_of(root, name)}
+    there = {folder.name for folder in root.glob("runs/*/*")}
+    new = there - _in_tables(root)
+    for name in sweep_names():
+        if name in known or new:
+            try:
+                update_tables(root, name, alone=False)
+            except (ReportError, DataError):
+                continue  # no run of it is here, or none can be told from others without the files that it is of
+
+
+def _in_tables(root: Path) -> set[str]:
+    """Ids of the runs in tables made here, read or not: whatever has the form of one."""
+    found: set[str] = set()
+    for path in (root / TABLES).glob("**/*-ru*s.csv"):  # runs, and rungs of ladders
+        found |= set(re.findall(r"\b[0-9a-f]{16}\b", path.read_text(encoding="utf-8", errors="replace")))
+    return found
+
+
+def build_site(root: Path, out: Path | None = None) -> BuiltSite:
+    """Build all pages from the tables, in `out` (by default <root>/reports)."""
+    before = gc.get_threshold()
+    gc.set_threshold(
+        RARELY, *before[1:]
+    )  # figures are cycles by the thousand, and looking for them takes a seventh of all time
+    try:
+        return _build(root, out if out is not None else root / "reports")
+    finally:
+        gc.set_threshold(*before)
+
+
+def _build(root: Path, folder: Path) -> BuiltSite:
+    unread: list[tuple[str, str]] = []
+    none: tuple[SessionData, ...] = ()
+    alone = _readable(unread, root, "sessions of no study", lambda: load_sessions(root, None), none)
+    verdicts = _readable(unread, root, "claims", lambda: load_verdicts(root), Verdicts())
+    studies = _studies(root, verdicts, unread)
+    pages = (
+        *([(f"{HOME}#studies", "Studies"), (METHODS, "Methods")] if studies else []),
+        *([(CLAIMS, "Claims")] if verdicts.claims else []),
+        *([(SPEED, "Speed alone")] if alone else []),
+    )
+    drawn: dict[str, BuiltReport] = {}
+    for name, study in studies.items():
+        drawn[f"{name}.html"] = write_study(study, Place(folder, f"{name}.html", pages))
+    by_address = {f"{name}.html": study for name, study in studies.items()}
+    if studies:
+        build_methods_page(by_address, verdicts, Place(folder, METHODS, pages))
+    if verdicts.claims:
+        build_claims_page(root, Place(folder, CLAIMS, pages))
+    if alone:
+        _speed(alone, Place(folder, SPEED, pages))
+    said = _headline(root, studies, unread, verdicts)
+    totals = [counts(study) for study in studies.values()]
+    path = write_page(
+        Place(folder, HOME, pages or ((HOME, ""),)),
+        "index",
+        done=sum(done for done, _ in totals),
+        planned=sum(planned for _, planned in totals),
+        newest=max(map(when, studies.values()), default=""),
+        headline=said,
+        lead=leading(by_address, drawn),
+        claims=f"{tally(verdicts.claims)}." if verdicts.claims else "",
+        studies=studies_view(by_address),
+        refused=refused_view(refused_rows(root), unread),
+    )
+    return BuiltSite(path, said, len(drawn) + bool(studies) + bool(verdicts.claims) + bool(alone) + 1, unread)
+
+
+def _readable(
+    unread: list[tuple[str, str]], root: Path, name: str, read: Callable[[], Read], otherwise: Read
+) -> Read:
+    """What is read, or where its tables are damaged `otherwise`, and a line among the unread."""
+    try:
+        return read()
+    except (ReportError, TableError) as error:
+        unread.append((name, _short(root, error)))
+        return otherwise
+
+
+def _short(root: Path, error: Exception) -> str:
+    """A reason without the place of the results folder."""
+    return str(error).replace(f"{root}{os.sep}", "")
+
+
+def _studies(root: Path, verdicts: Verdicts, unread: list[tuple[str, str]]) -> dict[str, StudyData]:
+    """The studies that can be read, the newest first; the others become lines of `unread`."""
+    found = {}
+    for name in studies_of(root):
+        try:
+            if name in RESERVED:
+                raise ReportError(f"a study cannot be called {name}: another page has that name")
+            found[name] = load(root, name, alone=False, verdicts=verdicts)
+        except (ReportError, TableError) as error:
+            unread.append((name, _short(root, error)))
+    return dict(sorted(found.items(), key=lambda item: when(item[1]), reverse=True))
+
+
+def _speed(alone: Sequence[SessionData], place: Place) -> None:
+    said = [ended_sentence(session) for session in alone]
+    said += [alone_sentence(session, link, 1) for session in alone for link in session.links if link.usable]
+    sessions = [session_parts(session, place) for session in alone]
+    write_page(place, "speed", headline=list(filter(None, said)), sessions=sessions)
+
+
+# ---- the first page
+
+
+def leading(studies: Mapping[str, StudyData], drawn: Mapping[str, BuiltReport]) -> dict[str, object] | None:
+    """Loss against time of the study that compared the most methods over links, or without any such study what trainings are
+    worth in the one that compared the most.
+
+    Args:
+        studies: By the address of their page, the newest first, which counts among equals.
+        drawn: Their pages.
+
+    Returns:
+        What the template needs: the parts of one page, its study and address; None where no study names a reference.
+    """
+
+    def size(address: str) -> tuple[bool, int]:
+        parts = drawn[address].equal_time
+        return any(part["timed"] for part in parts), max(len(part["view"].rows) for part in parts)
+
+    there = [address for address in studies if drawn[address].equal_time]
+    if not there:
+        return None
+    most = max(there, key=size)
+    return {"parts": drawn[most].equal_time, "study": studies[most].sweep, "address": most}
+
+
+def when(study: StudyData) -> str:
+    """When the last run of a study finished; empty where none did."""
+    return str(study.facts["last_finished"] or "")
+
+
+def counts(study: StudyData) -> tuple[int, int]:
+    """Runs done, and planned."""
+    statuses = study.facts["statuses"]
+    return int(statuses.get("done", 0)), sum(statuses.values())
+
+
+def studies_view(studies: Mapping[str, StudyData]) -> View:
+    """A line a study. studies: by the address of its page."""
+
+    def done(item: tuple[str, StudyData]) -> Cell:
+        finished, planned = counts(item[1])
+        return Cell(share(finished, planned), finished, css="" if finished == planned else "maybe")
+
+    def lost(item: tuple[str, StudyData]) -> Cell:
+        finished, planned = counts(item[1])
+        return Cell(str(planned - finished), link=f"{item[0]}#failures" if finished < planned else "")
+
+    def sensitive(item: tuple[str, StudyData]) -> Cell:
+        able = sum(panel.sensitive for panel in item[1].panels)
+        return Cell(share(able, len(item[1].panels)), able, css="" if able else "maybe")
+
+    def equal(item: tuple[str, StudyData]) -> Cell:
+        rows = [row for panel in item[1].panels for row in panel.methods]
+        even = sum(row["equal"] == "yes" for row in rows)
+        return Cell(share(even, len(rows)), even)
+
+    def links(item: tuple[str, StudyData]) -> Cell:
+        labels = [link.label for session in item[1].own_sessions for link in session.links if link.usable]
+        return Cell(", ".join(dict.fromkeys(labels)) or MISSING)
+
+    columns = (
+        Column("study", lambda item: Cell(item[1].sweep, link=item[0])),
+        Column("what", lambda item: Cell(str(item[1].facts["about"]), css="reason")),
+        Column("last finished", lambda item: Cell(when(item[1]) or MISSING)),
+        Column(
+            "from",
+            lambda item: Cell(item[1].origin.words),
+            "Made here where that is whole, otherwise published.",
+        ),
+        Column("done", done, "Runs done, of those planned.", True),
+        Column("not done", lost, "Each with its reason on the study's page.", True),
+        Column(
+            "sensitive",
+            sensitive,
+            "Settings that would have shown a bad method; elsewhere nobody is called equal.",
+            True,
+        ),
+        Column("equal", equal, "Methods called equal, of those compared, over all settings.", True),
+        Column("speed", links, "Links over which its own sessions were timed."),
+    )
+    return View("studies-table", "Studies", columns, list(studies.items()))
+
+
+def refused_view(rows: Sequence[Row], unread: Sequence[tuple[str, str]]) -> View:
+    """What is not read: `rows` as of `refused_rows`, and studies and pages whose tables cannot be, each with the reason."""
+    named = [
+        {**row, "what": " ".join(filter(None, [row["kind"], row["name"], row["record"]]))} for row in rows
+    ]
+    named += [{"what": f"tables of {name}", "reason": why, "fix": ""} for name, why in unread]
+    columns = (
+        Column("what", text("what", "code")),
+        Column("why it is not read", text("reason", "reason")),
+        Column("what to do", text("fix", "reason")),
+    )
+    return View("refused-table", "Refused", columns, named)
+
+
+def _headline(
+    root: Path, studies: Mapping[str, StudyData], unread: Sequence[tuple[str, str]], verdicts: Verdicts
+) -> list[str]:
+    """How much was run, what of claims was decided, and what is missing."""
+    found = [_totals(list(studies.values()))] if studies else []
+    found += findings(verdicts)[:2] if verdicts.claims else []
+    for study in studies.values():
+        if sentence := failure_sentence(study):
+            found.append(f"{study.sweep}: {sentence.replace(' They are listed below and in no mean.', '')}")
+    if aside := [f"{study.sweep} ({study.origin.aside})" for study in studies.values() if study.origin.aside]:
+        found.append(f"Made here and not shown, since it is not whole: {'; '.join(aside)}.")
+    rest = len(refused_rows(root)) + len(unread)
+    return found + ([f"{rest} of what lies here is refused, and listed below."] if rest else [])
+
+
+def _totals(studies: list[StudyData]) -> str:
+    """How much was run, and in how much of it equality can be told."""
+    done, planned = (sum(column) for column in zip(*map(counts, studies), strict=True))
+    panels = [panel for study in studies for panel in study.panels]
+    can_tell = [panel for panel in panels if panel.sensitive]
+    methods = [row for panel in can_tell for row in panel.methods]
+    equal = sum(row["equal"] == "yes" for row in methods)
+    ran = (
+        f"{done} of {planned} runs of {len(studies)} {'study' if len(studies) == 1 else 'studies'} are done."
+    )
+    told = f"{len(can_tell)} of {len(panels)} settings can tell whether a method is equal to its uncompressed run"
+    return f"{ran} {told}" + (f"; in them {equal} of {len(methods)} are." if methods else ".")

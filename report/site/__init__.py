@@ -1,1 +1,0 @@
-"""All pages of a results folder together: the first page, methods."""

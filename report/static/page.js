@@ -1,0 +1,23 @@
+"use strict";
+/* DataTables (tables.js) makes every table sort, filter, hide columns and give the rows that are seen as CSV. Without a script the
+   tables stand as they are. */
+document.documentElement.classList.toggle("dark", matchMedia("(prefers-color-scheme: dark)").matches);
+document.querySelectorAll(".table > table").forEach((table) => {
+  const region = table.parentElement, few = table.tBodies[0].rows.length < 4;
+  const buttons = [{ extend: "colvis", text: "Columns" }, { extend: "csvHtml5", filename: table.id }];
+  new DataTable(table, {
+    paging: false, info: false, order: [], autoWidth: false,
+    layout: { topStart: few ? null : "search", topEnd: few ? null : { buttons } },
+    columnDefs: [{ targets: "hidden", visible: false }, { targets: "num", orderSequence: ["desc", "asc", ""] }],
+    language: { search: "Filter" },
+  });
+  const box = table.parentElement; // what scrolls sideways is the table now, not its tools
+  for (const name of ["role", "aria-label", "tabindex"]) {
+    box.setAttribute(name, region.getAttribute(name));
+    region.removeAttribute(name);
+  }
+});
+/* A link to what is folded away opens it. */
+const unfold = () => { const one = document.getElementById(location.hash.slice(1)); if (one?.matches("details")) one.open = true; };
+addEventListener("hashchange", unfold);
+unfold();

@@ -1,0 +1,110 @@
+"""The page of a study: what its methods are worth, why, what that rests on, and how to have it again.
+
+A page is a pure function of the tables, so the same tables give the same bytes. It opens from disk with the network off; a
+content security policy in its head forbids it to load anything from elsewhere.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from report.accuracy import controls_view, explanation, headline, methods_view, seeds
+from report.claims import claims_view
+from report.curves import curves_parts
+from report.data import Panel, StudyData, load
+from report.equal_time import equal_time_parts
+from report.pages import Place, slug, write_page
+from report.sessions import missing, session_parts
+from report.trust import drift, failures_view, origins_view, reproduce, tuning_view
+from suite.analysis.published import Side
+from suite.analysis.tables import to_csv
+
+
+@dataclass(frozen=True)
+class BuiltReport:
+    """Where the page is, its findings in sentences, where its tables come from, and its parts of loss against time, as
+    `equal_time_parts` makes them.
+    """
+
+    path: Path
+    headline: list[str]
+    origin: list[str]
+    equal_time: list[dict[str, Any]]
+
+
+def build_page(
+    results_root: Path | str, name: str, out: Path | str | None = None, side: Side = "whole"
+) -> BuiltReport:
+    """Build the page from the tables alone, by default <root>/reports/<name>.html.
+
+    Raises:
+        ReportError: A table is missing.
+        TableError: A table is of another shape.
+    """
+    folder = Path(results_root) / "reports"
+    place = Place(folder, f"{name}.html") if out is None else Place(Path(out).parent, Path(out).name)
+    return write_study(load(results_root, name, side=side), place)
+
+
+def write_study(study: StudyData, place: Place) -> BuiltReport:
+    """Write the page of a study that was read, with its pictures and tables."""
+    statuses, origin = study.facts["statuses"], whence(study)
+    sentences, equal_time = headline(study), equal_time_parts(study, place)
+    claims_page = f"{place.up}claims.html" if any(at == "claims.html" for at, _ in place.pages) else None
+    path = write_page(
+        place,
+        "study",
+        study=study,
+        facts=study.facts,
+        headline=[*sentences, missing(study)] if missing(study) else sentences,
+        warnings=origin[1:],
+        whence=origin[0],
+        done=statuses.get("done", 0),
+        planned=sum(statuses.values()),
+        equal_time=equal_time,
+        panels=[_panel(panel, study, place) for panel in study.panels],
+        curves=curves_parts(study, place),
+        sessions=[session_parts(session, place) for session in study.sessions],
+        claims=claims_view(study.verdicts, claims_page) if study.verdicts.claims else None,
+        tuning=tuning_view(study),
+        failures=failures_view(study),
+        origins=origins_view(study),
+        drift=drift(study),
+        reproduce=reproduce(study),
+        tables=_tables(study, place),
+    )
+    return BuiltReport(path, sentences, origin, equal_time)
+
+
+def whence(study: StudyData) -> list[str]:
+    """Where the tables of the study and of its sessions come from, and what was made here and is not shown, in sentences."""
+    own = [study.origin, *(session.origin for session in study.own_sessions)]
+    said = [f"{one.name}: {one.words}" for one in own]
+    again = shlex.join(["bandwise", "report", study.called, "--local"])
+    return ["; ".join(said), *(f"{one.not_shown} `{again}` shows it." for one in own if one.not_shown)]
+
+
+def _panel(panel: Panel, study: StudyData, place: Place) -> dict[str, Any]:
+    heading, reason = study.heading(panel), str(panel.verdict["reason"])
+    alt = f"{heading}: the difference of every seed, by method; the table of methods has the means"
+    return {
+        "slug": panel.slug,
+        "heading": heading,
+        "seeds": place.picture(f"seeds-{panel.slug}", seeds(panel), alt, f"{heading}: every seed"),
+        "explanation": explanation(panel),
+        "methods": methods_view(panel, bool(study.facts["ranks"])),
+        "controls": controls_view(panel),
+        "sensitive": panel.sensitive,
+        "reason": f"{reason[0].upper()}{reason[1:]}.",
+    }
+
+
+def _tables(study: StudyData, place: Place) -> list[str]:
+    """Write the study's tables and those of its sessions as CSV; their addresses."""
+    found = {f"{slug(study.sweep)}-{suffix}": table for suffix, table in study.tables.items()}
+    for session in study.sessions:
+        found |= {f"session-{session.name}-{suffix}": table for suffix, table in session.tables.items()}
+    return [place.save(f"{name}.csv", to_csv(table, frame)) for name, (table, frame) in found.items()]

@@ -1,0 +1,186 @@
+"""What a study rests on: the learning rates tried, the runs without a result, and where all of it comes from."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any, Final
+
+from report import numbers as write
+from report.data import StudyData
+from report.tables import Cell, Column, View, text
+from suite.analysis.columns import ARM, BUDGET_RUNS, RUNS, TUNING
+from suite.analysis.published import CELL, CHANGES, Origin, of_study
+from suite.analysis.tables import Row
+from suite.runs.provenance import drift as code_drift
+from suite.runs.provenance import hardware
+from suite.runs.store import CIRCUMSTANCE
+
+PLACE: Final = (
+    Column("method", text("arm")),
+    Column("workload", text("workload"), hidden=True),
+    Column("sharding", text("sharding")),
+    Column("workers", text("world_size"), numeric=True, hidden=True),
+)
+
+
+def tuning_view(study: StudyData) -> View:
+    """A line a method and setting: the rate that was chosen, and all that were tried with what each ended at."""
+
+    def chosen(trials: list[Row]) -> Row:
+        return next(
+            (row for row in trials if row["chosen"]),
+            {"lr": None, "options": None, "value": None, "edge": None},
+        )
+
+    def of_first(one: Column) -> Column:
+        return replace(one, make=lambda trials: one.make(trials[0]))
+
+    columns = (
+        *map(of_first, PLACE),
+        Column(
+            "chosen rate", lambda trials: Cell(_setting(chosen(trials)), chosen(trials)["lr"]),
+            "The best metric wins, then the lower NLL, then the lower rate.", True,
+        ),
+        Column(
+            "its metric", lambda trials: Cell(write.plain(chosen(trials)["value"]), chosen(trials)["value"]),
+            "At the end of the trial, on one seed that is not scored.", True,
+        ),
+        Column(
+            "on an edge", lambda trials: Cell("chosen, on an edge" if chosen(trials)["edge"] else "", css="maybe"),
+            "Whether the chosen rate is the least or the greatest that was tried.",
+        ),
+        Column(
+            "tried: metric", lambda trials: Cell("; ".join(map(_trial, trials)), css="reason"),
+            "Peak rates, each with the metric at its end; NLLs are in the CSV.",
+        ),
+    )  # fmt: skip
+    groups = groupby(study.rows(TUNING), key=lambda row: tuple(row[name] for name in ARM))
+    return View("tried-rates", "Learning rates tried", columns, [list(trials) for _, trials in groups])
+
+
+def _trial(row: Row) -> str:
+    end = write.plain(row["value"]) if row["status"] == "done" else row["status"].replace("_", " ")
+    return f"{_setting(row)}: {end}"
+
+
+def _setting(row: Row) -> str:
+    """The rate that was tried, with the options that were tuned beside it: `0.003, eps 1e-05`."""
+    options = json.loads(row["options"] or "{}")
+    return ", ".join([write.rate(row["lr"]), *(f"{name} {value}" for name, value in options.items())])
+
+
+def failures_view(study: StudyData) -> View:
+    """Every run without a result, with its reason, and what tries it again where that can change anything."""
+    climbed = BUDGET_RUNS.suffix in study.tables
+    every = [*study.rows(RUNS), *(study.rows(BUDGET_RUNS) if climbed else [])]
+    failed = [row for row in every if row["status"] != "done"]
+
+    def again(row: Row) -> Cell:
+        command = shlex.join(["bandwise", "sweep", study.called, "--retry", row["status"]])
+        return Cell(command if row["status"] in CIRCUMSTANCE else write.MISSING, css="code")
+
+    columns: tuple[Column, ...] = (
+        Column("status", lambda row: Cell(row["status"].replace("_", " "), css="no")),
+        *PLACE,
+        Column(
+            "steps", text("steps"), "Of its training: a rung of the budget ladder.", True, hidden=not climbed
+        ),
+        Column("seed", text("seed"), numeric=True),
+        Column(
+            "reason", text("reason", "reason"), "As the run gave it, or whoever found that its job had gone."
+        ),
+        Column(
+            "run", text("run_id", "code"), "Again, held against this record: `bandwise reproduce` and the id."
+        ),
+    )
+    if any(row["status"] in CIRCUMSTANCE for row in failed):
+        columns = (*columns, Column("again", again, "Tries all that ended so again."))
+    return View("failed", "Runs without a result", columns, failed)
+
+
+KINDS: Final = MappingProxyType(
+    {
+        "commit": ("commit", "dirty", CHANGES),
+        "environment": ("environment_hash", "torch", "python"),
+        "machine": ("cpu", "gpu", "system", "cores", "threads"),
+    }
+)
+"""What is told apart -> by which attributes."""
+WORDS: Final[Mapping[str, Callable[[Any], str]]] = MappingProxyType(
+    {
+        "dirty": lambda value: "changed files" if value else "no changed files",
+        CHANGES: lambda value: f"patches/{value[:12]}….diff",
+        "torch": lambda value: f"torch {value}",
+        "python": lambda value: f"Python {value}",
+        "cores": lambda value: f"{value} core{'' if str(value) == '1' else 's'}",
+        "threads": lambda value: f"{value} thread{'' if str(value) == '1' else 's'} a run",
+    }
+)
+"""Attribute -> its words."""
+
+
+def origins_of(study: StudyData) -> list[Origin]:
+    """The distinct origins of a study, by panel."""
+    return of_study(study.facts, study.rows(RUNS))
+
+
+def origins_view(study: StudyData) -> View:
+    """Every distinct commit, environment and machine of a study, with how many runs it gave."""
+    rows: list[tuple[str, tuple[Any, ...], int]] = []
+    for kind, names in KINDS.items():
+        runs: dict[tuple[Any, ...], int] = defaultdict(int)
+        for origin in origins_of(study):
+            runs[tuple(origin.get(name) for name in names)] += int(origin["runs"])
+        rows += [(kind, key, runs[key]) for key in sorted(runs, key=lambda key: (-runs[key], str(key)))]
+
+    def rest(row: tuple[str, tuple[Any, ...], int]) -> Cell:
+        kind, key, _ = row
+        known = dict(zip(KINDS[kind][1:], key[1:], strict=True))
+        said = [WORDS.get(name, str)(value) for name, value in known.items() if value is not None]
+        return Cell(", ".join(said), css="maybe" if known.get("dirty") else "")
+
+    columns = (
+        Column("what", lambda row: Cell(row[0])),
+        Column("which", lambda row: Cell(write.MISSING if row[1][0] is None else str(row[1][0]), css="code")),
+        Column("more", rest),
+        Column("runs", lambda row: Cell(str(row[2])), "That have ended and say where.", True),
+    )
+    return View("origins", "Commits, environments and machines", columns, rows)
+
+
+def drift(study: StudyData) -> list[str]:
+    """What the runs of a panel differ in, in sentences, by the rules of `bandwise publish --check`; what ran older sources."""
+
+    def cell(origin: Origin) -> tuple[Any, ...]:
+        return tuple(origin[name] for name in CELL)
+
+    found = []
+    for key, own in groupby(sorted(origins_of(study), key=cell), key=cell):
+        panel = f"{key[0]}, {key[1]}, {key[2]} workers"
+        counts = [(origin, int(origin["runs"])) for origin in own]
+        found += [
+            f"{one.subject}: {one.what}; {one.fix}."
+            for one in [*code_drift(panel, counts), *hardware(panel, counts)]
+        ]
+    if stale := int(study.frame(RUNS)["stale"].sum()):
+        found.append(
+            f"{stale} runs come from another source of their method or workload than is here; they are in no rank."
+        )
+    return found
+
+
+def reproduce(study: StudyData) -> str:
+    """The commands that make the page again from nothing, a line each."""
+    commits = study.facts["provenance"]["commit"]
+    lines = [f"git checkout {commits[0]}"] if len(commits) == 1 else []
+    changes = {origin.get(CHANGES) for origin in origins_of(study)} if lines else {None}
+    if len(changes) == 1 and (patch := changes.pop()):
+        lines.append(f"git apply results/patches/{patch}.diff   # what files of the checkout differed in")
+    lines += ["make setup", str(study.facts["command"]), shlex.join(["bandwise", "report", study.called])]
+    return "\n".join([*lines, "bandwise reproduce RUN_ID   # one run alone, compared with its record"])
