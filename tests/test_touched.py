@@ -16,7 +16,7 @@ def test_changes_are_mapped_to_the_tests_of_their_folders() -> None:
         "tests/suite/claims",
     ]
     assert touched.arguments(["suite/sweeps/quick.yaml"]) == ["tests/golden", "tests/suite"]
-    assert touched.arguments(["report/study/page.py", "tests/slurm/test_states.py"]) == [
+    assert touched.arguments(["report/study.py", "tests/slurm/test_states.py"]) == [
         "tests/golden",
         "tests/report",
         "tests/slurm/test_states.py",

@@ -135,7 +135,7 @@ class Keyed(Case):
     """A codec with a stream of random numbers."""
 
     def __init__(self, numel: int) -> None:
-        self.key = module("reference_impls.randomness").Key.of(seed=0, step=0, stage="micro", rank=0)
+        self.key = module("reference_impls.compute").Key.of(seed=0, step=0, stage="micro", rank=0)
         super().__init__(numel)
 
 
@@ -161,7 +161,7 @@ class ByProtocol(Keyed):
         if decode_adds(self.codec.decode):
             self.codec.decode(self.wire, self.out, add=True)
         else:  # as long as it cannot add itself, what it decodes is added in another pass
-            spare = module("reference_impls.buffers").empty_like(self.out)
+            spare = module("reference_impls.compute").empty_like(self.out)
             self.codec.decode(self.wire, spare)
             self.out.add_(spare)
 

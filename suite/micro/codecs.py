@@ -27,17 +27,17 @@ class _Timed:
     def prepare(self, codec: str, numel: int) -> None:
         """Build the case and run it twice. No number is better than one that names the wrong path: where the codec
         did not run compiled (no C++ compiler, say) or did not run eagerly, as its size asks for, there is none."""
-        compilation, randomness = module("reference_impls.compilation"), module("reference_impls.randomness")
+        compute = module("reference_impls.compute")
         self.case = build(codec, numel)
-        compilation.reset_paths()
+        compute.reset_paths()
         # Codecs that say little work on little, too; but whether anything is compiled here does not depend on them.
-        randomness.Key.of(seed=0, step=0, stage="micro", rank=0).bits(numel)
+        compute.Key.of(seed=0, step=0, stage="micro", rank=0).bits(numel)
         for _ in range(2):
             for verb in self.verbs:
                 getattr(self.case, verb)()
-        expected = "compiled" if numel >= compilation.THRESHOLD else "eager"
-        ran = compilation.paths()
-        small = {name for name in ran if self.case.small_parts and not name.startswith("randomness.")}
+        expected = "compiled" if numel >= compute.THRESHOLD else "eager"
+        ran = compute.paths()
+        small = {name for name in ran if self.case.small_parts and not name.startswith("compute.")}
         if any(set(calls) != {expected} for name, calls in ran.items() if name not in small):
             raise NotImplementedError(
                 f"{codec} with {numel} elements did not run on the {expected} path: {ran}"
@@ -100,7 +100,7 @@ class TrackMemory:
 
     def track_peak(self, codec: str) -> float:
         """Most that is held at once beyond the case's own buffers, by a call that finds nothing in the pool."""
-        module("reference_impls.buffers").release()
+        module("reference_impls.compute").release()
         return peak_bytes(self.all) / self.NUMEL
 
     def track_allocated(self, codec: str) -> float:

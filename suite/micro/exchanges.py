@@ -103,7 +103,7 @@ class TrackExchange(_Exchange):
     def track_peak(self, reducer: str) -> float:
         """Most that is held at once beyond state, parameters and gradients, from an empty pool."""
         self._warm()
-        module("reference_impls.buffers").release()
+        module("reference_impls.compute").release()
         return peak_bytes(self.exchange) / self.rows.numel()
 
     def track_allocated(self, reducer: str) -> float:

@@ -115,7 +115,7 @@ def test_it_compares_five_methods_and_writes_a_page(
     text = page.read_text(encoding="utf-8")
     assert "no verdict on accuracy" in text
     assert "predicted, not measured" in text
-    assert text.count("<svg") == 2
+    assert text.count("<img ") == 2
     assert not re.search(r"(src|href)=\"https?:", text)
     assert str(tmp_path) not in text
 
