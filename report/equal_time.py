@@ -20,13 +20,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.interpolate import PchipInterpolator
+from suite.analysis.speed_columns import CONFIRMED
 
 from report import numbers as write
 from report.data import LinkData, Panel, StudyData, by_arm, grouped
 from report.figures import COLOURS, FAMILIES, MARKS, colour, look, name_points, new_figure, times_axis
 from report.numbers import factors, interval, plain, times
 from report.pages import Place, slug
-from report.tables import Cell, Column, View
+from report.tables import Cell, Column, View, text
 from suite.analysis.columns import CONFIRMED, ONE_WORKER
 from suite.analysis.tables import Row
 from suite.links.link import REAL
@@ -252,14 +253,14 @@ def _draw(axes: Axes, curve: Curve, marks: pd.DataFrame) -> None:
         axes.text(
             x, y, words, transform=axes.transAxes, ha=side, va=up, style="italic", color=COLOURS["muted"]
         )
-    own = {
+    own: dict[str, Any] = {
         "arm": curve.arm,
         "name": curve.arm,
         "family": "baseline",
         "verdict": WORTH_IT,
         "x": 1.0,
-        "y": float(curve.at(1.0)),
     }
+    own["y"] = float(curve.at(1.0))
     shown = pd.concat([_inside(axes, marks), pd.DataFrame([own])], ignore_index=True)
     for point in shown.to_dict("records"):
         shade, fill, paper = colour(point["family"]), FILLS[point["verdict"]], COLOURS["paper"]
@@ -332,7 +333,7 @@ def equal_time_view(panel: Panel, links: Sequence[Timed], curve: Curve | None) -
             True, crowded,
         ),
         Column("ends at", mean, "Metric at the end, mean over the finished seeds, with its 95 % t interval.", True, crowded),
-        Column("seeds", lambda row: Cell(str(row["n"])), "Paired with the reference; the n of all intervals of the row.", True),
+        Column("seeds", text("n"), "Paired with the reference; the n of all intervals of the row.", True, crowded),
         Column("family", lambda row: Cell(FAMILIES.get(_family(ends[row["arm"]]), "")), "Of methods.", hidden=True),
     )  # fmt: skip
     rows = _ordered(panel, links)
@@ -380,12 +381,9 @@ def _worth_cell(row: Row, curve: Curve | None) -> Cell:
         return Cell(write.MISSING, css="quiet")
     if row["n_diverged"]:
         return Cell(f"{row['n_diverged']} diverged", row["worth"], css="no")
-    text = _beyond(row["worth"], 1.0, curve, lambda value: f"{100 * value:.3g} %")
-    return Cell(
-        text,
-        row["worth"],
-        factors(*(None if row[end] is None else 100 * row[end] for end in ("low", "high"))),
-    )
+    words = _beyond(row["worth"], 1.0, curve, lambda value: f"{100 * value:.3g} %")
+    low, high = (None if row[end] is None else 100 * row[end] for end in ("low", "high"))
+    return Cell(words, row["worth"], factors(low, high))
 
 
 def net_words(row: Row) -> str:

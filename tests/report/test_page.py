@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,11 +19,9 @@ from report.pages import ReportError
 from report.publication import build_report
 from report.study import build_page
 from report.trust import reproduce
-from suite.analysis.collect import Collected, collect, write
-from suite.analysis.columns import OF_STUDY, RUNS, SENSITIVITY, SUMMARY
+from suite.analysis.collect import collect, write
+from suite.analysis.columns import SUMMARY
 from suite.analysis.published import facts_path
-from suite.analysis.summary import summarise
-from suite.analysis.tables import frame_of, table_path
 from tests.report.conftest import HOSTILE, build
 from tests.suite.analysis import made_up_study as made
 
@@ -225,29 +222,6 @@ def test_studies_without_seeds_for_intervals_build(tmp_path):
     assert "2 of 2" in page.sections["section-digits-mlp-iid-n4"]
     assert "[" not in page.sections["section-digits-mlp-iid-n4"]
     assert any("not sensitive" in sentence for sentence in built.headline)
-
-
-@pytest.mark.full
-def test_two_thousand_runs_build_in_bounded_time_and_size(built, tmp_path):
-    runs = [
-        {**row, "seed": row["seed"] + 6 * copy, "run_id": f"{copy:04x}{row['run_id'][4:]}"}
-        for row in built.study.rows(RUNS)
-        for copy in range(10)
-    ]
-    study = made.study_of()
-    frame = frame_of(RUNS, runs)
-    summary, judged = summarise(study, frame)
-    tables = {table: frame_of(table, ()) for table in OF_STUDY} | {
-        RUNS: frame,
-        SUMMARY: summary,
-        SENSITIVITY: judged,
-    }
-    write(tmp_path, Collected("made-up", tables, built.study.facts))
-    assert len(table_path(tmp_path, RUNS, "made-up").read_text().splitlines()) == 2161
-    start = time.process_time()
-    path = build_page(tmp_path, "made-up").path
-    assert time.process_time() - start < 20
-    assert path.stat().st_size < 1.5e6
 
 
 def test_missing_tables_and_other_versions_are_refused(tmp_path, built):
