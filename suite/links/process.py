@@ -14,7 +14,6 @@ import os
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,41 +40,6 @@ class Process:
         """True while this very process runs; a zombie, which only waits to be reaped, counts as ended."""
         stat = _stat(self.pid)
         return stat is not None and int(stat[19]) == self.started_ticks and stat[0] not in "ZX"
-
-    def signal(self, number: int) -> bool:
-        """Send a signal to this very process; False where it has ended."""
-        if not self.alive():
-            return False
-        try:
-            os.kill(self.pid, number)
-        except ProcessLookupError:
-            return False
-        return True
-
-    def wait_s(self, timeout_s: float) -> bool:
-        """Wait until the process has ended; False where it still runs after ``timeout_s`` seconds."""
-        deadline = time.monotonic() + timeout_s
-        while self.alive():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
-        return True
-
-    def stop(self, grace_s: float = 5.0) -> None:
-        """SIGTERM, then SIGKILL.
-
-        Args:
-            grace_s: Seconds that each of the two may take.
-
-        Raises:
-            TimeoutError: The process survives both.
-        """
-        self.signal(signal.SIGTERM)
-        if self.wait_s(grace_s):
-            return
-        self.signal(signal.SIGKILL)
-        if not self.wait_s(grace_s):
-            raise TimeoutError(f"process {self.pid} does not end; `ps -p {self.pid}` says what it waits for")
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -18,6 +18,7 @@ from bandwise.cli import main, parser
 from bandwise.options import CheckoutError, OptionError, parse_settings, parse_value, require_checkout
 from bandwise.output import ProgressLine, duration, table
 from bandwise.verbs import ALONE, GROUPS, VERBS, load
+from tests.bandwise.said import answer, refusal
 from tests.suite.runs.project import SWEEP, one_spec, train_here, write_sweep
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,21 +34,6 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Results folder of the test, by the environment."""
     monkeypatch.setenv("BANDWISE_RESULTS", str(tmp_path / "results"))
     return tmp_path / "results"
-
-
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
-    """The JSON that a command prints."""
-    assert main([*arguments, "--json"]) == code
-    return json.loads(capsys.readouterr().out)
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
-    """The error line of a command that is refused."""
-    assert main(list(arguments)) == code
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("bandwise: error: ")
-    return captured.err
 
 
 def test_a_terminal_that_is_not_utf_8_gets_what_its_encoding_has(

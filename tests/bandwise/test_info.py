@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bandwise.cli import main
 from reference_impls import load_plugin
 from reference_impls.registry import PLUGINS, registry
-
-
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    """The JSON that a command prints."""
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The error line of a command that is refused."""
-    assert main(list(arguments)) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    return captured.err
+from tests.bandwise.said import answer, refusal
 
 
 def test_info_says_what_is_sent_and_kept(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
@@ -23,6 +23,7 @@ from suite.runs.spec import resolve_workload, workload_hash
 from suite.workloads import DataError, DataWorkload, WorkloadDeclarationError, get, names, user_data
 from suite.workloads import registry as workloads
 from suite.workloads.registry import imported_beside
+from tests.bandwise.said import answer, refusal
 from tests.suite.runs.project import train_here
 
 SWEEP = """\
@@ -68,20 +69,6 @@ def begin(*changes: tuple[str, str], path: str = "my_rings.py") -> str:
         "__pycache__", ignore_errors=True
     )  # by which two files of one second and one length are the same
     return path
-
-
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    """What a verb answers with --json."""
-    capsys.readouterr()
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
-    """The error line of a command that is refused."""
-    capsys.readouterr()
-    assert main(list(arguments)) == code
-    return capsys.readouterr().err
 
 
 def stale(capsys: pytest.CaptureFixture[str], *plugin: str) -> tuple[int, list[str]]:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import csv
 import importlib.util
 import io
-import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +16,7 @@ from bandwise.verbs.export import to_latex
 from suite.analysis.columns import SUMMARY
 from suite.analysis.tables import frame_of, read_table, table_path
 from suite.runs.store import Store
+from tests.bandwise.said import answer, refusal
 from tests.suite.runs.project import SWEEP, train_here, write_sweep
 
 
@@ -37,16 +36,6 @@ def project(swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     monkeypatch.setenv("BANDWISE_RESULTS", str(tmp_path / "results"))
     return tmp_path
-
-
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
-    assert main([*arguments, "--json"]) == code
-    return json.loads(capsys.readouterr().out)
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
-    assert main(list(arguments)) == code
-    return capsys.readouterr().err
 
 
 def test_export_makes_the_tables_and_check_holds_them(

@@ -17,7 +17,6 @@ import pytest
 from bandwise.cli import main
 from slurm import scheduler
 from slurm.states import records
-from suite.links.process import Process
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
@@ -25,6 +24,7 @@ from suite.runs.sweep import load_sweep
 from suite.training.execute import execute
 from tests.slurm.devcluster import Cluster
 from tests.slurm.paced import NAME, PACE_S, install
+from tests.suite.links.tour import Process
 from tests.suite.runs.project import MOVING
 from tests.support import ROOT, eventually
 

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from suite.links.process import Process
 from tests.slurm.devcluster import DevClusterError, Node, cluster, down, status, up
 from tests.slurm.devcluster import config as devcluster_config
 from tests.slurm.devcluster.cluster import free_ports
-from tests.suite.links.tour import children
+from tests.suite.links.tour import Process, children
 from tests.support import eventually
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,10 +15,10 @@ import pytest
 
 from slurm.states import records
 from suite.links.link import Link
-from suite.links.process import Process
 from tests.slurm.devcluster import Cluster, cluster
 from tests.slurm.survival_support import Study, found_by_clients, lasting, ranks
 from tests.slurm.test_linked_cluster import NODE_LOST_LIMIT_S, require_links
+from tests.suite.links.tour import Process
 from tests.support import ROOT, eventually
 
 pytestmark = [pytest.mark.slurm, pytest.mark.full, pytest.mark.timeout(900)]

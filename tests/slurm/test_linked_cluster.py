@@ -13,10 +13,9 @@ import pytest
 
 from suite.links import doctor
 from suite.links.link import Link
-from suite.links.process import Process
 from tests.slurm.devcluster import attach, cluster, down, status
 from tests.slurm.devcluster.config import ClusterConfig
-from tests.suite.links.tour import held_namespaces, interfaces
+from tests.suite.links.tour import Process, held_namespaces, interfaces
 from tests.support import eventually, skip_or_fail
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]

@@ -36,7 +36,6 @@ from suite.links.cluster import SWITCH_ADDRESS
 from suite.links.cluster import Cluster as Links
 from suite.links.cluster import up as links_up
 from suite.links.link import Link
-from suite.links.process import Process
 from tests.slurm.devcluster.config import (
     MARKER,
     ClusterConfig,
@@ -51,6 +50,7 @@ from tests.slurm.devcluster.config import (
     slurmdbd_conf,
     write_json,
 )
+from tests.suite.links.tour import Process
 
 # Clients
 

@@ -21,7 +21,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from suite.links.process import Process, find_program
+from suite.links.process import find_program
+from tests.suite.links.tour import Process
 
 # Programs of the system
 

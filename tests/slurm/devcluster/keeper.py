@@ -25,9 +25,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from suite.links.process import Process
 from tests.slurm.devcluster.config import Daemon, Layout, Record
-from tests.suite.links.tour import children
+from tests.suite.links.tour import Process, children
 
 READY_TIMEOUT_S = 60.0
 """Longest that a daemon may take until it can be used; a new database takes some seconds."""

@@ -28,9 +28,10 @@ from suite.links.cluster import (
     up,
 )
 from suite.links.link import MAX_RATE_BPS, MIN_RATE_BPS, Link, LinkError
-from suite.links.process import Process, find_program
+from suite.links.process import find_program
 from tests.suite.links.tour import (
     PAYLOAD_BYTES,
+    Process,
     children,
     counted,
     held_namespaces,

@@ -1,0 +1,27 @@
+"""What the command line says, in this process."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from bandwise.cli import main
+
+
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    """The JSON that a command prints."""
+    capsys.readouterr()
+    assert main([*arguments, "--json"]) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
+    """The error line of a command that is refused."""
+    capsys.readouterr()
+    assert main(list(arguments)) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "bandwise: error: " in captured.err
+    return captured.err
