@@ -20,7 +20,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy.interpolate import PchipInterpolator
-from suite.analysis.speed_columns import CONFIRMED
 
 from report import numbers as write
 from report.data import LinkData, Panel, StudyData, by_arm, grouped
