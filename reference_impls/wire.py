@@ -24,14 +24,6 @@ def all_to_all(payload: float, n: int) -> float:
     return (n - 1) * payload / n
 
 
-def parameter_server(up: float, down: float, n: int) -> tuple[float, float]:
-    """n workers and a machine between them: what a worker sends, and what the server does, a message to each worker.
-
-    No method sends like this; papers count like this.
-    """
-    return up, n * down
-
-
 def elements(shapes: Sequence[Sequence[int]]) -> int:
     """Elements of tensors of these shapes together."""
     return sum(prod(shape) for shape in shapes)
