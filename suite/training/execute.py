@@ -165,6 +165,9 @@ def _join(
 
     Raises `SpecError`, `Interrupted`, and where a scheduler will say more, `PeersLostError`.
     """
+    # before ranks meet: one that is lost while it imports would be waited for as long as a collective
+    from suite.training.gloo import train_rank
+
     for spec in specs:
         check_size(spec, place)
     try:
@@ -172,7 +175,7 @@ def _join(
     except RendezvousError as error:
         yield from _not_joined(specs, ownership, place, str(error))
         return
-    joined = _Joined(ownership, place, rendezvous, scheduled)
+    joined = _Joined(ownership, place, rendezvous, scheduled, train_rank)
     try:
         for number, spec in enumerate(specs):
             yield from (joined.lead if place.rank == 0 else joined.follow)(f"run/{number}", spec)
@@ -188,6 +191,7 @@ class _Joined:
     place: Place
     rendezvous: Rendezvous
     scheduled: bool
+    train_rank: Callable[..., Outcome]
 
     def lead(self, key: str, spec: RunSpec) -> Iterator[Outcome]:
         """Rank 0's part in a run."""
@@ -237,11 +241,9 @@ class _Joined:
     def _train(self, key: str, spec: RunSpec, start: Start, hooks: Hooks) -> Outcome:
         import torch.distributed as dist
 
-        from suite.training.gloo import train_rank
-
         store: Any = dist.PrefixStore(key, self.rendezvous.store)  # type: ignore[attr-defined]
         try:
-            outcome = train_rank(spec, self.place.rank, store, start, self.ownership.folder(spec), hooks)
+            outcome = self.train_rank(spec, self.place.rank, store, start, self.ownership.folder(spec), hooks)
         except EXPECTED_FAULTS as error:
             outcome = failed(spec, fault_status(error))
         if self.place.rank > 0:
