@@ -84,10 +84,11 @@ class SketchedSGD(SketchSize):
             g = shard.grads[part]
             u[part].mul_(h["momentum"]).add_(g.add(shard.params[part], alpha=h["weight_decay"]))
         v.add_(u)
-        whole = torch.zeros(shard.d, dtype=torch.bool, device=v.device)
-        for view in shard.views:
-            whole[view.part] = self._whole(view.param.shape)
-        dense = whole.nonzero().view(-1)
+        places = torch.arange(shard.d, device=v.device)
+        dense = torch.cat(
+            [places[view.part] for view in shard.views if self._whole(view.param.shape)] or [places[:0]]
+        )
+        whole = torch.zeros(shard.d, dtype=torch.bool, device=v.device).index_fill_(0, dense, True)
         sketched = shard.d - dense.numel()
         sketch = self.sketch_of(sketched, shard.clock.seed)
         table = v.new_zeros(sketch.rows, sketch.columns if sketched else 0)
