@@ -158,7 +158,7 @@ class Compiled(Generic[P, R]):
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.lstrip('_')}"
         self._threshold = threshold
         self._record = record
-        self._fills = function.__annotations__.get("return") in ("None", None)
+        self._fills = function.__annotations__.get("return", "nothing said") in ("None", None)
         self._fast: dict[Hashable, Callable[..., R]] = {}
         self._failed = False
         functools.update_wrapper(self, function)
