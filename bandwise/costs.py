@@ -23,7 +23,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from bandwise.options import parse_value
-from reference_impls import wire
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import Method, create, registry
 from reference_impls.requests import Step
@@ -35,15 +34,15 @@ if TYPE_CHECKING:
 
 EFFICIENCY: Final = 0.91
 """Share of a link's rate that payload reaches."""
-_FORMS: Final[Mapping[str, tuple[Callable[[float, int], float], Callable[[int], int]]]] = MappingProxyType(
+_ROUNDS: Final[Mapping[str, Callable[[int], int]]] = MappingProxyType(
     {
-        "all-reduce": (wire.all_reduce, lambda n: 2 * (n - 1)),
-        "all-gather": (wire.all_gather, lambda n: n - 1),
-        "all-to-all": (wire.all_to_all, lambda n: 1),
-        "send-recv": (lambda payload, n: payload, lambda n: 1),
+        "all-reduce": lambda n: 2 * (n - 1),
+        "all-gather": lambda n: n - 1,
+        "all-to-all": lambda n: 1,
+        "send-recv": lambda n: 1,
     }
 )
-"""Collective -> bytes that a rank sends of so many that it hands over, on n ranks; and messages one after another."""
+"""Collective -> messages one after another on n ranks."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,9 @@ class Link:
 
     def step_seconds(self, step: Step) -> float:
         """Seconds that communication takes in a step whose exchanges are known, as one rank asks for them."""
-        sent = sum(_FORMS[asked.collective][0](asked.nbytes, asked.ranks) for asked in step.requests())
+        from reference_impls.collectives import SENT  # here, since it loads torch
+
+        sent = sum(SENT[asked.collective](asked.nbytes, asked.ranks) for asked in step.requests())
         return self.seconds(sent, rounds(step))
 
 
@@ -85,7 +86,7 @@ def at_least_zero(name: str, value: float) -> None:
 def rounds(step: Step) -> int:
     """Messages one after another of the first exchange of a step; 0 where it sends nothing."""
     first = next(step.requests(), None)
-    return 0 if first is None else _FORMS[first.collective][1](first.ranks)
+    return 0 if first is None else _ROUNDS[first.collective](first.ranks)
 
 
 # ---- what a training sends

@@ -37,13 +37,13 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.join import Joinable
 
 from reference_impls.algorithm import Algorithm
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.local_updates import LocalUpdates
 from reference_impls.drivers.checks import Check
 from reference_impls.drivers.step import Unused
 from reference_impls.drivers.worker import SUPPORTED_DTYPES, bare_model, named
 from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.optimizer import DataParallelOptimizer
+from reference_impls.optimizers import WithLocalOptimizer
 from reference_impls.registry import AnyMethod, Method, create
 from reference_impls.sharded import STREAMS, OnParts, Parts, is_sharded, refuse_whole
 

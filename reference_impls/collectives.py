@@ -8,8 +8,9 @@ ranks ask for the same thing, and count the bytes. Authors do not write ``yield`
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeVar, cast
 
 import torch
@@ -52,9 +53,14 @@ class Collective:
         """Bytes of the buffer that this rank hands to the collective."""
         return self.buffer.numel() * self.buffer.element_size()
 
+    @staticmethod
+    def sent(payload: float, size: int) -> float:
+        """Bytes that a rank sends in the bandwidth-optimal form, which hands over `payload` bytes, over `size` ranks."""
+        raise NotImplementedError
+
     def wire_bytes(self, size: int) -> float:
         """Bytes that this rank sends in the bandwidth-optimal form of the collective over `size` ranks."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what it costs")
+        return float(self.sent(self.payload_bytes(), size))
 
     def received_bytes(self, size: int) -> float:
         """Bytes that this rank receives; in symmetric collectives as many as it sends."""
@@ -71,8 +77,9 @@ class AllReduce(Collective):
     def signature(self) -> tuple[str, ...]:
         return (*Collective.signature(self), self.op)
 
-    def wire_bytes(self, size: int) -> float:
-        return 2 * (size - 1) * self.payload_bytes() / size
+    @staticmethod
+    def sent(payload: float, size: int) -> float:
+        return 2 * (size - 1) * payload / size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,8 +88,9 @@ class AllGather(Collective):
 
     name: ClassVar[str] = "all-gather"
 
-    def wire_bytes(self, size: int) -> float:
-        return float((size - 1) * self.payload_bytes())
+    @staticmethod
+    def sent(payload: float, size: int) -> float:
+        return (size - 1) * payload
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,8 +99,9 @@ class AllToAll(Collective):
 
     name: ClassVar[str] = "all-to-all"
 
-    def wire_bytes(self, size: int) -> float:
-        return (size - 1) * self.payload_bytes() / size
+    @staticmethod
+    def sent(payload: float, size: int) -> float:
+        return (size - 1) * payload / size
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,11 +115,18 @@ class SendRecv(Collective):
     def payload_bytes(self) -> int:
         return Collective.payload_bytes(self) if self.to is not None else 0
 
-    def wire_bytes(self, size: int) -> float:
-        return float(self.payload_bytes())
+    @staticmethod
+    def sent(payload: float, size: int) -> float:
+        return payload
 
     def received_bytes(self, size: int) -> float:
         return float(Collective.payload_bytes(self)) if self.source is not None else 0.0
+
+
+SENT: Final[Mapping[str, Callable[[float, int], float]]] = MappingProxyType(
+    {one.name: one.sent for one in (AllReduce, AllGather, AllToAll, SendRecv)}
+)
+"""Name of a collective -> bytes that a rank sends of a payload, over so many ranks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -359,3 +375,8 @@ def _typed(table: pd.DataFrame) -> pd.DataFrame:
     return table.astype(
         {"calls": "int64", "payload_bytes": "int64", "wire_bytes": "float64", "received_bytes": "float64"}
     )
+
+
+def piece_size(d: int, n: int, multiple: int = 8) -> int:
+    """Elements of one of n equal pieces of a vector of d elements, padded to `multiple` (`Shard.chunk_size`)."""
+    return -(-d // (multiple * n)) * multiple

@@ -34,6 +34,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import importlib.util
 import inspect
 import math
 import os
@@ -500,3 +501,34 @@ class Key:
         out = empty((*words.shape[:-1], numel), torch.float32, words.device)
         _fill_uniform(out, words)
         return out
+
+
+# ---- Triton's kernels ------------------------------------------------------------------------------------------------
+
+
+_LONGEST: Final = 1 << 30  # elements of a row, so that places and words of 32 bits do
+
+
+@functools.cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def takes(name: str, *tensors: Tensor) -> bool:
+    """Whether a kernel can do it: on a GPU, rows of neighbours; not where compilation is off. Counts the call as "triton".
+
+    Args:
+        name: "module.function", as in `paths`.
+        tensors: all that it reads and writes element by element.
+    """
+    device = tensors[0].device.type
+    if device != "cuda" and (device != "cpu" or os.environ.get("TRITON_INTERPRET") != "1"):
+        return False
+    if torch.compiler.is_compiling() or os.environ.get("BANDWISE_COMPILE", "1") == "0" or not _has_triton():
+        return False
+    if any(
+        t.dim() == 0 or t.shape[-1] > _LONGEST or (t.stride(-1) != 1 and t.shape[-1] > 1) for t in tensors
+    ):
+        return False
+    count(name, "triton")
+    return True

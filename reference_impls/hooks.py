@@ -40,7 +40,6 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # its st
 
 from reference_impls import compute
 from reference_impls.algorithm import Algorithm, Shard
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.collectives import KEPT_STEPS, Ledger, Ledgers
 from reference_impls.drivers.checkpoints import packed, unpacked
 from reference_impls.drivers.checks import Agreement, Check, Settings, described
@@ -48,6 +47,7 @@ from reference_impls.drivers.engine import Engine, ProcessGroup, refuse_group_wi
 from reference_impls.drivers.step import LocalWorkers
 from reference_impls.drivers.worker import Worker, bare_name, named, unwrapped
 from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
+from reference_impls.optimizers import WithLocalOptimizer
 from reference_impls.registry import AnyMethod, Method, create
 
 if TYPE_CHECKING:

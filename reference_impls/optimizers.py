@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from reference_impls import compute
-from reference_impls.algorithm import OptimizerFactory
+from reference_impls.algorithm import Algorithm, OptimizerFactory, ParamGroups, option
 from reference_impls.errors import UnsupportedError, nearest
 
 
@@ -93,3 +93,18 @@ def local_optimizer(optimizer: str | OptimizerFactory) -> LocalOptimizer:
     if optimizer not in _BY_NAME:
         raise UnsupportedError(f"no local optimizer called {optimizer!r}{nearest(str(optimizer), _BY_NAME)}")
     return _BY_NAME[optimizer]
+
+
+@dataclass(frozen=True)
+class WithLocalOptimizer(Algorithm):
+    """A method that steps a local optimizer with what `reduce` answers."""
+
+    optimizer: str | OptimizerFactory = option(
+        "sgd", "local optimizer: sgd, adamw, lion, or a factory taking parameter groups"
+    )
+
+    def inner_optimizer(self, groups: ParamGroups) -> torch.optim.Optimizer:
+        return local_optimizer(self.optimizer).build(groups)
+
+    def hyperparameters(self) -> Mapping[str, Any]:
+        return local_optimizer(self.optimizer).hyperparameters

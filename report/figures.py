@@ -204,10 +204,13 @@ def times_axis(axes: Axes, values: Sequence[float], room: float = 1.25) -> None:
 
 def name_lines(axes: Axes, families: Sequence[str]) -> None:
     """The names of the lines of a figure, one a family given, in the family's colour; the first stands on top."""
+    axes.set_ylabel("")
+    if not families:
+        axes.set_yticks([])  # nothing is drawn
+        return
     for tick, family in zip(axes.get_yticklabels(), families, strict=True):
         tick.set_color(colour(family))
     axes.set_ylim(len(families) - 0.4, -0.6)
-    axes.set_ylabel("")
 
 
 def name_points(axes: Axes, points: pd.DataFrame, also: pd.DataFrame) -> None:

@@ -6,37 +6,13 @@ gradient, the local optimizer is stepped with it, and all replicas stay equal.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
 
-from reference_impls.algorithm import (
-    Algorithm,
-    OptimizerFactory,
-    ParamGroups,
-    Shard,
-    option,
-)
+from reference_impls.algorithm import Shard
 from reference_impls.collectives import Exchange
-from reference_impls.optimizers import local_optimizer
-
-
-@dataclass(frozen=True)
-class WithLocalOptimizer(Algorithm):
-    """A method that steps a local optimizer with what `reduce` answers."""
-
-    optimizer: str | OptimizerFactory = option(
-        "sgd", "local optimizer: sgd, adamw, lion, or a factory taking parameter groups"
-    )
-
-    def inner_optimizer(self, groups: ParamGroups) -> torch.optim.Optimizer:
-        return local_optimizer(self.optimizer).build(groups)
-
-    def hyperparameters(self) -> Mapping[str, Any]:
-        return local_optimizer(self.optimizer).hyperparameters
+from reference_impls.optimizers import WithLocalOptimizer
 
 
 @dataclass(frozen=True)

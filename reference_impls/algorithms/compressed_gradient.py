@@ -35,13 +35,13 @@ from reference_impls.algorithm import (
     owned,
     per_rank,
 )
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.codec import Codec, PerTensor
 from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
 from reference_impls.codecs.signs import ScaledSigns
 from reference_impls.codecs.sparse import TopK
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
+from reference_impls.optimizers import WithLocalOptimizer
 from reference_impls.reducers.coded_mean import gather_mean, joined, spread, two_phase_mean
 
 _GEOMETRIC_BITS = 7  # 63 powers of two

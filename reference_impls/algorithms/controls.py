@@ -15,12 +15,12 @@ from torch import Tensor
 
 from reference_impls import compute
 from reference_impls.algorithm import Algorithm, Shard, Slot, option, per_rank
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.lion import mixed_in, step
 from reference_impls.algorithms.local_updates import LocalUpdates
 from reference_impls.codecs import signs
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
+from reference_impls.optimizers import WithLocalOptimizer
 from reference_impls.reducers.majority import broken, voided
 from reference_impls.schedules import Constant
 

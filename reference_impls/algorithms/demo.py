@@ -23,10 +23,10 @@ from torch import Tensor
 
 from reference_impls import compute
 from reference_impls.algorithm import Shard, Slot, View, option, per_rank
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.algorithms.lion import sign_of
 from reference_impls.codecs.transforms import BlockDCT
 from reference_impls.collectives import Exchange
+from reference_impls.optimizers import WithLocalOptimizer
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from reference_impls import compute
 from reference_impls.algorithm import Shard, option
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import dithering
 from reference_impls.codecs.sums import fixed_mean
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError, one_of
+from reference_impls.optimizers import WithLocalOptimizer
 from reference_impls.reducers.integer_sum import (
     WIDTHS,
     Scaling,

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from reference_impls import compute
 from reference_impls.algorithm import Shard, option
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.collectives import Exchange, Group
 from reference_impls.compute import Key, compiled
 from reference_impls.errors import UnsupportedError
+from reference_impls.optimizers import WithLocalOptimizer
 from reference_impls.reducers.coded_mean import two_phase_mean
 
 WIRE_VERSION: Final = 1

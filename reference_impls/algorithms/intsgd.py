@@ -27,12 +27,12 @@ from reference_impls.algorithm import (
     option,
     per_tensor,
 )
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.sums import fixed_sum, largest
 from reference_impls.codecs.tiles import Draw, Pass
 from reference_impls.collectives import Exchange, Group
 from reference_impls.compute import Key, as_uniform, compiled
 from reference_impls.errors import UnsupportedError
+from reference_impls.optimizers import WithLocalOptimizer
 from reference_impls.reducers.integer_sum import (
     WIDTHS,
     Scaling,

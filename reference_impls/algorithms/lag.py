@@ -29,9 +29,9 @@ from reference_impls.algorithm import (
     per_tensor,
     replicated,
 )
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.collectives import Exchange
+from reference_impls.optimizers import WithLocalOptimizer
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 Workers keep an anchor A, the parameters with which the round began. Each takes local steps from there, to x; they average
 what they made of it, D = mean(A - x), compressed or not; an outer optimizer moves the anchor along D, and all go on from A.
 So a method is a rule of when to meet (`reference_impls.schedules`), an outer optimizer (`Outer`), a compression
-(`reducers.compression`) and what becomes of the local optimizers' states, and any of these goes with any other. Where the outcome
+(`Compression`) and what becomes of the local optimizers' states, and any of these goes with any other. Where the outcome
 is the plain mean in full precision (fp32, outer sgd of rate 1), parameters themselves are averaged and there is no anchor.
 
 QSR sets the length of a round from the learning rate of its first step, H = max(H_base, floor((alpha / lr)^2)), so
@@ -23,7 +23,7 @@ the end, as in the official code; without it training is open-ended, and what fo
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, get_args
@@ -40,13 +40,20 @@ from reference_impls.algorithm import (
     Timed,
     View,
     option,
+    owned,
+    per_rank,
     replicated,
 )
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
-from reference_impls.codecs.codec import Codec
+from reference_impls.codecs import dithering
+from reference_impls.codecs.codec import Codec, PerTensor
+from reference_impls.codecs.levels import GeometricLevels
+from reference_impls.codecs.signs import ScaledSigns
+from reference_impls.codecs.sparse import ChunkTopK
 from reference_impls.collectives import Exchange, Group
 from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.compression import COMPRESSIONS, ChunkedMean, Compression, compression
+from reference_impls.optimizers import WithLocalOptimizer
+from reference_impls.reducers.coded_mean import gather_mean, two_phase_mean
+from reference_impls.reducers.integer_sum import standard_mean
 from reference_impls.schedules import QSR, Constant, Rule
 
 ROUNDS: Final = (1, 4, 16, 64)
@@ -121,6 +128,135 @@ class Outer:
                 anchor.sub_(progress, alpha=self.lr)
             else:
                 anchor.sub_(momentum, alpha=self.lr)
+
+
+# ---- the mechanism -----------------------------------------------------------------------------------------------------
+
+
+# ---- how a mean over workers travels -----------------------------------------------------------------------------------
+
+
+class Compression(ABC):
+    """A way to average."""
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """State that it keeps, which must be among the method's."""
+        return {}
+
+    def check(self, n: int) -> None:  # noqa: B027 - most serve any number of ranks
+        """Raise `UnsupportedError` where n ranks cannot be served."""
+
+    @abstractmethod
+    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+        """Mean of `x` [d] over all ranks, a tensor of the dtype of x that nothing else uses; x is consumed."""
+
+
+@dataclass(frozen=True)
+class Plain(Compression):
+    """All-reduce, in the vector's own dtype or in bfloat16."""
+
+    half: bool = False
+
+    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+        if not self.half or shard.world.size == 1:
+            return (yield from shard.world.mean(x, stage))
+        message = compute.empty_like(x, torch.bfloat16).copy_(x)
+        return x.copy_((yield from shard.world.sum(message, stage))).div_(shard.world.size)
+
+
+@dataclass(frozen=True)
+class Integers(Compression):
+    """Dithered integers of `bits`, summed on the way, on one scale a shard: the largest magnitude over all ranks."""
+
+    bits: int
+
+    def check(self, n: int) -> None:
+        dithering.levels(self.bits, n)
+
+    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+        if shard.world.size == 1:
+            return x
+        mean = yield from standard_mean(shard, x, stage, bits=self.bits)
+        return x.copy_(mean)  # the answer lies in a buffer that the next call reuses
+
+
+@dataclass(frozen=True)
+class Coded(Compression):
+    """Messages of a codec, gathered; or with `feedback` in two phases, what a message lost being added to the next one."""
+
+    codec: Codec
+    feedback: bool = False
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {"compression_error": per_rank(), "server_error": owned()} if self.feedback else {}
+
+    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+        if not self.feedback:
+            return (yield from gather_mean(shard, x, self.codec, stage))
+        worker, server = shard.state["compression_error"], shard.state["server_error"]
+        return (
+            yield from two_phase_mean(shard, x, self.codec, stage, worker_error=worker, server_error=server)
+        )
+
+
+@dataclass(frozen=True)
+class ChunkedMean(Compression):
+    """The `k` largest values of each `chunk` of each tensor, in `value_bits` each, gathered, with decaying error feedback.
+
+    e <- b e + x on every rank, b = `decay`; its message is what `codecs.chunk_top_k` makes of e, tensor by tensor; e <- e -
+    decoded, so that decoded + e_new = b e_old + x holds element by element. The answer is the mean of the decoded messages.
+    """
+
+    k: int
+    chunk: int
+    value_bits: Literal[2, 32]
+    decay: float
+
+    @property
+    def codec(self) -> ChunkTopK:
+        """Of one tensor."""
+        return ChunkTopK(self.k, self.chunk, self.value_bits)
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        return {"compression_error": per_rank()}
+
+    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+        if shard.world.size == 1:
+            return x
+        codec = PerTensor(self.codec, tuple(view.part.stop - view.part.start for view in shard.views))
+        error = shard.state["compression_error"].mul_(self.decay).add_(x)
+        message = compute.empty(codec.wire_bytes(shard.d), torch.uint8, x.device)
+        decoded = compute.empty_like(x, torch.float32)
+        exact = error if error.dtype == decoded.dtype else decoded.copy_(error)
+        codec.encode(exact, shard.key(stage), message)
+        codec.decode(message, decoded)
+        error.sub_(decoded)
+        rows = yield from shard.world.gather(message, stage)
+        x.zero_()
+        for row in rows:
+            codec.decode(row, decoded)
+            x.add_(decoded)
+        return x.div_(shard.world.size)
+
+
+_NAMED: Final[Mapping[str, Compression]] = {
+    "fp32": Plain(),
+    "bf16": Plain(half=True),
+    "int16": Integers(16),
+    "int8": Integers(8),
+    "int4": Integers(4),
+    "e3m0": Coded(GeometricLevels(7, "linf", 512)),
+    "sign": Coded(ScaledSigns("l1"), feedback=True),
+}
+COMPRESSIONS: Final = tuple(_NAMED)
+
+
+def compression(which: str | Codec) -> Compression:
+    """A compression by its name in `COMPRESSIONS`, or a codec whose messages are gathered."""
+    return _NAMED[which] if isinstance(which, str) else Coded(which)
 
 
 # ---- the mechanism -----------------------------------------------------------------------------------------------------

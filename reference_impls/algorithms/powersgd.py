@@ -34,11 +34,11 @@ from reference_impls.algorithm import (
     option,
     per_tensor,
 )
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.sums import BLOCK, fixed_sum
 from reference_impls.collectives import Exchange, Group
 from reference_impls.compute import Key
 from reference_impls.errors import UnsupportedError
+from reference_impls.optimizers import WithLocalOptimizer
 
 # ---- matrices and factors ------------------------------------------------------------------------------------------
 

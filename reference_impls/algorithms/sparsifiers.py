@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from reference_impls.algorithm import DEFAULT, Algorithm, Clock, Shard, Slot, Timed, option, per_rank
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs.codec import Codec, PerTensor
 from reference_impls.codecs.sparse import TopK, kept, largest, magnitude, pack_pairs, unpack_pairs
 from reference_impls.collectives import Exchange
+from reference_impls.optimizers import WithLocalOptimizer
 from reference_impls.reducers import folds
 from reference_impls.reducers.coded_mean import gather_mean
 from reference_impls.reducers.folds import Fold

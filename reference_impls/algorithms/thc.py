@@ -16,14 +16,14 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import compute, wire
+from reference_impls import compute
 from reference_impls.algorithm import Shard, Slot, option, per_rank
-from reference_impls.algorithms.all_reduce import WithLocalOptimizer
 from reference_impls.codecs import lookup, packing
 from reference_impls.codecs.lookup import Table
 from reference_impls.codecs.transforms import Chunks
-from reference_impls.collectives import Exchange, Group
+from reference_impls.collectives import Exchange, Group, piece_size
 from reference_impls.errors import UnsupportedError
+from reference_impls.optimizers import WithLocalOptimizer
 
 Form = Literal["two-phase", "sum"]
 _BYTE: Final = 255
@@ -139,7 +139,7 @@ def _decoded(total: Tensor, n: int, table: Table, chunks: Chunks, norms: Tensor,
 
 
 def _served(world: Group, indices: Tensor, table: Table, stage: str) -> Exchange[Tensor]:
-    piece = wire.piece(indices.numel(), world.size)
+    piece = piece_size(indices.numel(), world.size)
     rows = compute.empty((world.size, piece), indices.dtype, indices.device)
     rows.view(-1)[: indices.numel()] = indices
     rows.view(-1)[indices.numel() :].zero_()

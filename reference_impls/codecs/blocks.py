@@ -21,7 +21,7 @@ from typing import ClassVar, Final, Literal, Self
 import torch
 from torch import Tensor
 
-from reference_impls import compute, kernels
+from reference_impls import compute
 from reference_impls.codecs import packing
 from reference_impls.codecs.packing import fields, split, tiles_of
 from reference_impls.codecs.sums import fixed_sum, largest
@@ -204,7 +204,7 @@ class BlockCodec(ABC):
         if numel == 0:
             return
         formula = self.formula()
-        if formula is not None and kernels.takes("blocks.decode", out, wire):
+        if formula is not None and compute.takes("blocks.decode", out, wire):
             from reference_impls.kernels import tiles
 
             numbers = message.read(wire, numel).flatten(-2) if message.numbers else wire
@@ -231,7 +231,7 @@ class BlockCodec(ABC):
     def _encode_on_gpu(self, x: Tensor, found: Tensor | None, key: Key, wire: Tensor) -> bool:
         """`encode`, or `encode_by` with what was found, if a kernel can do it."""
         message, numel, formula = self.message(), x.shape[-1], self.formula()
-        if formula is None or x.dtype != torch.float32 or not kernels.takes("blocks.encode", x, wire):
+        if formula is None or x.dtype != torch.float32 or not compute.takes("blocks.encode", x, wire):
             return False
         from reference_impls.kernels import tiles
 

@@ -30,7 +30,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from reference_impls import compute, kernels
+from reference_impls import compute
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.compute import compiled
 from reference_impls.errors import UnsupportedError
@@ -161,7 +161,7 @@ class CountSketch:
     def _suits(self, verb: str, x: Tensor, table: Tensor) -> bool:
         """Whether a kernel can do it."""
         plain = x.dim() == 1 and x.dtype == table.dtype == torch.float32 and table.is_contiguous()
-        return plain and self.rows <= _MEDIANS and kernels.takes(f"count_sketch.{verb}", x, table)
+        return plain and self.rows <= _MEDIANS and compute.takes(f"count_sketch.{verb}", x, table)
 
     def _parts(self, numel: int) -> list[slice]:
         if self.start < 0 or self.start + numel > LONGEST:

@@ -21,7 +21,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import compute, kernels
+from reference_impls import compute
 from reference_impls.compute import Key, compiled, uniform
 from reference_impls.errors import UnsupportedError
 
@@ -60,7 +60,7 @@ class Table:
         """float32 [..., d] -> indices, int32 [..., d]. NaN is encoded like 0: who may have one says so by a scale."""
         device = z.device
         words = key.words.to(device)
-        if z.dim() == 1 and z.dtype == torch.float32 and kernels.takes("lookup.encode", z, indices):
+        if z.dim() == 1 and z.dtype == torch.float32 and compute.takes("lookup.encode", z, indices):
             from reference_impls.kernels import elementwise
 
             elementwise.look_up(z, _cells(self, device), words, indices)

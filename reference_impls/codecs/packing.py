@@ -195,7 +195,7 @@ def pack(values: Tensor, bits: int, wire: Tensor) -> None:
     """Integers [..., d] of any integer dtype -> wire, uint8 [..., ceil(bits d / 8)]."""
     numel = values.shape[-1]
     _check(wire, numel, bits)
-    if kernels.takes("packing.pack", values, wire):
+    if compute.takes("packing.pack", values, wire):
         from reference_impls.kernels import tiles
 
         none = torch.empty(3, dtype=torch.int32, device=wire.device)
@@ -215,7 +215,7 @@ def unpack(wire: Tensor, bits: int, out: Tensor) -> None:
     """Wire -> `out` [..., d], in an integer dtype that holds `bits` bits."""
     numel = out.shape[-1]
     _check(wire, numel, bits)
-    if kernels.takes("packing.unpack", wire, out):
+    if compute.takes("packing.unpack", wire, out):
         from reference_impls.kernels import tiles
 
         tiles.decode(wire, kernels.INTEGERS, bits, 0, wire, out)
@@ -232,7 +232,7 @@ def add_up(wire: Tensor, bits: int, total: Tensor) -> None:
     """Sum of n messages: wire uint8 [..., n, ceil(bits d / 8)] -> `total`, int32 [..., d]. The sum must fit int32."""
     numel = total.shape[-1]
     _check(wire, numel, bits)
-    if kernels.takes("packing.add_up", wire, total):
+    if compute.takes("packing.add_up", wire, total):
         from reference_impls.kernels import tiles
 
         for rank in range(wire.shape[-2]):

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reference_impls import compute, kernels
+from reference_impls import compute
 from reference_impls.codecs.sums import fixed_mean, root_mean_square
 from reference_impls.compute import THRESHOLD, Compiled, Key, compiled
 from reference_impls.errors import one_of
@@ -183,7 +183,7 @@ def pack(bits: Tensor, wire: Tensor) -> None:
     _check(wire, numel)
     if bits.dtype != torch.bool:
         raise TypeError(f"pack takes bool, not {bits.dtype}; for the signs of numbers there is pack_signs")
-    if kernels.takes("signs.pack", bits, wire):
+    if compute.takes("signs.pack", bits, wire):
         from reference_impls.kernels import signs as on_gpu
 
         on_gpu.pack(bits.view(torch.uint8), wire, on_gpu.SET)
@@ -200,7 +200,7 @@ def pack_signs(x: Tensor, wire: Tensor, *, zero: bool) -> None:
     """Signs of real numbers [..., d] -> wire, uint8 [..., ceil(d / 8)]. Zeros of either sign are `zero`; NaN is 0."""
     numel = x.shape[-1]
     _check(wire, numel)
-    if kernels.takes("signs.pack_signs", x, wire):
+    if compute.takes("signs.pack_signs", x, wire):
         from reference_impls.kernels import signs as on_gpu
 
         on_gpu.pack(x, wire, on_gpu.NOT_BELOW if zero else on_gpu.ABOVE)
@@ -219,7 +219,7 @@ def unpack(wire: Tensor, out: Tensor) -> None:
     _check(wire, numel)
     if out.dtype != torch.bool:
         raise TypeError(f"unpack fills bool, not {out.dtype}; for +1 and -1 there is unpack_signs")
-    if kernels.takes("signs.unpack", wire, out):
+    if compute.takes("signs.unpack", wire, out):
         from reference_impls.kernels import signs as on_gpu
 
         on_gpu.unpack(wire, out.view(torch.uint8), signs=False)
@@ -236,7 +236,7 @@ def unpack_signs(wire: Tensor, out: Tensor) -> None:
     """Wire -> `out` [..., d] of +1 and -1, in any signed dtype."""
     numel = out.shape[-1]
     _check(wire, numel)
-    if kernels.takes("signs.unpack_signs", wire, out):
+    if compute.takes("signs.unpack_signs", wire, out):
         from reference_impls.kernels import signs as on_gpu
 
         on_gpu.unpack(wire, out, signs=True)
@@ -258,7 +258,7 @@ def decode_accumulate(wire: Tensor, scales: Tensor, out: Tensor) -> None:
     """
     numel = out.shape[-1]
     _check(wire, numel)
-    if out.dtype == scales.dtype == torch.float32 and kernels.takes("signs.decode_accumulate", wire, out):
+    if out.dtype == scales.dtype == torch.float32 and compute.takes("signs.decode_accumulate", wire, out):
         from reference_impls.kernels import signs as on_gpu
 
         on_gpu.decode_accumulate(wire, scales, out)
@@ -278,7 +278,7 @@ def count_votes(wire: Tensor, votes: Tensor) -> None:
     """How many rows have a 1: wire uint8 [..., n, ceil(d / 8)] -> `votes`, int32 [..., d], each in 0 .. n."""
     numel = votes.shape[-1]
     _check(wire, numel)
-    if kernels.takes("signs.count_votes", wire, votes):
+    if compute.takes("signs.count_votes", wire, votes):
         from reference_impls.kernels import signs as on_gpu
 
         on_gpu.count(wire, votes)

@@ -16,7 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from reference_impls import compute, kernels
+from reference_impls import compute
 from reference_impls.codecs import candidates, packing
 from reference_impls.codecs.sums import fixed_mean, fixed_sum
 from reference_impls.compute import THRESHOLD, Key, compiled
@@ -79,7 +79,7 @@ def _places(order: Tensor, mask: int, k: int) -> Tensor:
     if not order.is_contiguous():
         order = compute.empty_like(order).copy_(order)
     rows = order.view(-1, numel)
-    if _suits_a_kernel(rows, k) and kernels.takes("sparse.largest", rows):
+    if _suits_a_kernel(rows, k) and compute.takes("sparse.largest", rows):
         from reference_impls.kernels import selection as on_gpu
 
         found = torch.stack([on_gpu.largest(row, mask, k) for row in rows])

@@ -21,7 +21,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from reference_impls import kernels
+from reference_impls import compute
 from reference_impls.compute import THRESHOLD, Compiled, CompiledTiles, Key, bits, bits_at
 
 __all__ = ["LANES", "ROWS", "TILE", "Draw", "Pass", "lanes", "numbers", "rows", "whole"]
@@ -94,7 +94,7 @@ class Pass:
         if (
             self._kernel
             and (y.dim() == 0 or y.shape[-1] == 1)
-            and kernels.takes(f"{self._kernel}.encode", x, out)
+            and compute.takes(f"{self._kernel}.encode", x, out)
         ):
             from reference_impls.kernels import elementwise
 

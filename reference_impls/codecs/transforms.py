@@ -27,7 +27,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from reference_impls import compute, kernels
+from reference_impls import compute
 from reference_impls.codecs.sparse import ChunkTopK
 from reference_impls.codecs.sums import fixed_sum
 from reference_impls.compute import Key, compiled
@@ -179,7 +179,7 @@ class Chunks:
     def _suits(self, x: Tensor) -> bool:
         """Whether a kernel can do it."""
         held = max(self.size if self.full else 0, self.last) <= _HELD
-        return held and x.dtype == torch.float32 and kernels.takes("transforms.transform", x)
+        return held and x.dtype == torch.float32 and compute.takes("transforms.transform", x)
 
     def _on_gpu(self, x: Tensor, signs: Tensor, *, before: bool) -> Tensor:
         from reference_impls.kernels import hadamard

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import repeat
+from math import prod
 from statistics import fmean
 from types import SimpleNamespace
 from typing import Any, Final
@@ -18,7 +19,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from reference_impls import wire
 from reference_impls.algorithm import FOREVER, Algorithm, Clock
 from reference_impls.collectives import Group, Ledger
 from reference_impls.drivers.engine import Engine, NullTransport, RequestLedger
@@ -161,7 +161,7 @@ def taken(
     try:
         return _mean(method, shapes, n, moments, "meta")
     except RuntimeError as error:  # torch's: there are no values
-        if (d := wire.elements(shapes)) > LARGEST:
+        if (d := sum(map(prod, shapes))) > LARGEST:
             raise UnsupportedError(
                 f"{method.name} asks for values of gradients, which are not drawn for {d:,} parameters: `bandwise try` counts "
                 "what it sends"

@@ -1,29 +1,21 @@
 """Kernels in Triton for GPUs: the same wire formats and the same bits as the plain torch source in `codecs`, in one pass.
 
-Codecs call them where tensors are on a GPU and Triton is there (`takes`); nobody else does. Every kernel is tested against the
-plain source through Triton's interpreter on a CPU (``TRITON_INTERPRET=1``, read by Triton where it is imported first). The
+Codecs call them where tensors are on a GPU and Triton is there (`compute.takes`); nobody else does. Each is tested against
+the plain source through Triton's interpreter on a CPU (``TRITON_INTERPRET=1``, read by Triton where it is imported first). The
 modules here are imported at the first call that needs them, since Triton is.
 """
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import os
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-import torch
 from torch import Tensor
 
-from reference_impls import compute
-
-__all__ = ["IEEE", "INTEGERS", "Formula", "aligned", "rows", "takes", "turns_of"]
+__all__ = ["IEEE", "INTEGERS", "Formula", "aligned", "rows", "turns_of"]
 
 IEEE: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 """What makes a kernel round as the CPU does: a product and a sum are two roundings."""
-
-_LONGEST: Final = 1 << 30  # elements of a row, so that places and words of 32 bits do
 
 
 class Formula(NamedTuple):
@@ -43,31 +35,6 @@ class Formula(NamedTuple):
 INTEGERS: Final = Formula("integers")
 """The elements are the codes, and the codes the values."""
 _MANY: Final = 1 << 23  # elements from which on there are more programs than a GPU carries out at a time
-
-
-@functools.cache
-def _there() -> bool:
-    return importlib.util.find_spec("triton") is not None
-
-
-def takes(name: str, *tensors: Tensor) -> bool:
-    """Whether a kernel can do it: on a GPU, rows of neighbours; not where compilation is off. Counts the call as "triton".
-
-    Args:
-        name: "module.function", as in `compute.paths`.
-        tensors: all that it reads and writes element by element.
-    """
-    device = tensors[0].device.type
-    if device != "cuda" and (device != "cpu" or os.environ.get("TRITON_INTERPRET") != "1"):
-        return False
-    if torch.compiler.is_compiling() or os.environ.get("BANDWISE_COMPILE", "1") == "0" or not _there():
-        return False
-    if any(
-        t.dim() == 0 or t.shape[-1] > _LONGEST or (t.stride(-1) != 1 and t.shape[-1] > 1) for t in tensors
-    ):
-        return False
-    compute.count(name, "triton")
-    return True
 
 
 def rows(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

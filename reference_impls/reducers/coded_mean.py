@@ -17,10 +17,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from reference_impls import compute, wire
+from reference_impls import compute
 from reference_impls.algorithm import Shard
 from reference_impls.codecs.codec import Codec
-from reference_impls.collectives import Exchange
+from reference_impls.collectives import Exchange, piece_size
 from reference_impls.compute import Key
 
 __all__ = ["consecutive", "gather_mean", "joined", "spread", "two_phase_mean"]
@@ -73,7 +73,7 @@ def two_phase_mean(
     group = shard.world
     if group.size == 1:
         return x
-    size = wire.piece(x.numel(), group.size)
+    size = piece_size(x.numel(), group.size)
     if worker_error is not None:
         x.add_(worker_error)
     up = _encoded(x, codec, group.size, size, shard.key(f"{stage}-up"))

@@ -25,9 +25,9 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import compute, wire
+from reference_impls import compute
 from reference_impls.codecs import packing, signs
-from reference_impls.collectives import Exchange, Group
+from reference_impls.collectives import Exchange, Group, piece_size
 from reference_impls.errors import UnsupportedError
 from reference_impls.reducers import integer_sum
 
@@ -149,7 +149,7 @@ def _lead(
 
 def unanimous(group: Group, flags: Tensor, stage: str) -> Exchange[Tensor]:
     """bool [d] of every rank -> where all are true, one bit each way: to the owners of pieces, and from them to everybody."""
-    n, piece = group.size, wire.piece(flags.numel(), group.size)
+    n, piece = group.size, piece_size(flags.numel(), group.size)
     padded = _behind(flags, None, n * piece)
     up = compute.empty((n, signs.wire_bytes(piece)), torch.uint8, flags.device)
     signs.pack(padded.view(n, piece), up)
@@ -171,7 +171,7 @@ def _check(transport: Transport, abstains: Tensor | None) -> None:
 def _votes_of_piece(group: Group, positive: Tensor, void: Tensor) -> Exchange[Tensor]:
     """Up: votes for + in this rank's piece, int32. The element behind the last vote holds n if any vote is void, else 0."""
     n, d = group.size, positive.numel()
-    piece = wire.piece(d + 1, n)
+    piece = piece_size(d + 1, n)
     up = compute.empty((n, signs.wire_bytes(piece)), torch.uint8, positive.device)
     signs.pack(_behind(positive, void, n * piece).view(n, piece), up)
     ballots = yield from group.all_to_all(up.view(-1), "signs-up")

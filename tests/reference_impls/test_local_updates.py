@@ -13,12 +13,18 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create, info
 from reference_impls.algorithm import Clock
 from reference_impls.algorithms.half_precision import Halves
-from reference_impls.algorithms.local_updates import OUTER, LocalUpdates, Outer, OuterKind
+from reference_impls.algorithms.local_updates import (
+    COMPRESSIONS,
+    OUTER,
+    ChunkedMean,
+    LocalUpdates,
+    Outer,
+    OuterKind,
+)
 from reference_impls.collectives import Collective, Group
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UnsupportedError, UsageError
 from reference_impls.optimizers import local_optimizer
-from reference_impls.reducers.compression import COMPRESSIONS, ChunkedMean
 from reference_impls.registry import Method
 from reference_impls.schedules import QSR, AdaComm, Constant, LearningRate
 from tests.reference_impls.local_training import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from reference_impls import kernels
+from reference_impls import compute
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -29,7 +29,7 @@ def test_every_kernel_equals_the_plain_source_to_the_bit():
 
 def test_a_cpu_takes_no_kernel(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    assert not kernels.takes("signs.pack", torch.zeros(5))
+    assert not compute.takes("signs.pack", torch.zeros(5))
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_a_cpu_takes_no_kernel(monkeypatch):
 def test_kernels_take_rows_of_neighbours_alone(tensors, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setenv("BANDWISE_COMPILE", "1")
-    monkeypatch.setattr(kernels, "_there", lambda: True)
-    assert kernels.takes("signs.pack", torch.zeros(2, 3))
-    assert not kernels.takes("signs.pack", *tensors)
+    monkeypatch.setattr(compute, "_has_triton", lambda: True)
+    assert compute.takes("signs.pack", torch.zeros(2, 3))
+    assert not compute.takes("signs.pack", *tensors)
     monkeypatch.setenv("BANDWISE_COMPILE", "0")
-    assert not kernels.takes("signs.pack", torch.zeros(2, 3))
+    assert not compute.takes("signs.pack", torch.zeros(2, 3))
