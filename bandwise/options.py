@@ -80,6 +80,8 @@ TOP: Final = Path(__file__).resolve().parents[1]
 
 
 SUITE_PACKAGES: Final = {
+    "adjustText": "adjustText",
+    "itables": "itables",
     "jinja2": "Jinja2",
     "matplotlib": "matplotlib",
     "pydantic": "pydantic",

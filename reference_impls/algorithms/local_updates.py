@@ -219,6 +219,9 @@ class ChunkedMean(Compression):
         """Of one tensor."""
         return ChunkTopK(self.k, self.chunk, self.value_bits)
 
+    def check(self, n: int) -> None:
+        self.codec  # noqa: B018 - refuses impossible sizes
+
     @property
     def slots(self) -> Mapping[str, Slot]:
         return {"compression_error": per_rank()}

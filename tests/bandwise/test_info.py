@@ -29,9 +29,7 @@ def test_info_says_what_is_sent_and_kept(capsys: pytest.CaptureFixture[str]) -> 
     assert "warmup_steps" in found["needs"]
     assert answer(capsys, "info", "apmsqueeze", "--set", "warmup_steps=5")["needs"] == ""
     assert answer(capsys, "info", "lag")["needs_whole_gradient"] is True
-    least, most = answer(capsys, "info", "control-random-k")["bits"]["2"]["step"]
-    assert least < 1e-4
-    assert most == 32
+    assert answer(capsys, "info", "control-random-k")["bits"]["2"]["step"] == pytest.approx(0.32, rel=0.02)
 
 
 def test_info_of_options_that_few_workers_admit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +74,7 @@ def test_info_knows_every_method(capsys: pytest.CaptureFixture[str]) -> None:
         assert "\nkind" in capsys.readouterr().out
 
 
-def test_info_of_a_plugin_that_declares_nothing(
+def test_info_of_a_plugin_that_sends_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PLUGINS, "")
@@ -89,10 +87,8 @@ def test_info_of_a_plugin_that_declares_nothing(
         "@dataclass(frozen=True)\n"
         "class PlainMean(Algorithm):\n"
         "    pass\n"
-        "registry.add('plain-mean', Entry('plain_mean:PlainMean', 'plugin', '', 'nothing declared'))\n"
+        "registry.add('plain-mean', Entry('plain_mean:PlainMean', 'plugin', '', 'no exchange'))\n"
     )
     load_plugin(tmp_path / "plain_mean.py")
     found = answer(capsys, "info", "plain-mean")
-    assert found["bits"] == {}
-    assert main(["info", "plain-mean"]) == 0
-    assert "not declared" in capsys.readouterr().out
+    assert found["bits"]["4"] == {"step": 0.0}

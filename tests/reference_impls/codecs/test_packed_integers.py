@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -223,7 +224,7 @@ def test_no_sum_overflows(bits: int, n: int) -> None:
     limit = intsgd.room(bits, n)
     assert n * limit <= largest
     assert limit > largest // n * (1 - 2**-23)
-    for rounding in intsgd.ROUNDINGS:
+    for rounding in get_args(Rounding):
         codes, flag = rounded(torch.tensor([1.0, -1.0, 0.5]), 3e12, limit, rounding)
         assert codes.tolist() == [limit, -limit, limit]
         assert flag == 0

@@ -13,8 +13,9 @@ from bandwise.cli import main
 from report.study import build_page
 from suite.analysis.collect import collect, write
 from suite.analysis.columns import RUNS
-from suite.runs.files import Owner, StoreError
+from suite.runs.files import STALE_AFTER_S, Owner, StoreError
 from suite.runs.store import Store
+from suite.training.checkpoint import Hooks
 from suite.training.execute import RunOwnership
 from tests.suite.analysis import made_up_study as made
 from tests.suite.runs.hostile import DAMAGES, SCRIPT
@@ -133,6 +134,12 @@ def test_a_run_id_never_leads_out_of_the_store(run_id: str, tmp_path: Path) -> N
         Store(tmp_path).spec(run_id)
 
 
+def owned(store: Store, *, again: bool = False) -> RunOwnership:
+    return RunOwnership(
+        store, Owner.here(), Hooks(), max_attempts=5, stale_after_s=STALE_AFTER_S, again=again
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -149,10 +156,10 @@ def test_a_bad_lease_counts_until_it_is_stale(name: str, content: bytes, tmp_pat
     store.put_spec(spec)
     path = store.folder(spec.run_id) / name
     path.write_bytes(content)
-    with RunOwnership(store, Owner.here()) as ownership:
+    with owned(store) as ownership:
         assert ownership.take([spec]) == ([] if name == "lease-1.json" else [spec])
     os.utime(path, (0, 0))
-    with RunOwnership(store, Owner.here()) as ownership:
+    with owned(store) as ownership:
         assert ownership.take([spec]) == [spec]
 
 
@@ -165,9 +172,9 @@ def test_a_result_of_a_newer_version_is_never_replaced(tmp_path: Path) -> None:
     assert "update this checkout" in str(store.refusal(spec.run_id))
     before = path.read_bytes()
     for again in (False, True):
-        with RunOwnership(store, Owner.here(), again=again) as ownership:
+        with owned(store, again=again) as ownership:
             assert ownership.take([spec]) == []
     assert path.read_bytes() == before
     DAMAGES["truncated"][0](path, {"x": 1})
-    with RunOwnership(store, Owner.here()) as ownership:
+    with owned(store) as ownership:
         assert ownership.take([spec]) == [spec], "what is damaged is trained again"
