@@ -13,11 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from reference_impls import create, info
-from reference_impls.algorithms.all_reduce import AllReduce
-from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates, PeriodicAveraging
-from reference_impls.algorithms.round_rules import Switching
 from reference_impls.catalogue import FORMERLY_IN
-from reference_impls.drivers.alone import kinds
 from reference_impls.registry import Method, former, registry
 from suite.runs.files import CanonicalError
 from suite.runs.plan import make_plan
@@ -131,6 +127,11 @@ def steady(algorithm: Algorithm) -> dict[str, Algorithm]:
         one average to the next, since a local step may hide part of the average before it. Whatever rule chose its length, it is
         a round of local SGD unless the method says otherwise (`Algorithm.timed`); a ``step`` beside is plain training's.
     """
+    from reference_impls.algorithms.all_reduce import AllReduce  # here, since they load torch
+    from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates, PeriodicAveraging
+    from reference_impls.algorithms.round_rules import Switching
+    from reference_impls.drivers.alone import kinds
+
     if isinstance(algorithm, LocalUpdates):
         shared = {f.name: getattr(algorithm, f.name) for f in dataclasses.fields(LocalUpdates)}
         shared |= {"inner_state": algorithm.inner_policy, "total_steps": None}
