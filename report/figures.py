@@ -21,7 +21,9 @@ from adjustText import adjust_text
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from matplotlib.transforms import Bbox
 
 FAMILIES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -213,6 +215,18 @@ def name_lines(axes: Axes, families: Sequence[str]) -> None:
     axes.set_ylim(len(families) - 0.4, -0.6)
 
 
+def _part(axes: Axes, texts: Sequence[Text]) -> None:
+    """Move names up that still lie on one below, since `adjust_text` weighs names against marks."""
+    placed: list[Bbox] = []
+    for text in sorted(texts, key=lambda one: one.get_window_extent().y0):
+        box = start = text.get_window_extent()
+        while under := [other for other in placed if box.overlaps(other)]:
+            box = box.translated(0, max(other.y1 for other in under) - box.y0 + 0.1)
+        x, y = axes.transData.transform(text.get_position())
+        text.set_position(tuple(axes.transData.inverted().transform((x, y + box.y0 - start.y0))))
+        placed.append(box)
+
+
 def name_points(axes: Axes, points: pd.DataFrame, also: pd.DataFrame) -> None:
     """Write each name beside its point, so that names keep away from points and from each other.
 
@@ -233,3 +247,4 @@ def name_points(axes: Axes, points: pd.DataFrame, also: pd.DataFrame) -> None:
         texts, x=places["x"].to_numpy(), y=places["y"].to_numpy(), ax=axes, iter_lim=NAMING_ROUNDS, expand=(1.08, 1.25),
         arrowprops={"arrowstyle": "-", "color": COLOURS["muted"], "linewidth": 0.5, "shrinkA": 2, "shrinkB": 3},
     )  # fmt: skip
+    _part(axes, texts)
