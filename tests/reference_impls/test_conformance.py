@@ -14,7 +14,13 @@ from tests.reference_impls.table import FIRST, SOME, Row, tiered
 
 NAN = "a NaN is seen by all"
 ALONE = "a rank alone sends the same"
-DECIDED_LATE = {"lion-cub-1bit-selective", "global-qsgd-sparse", "lag", "lag-short-memory", "control-random-k"}
+DECIDED_LATE = {
+    "lion-cub-1bit-selective",
+    "global-qsgd-sparse",
+    "lag",
+    "lag-short-memory",
+    "control-random-k",
+}
 """Rows whose bytes gradients or draws decide: the check tells nothing of them."""
 
 
