@@ -205,7 +205,7 @@ class Coded(Compression):
 class ChunkedMean(Compression):
     """The `k` largest values of each `chunk` of each tensor, in `value_bits` each, gathered, with decaying error feedback.
 
-    e <- b e + x on every rank, b = `decay`; its message is what `codecs.chunk_top_k` makes of e, tensor by tensor; e <- e -
+    e <- b e + x on every rank, b = `decay`; its message is what `ChunkTopK` makes of e, tensor by tensor; e <- e -
     decoded, so that decoded + e_new = b e_old + x holds element by element. The answer is the mean of the decoded messages.
     """
 
