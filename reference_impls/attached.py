@@ -26,8 +26,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
 
@@ -42,7 +41,7 @@ from reference_impls.drivers.checks import Check
 from reference_impls.drivers.step import Unused
 from reference_impls.drivers.worker import SUPPORTED_DTYPES, bare_model, named
 from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
-from reference_impls.optimizer import DataParallelOptimizer
+from reference_impls.optimizer import DataParallelOptimizer, refuse_scaler
 from reference_impls.optimizers import WithLocalOptimizer
 from reference_impls.registry import AnyMethod, Method, create
 from reference_impls.sharded import STREAMS, OnParts, Parts, is_sharded, refuse_whole
@@ -50,11 +49,6 @@ from reference_impls.sharded import STREAMS, OnParts, Parts, is_sharded, refuse_
 __all__ = ["Attached", "attach", "takes_any_optimizer"]
 
 Parameters = nn.Module | Iterable[tuple[str, Tensor]]
-_WHOSE = (
-    "The optimizer is attached: clip_norm=, scaler= and allow_empty_buckets= are arguments of attach(); no_sync(), averaged(), "
-    "state_dict() and load_state_dict() are methods of what it answered; what shall act on the reduced gradient is a step "
-    "pre-hook (optimizer.register_step_pre_hook)"
-)
 
 
 # ---- which methods ---------------------------------------------------------------------------------------------------
@@ -112,7 +106,7 @@ def _refuse_optimizer(optimizer: torch.optim.Optimizer) -> None:
     name = type(optimizer).__name__
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise UsageError(f"attach() takes a torch.optim.Optimizer, got {name}")
-    if isinstance(optimizer, Joinable):
+    if isinstance(optimizer, Joinable | DataParallelOptimizer):
         raise UsageError(
             f"{name} communicates by itself: attach the plain optimizer that it stands for (torch.optim.AdamW, say)"
         )
@@ -197,7 +191,6 @@ class Attached(DataParallelOptimizer):
         groups = _groups(optimizer, names)
         self._yours = optimizer
         self._stepping = False
-        self._agreed = False
         self._on_own_gradients = _steps_on_own_gradients(method.algorithm)
         super().__init__(groups, method, **settings)
         self._held = self._parameters()
@@ -224,20 +217,19 @@ class Attached(DataParallelOptimizer):
         step.attached = self  # type: ignore[attr-defined]
         self._step: Any = types.MethodType(step, optimizer)
         optimizer.step = self._step  # type: ignore[method-assign]
-        # an unknown GradScaler is to call step on all ranks, where it is refused, and a known one to unscale before it
-        optimizer._step_supports_amp_scaling = self._scaler is None  # type: ignore[attr-defined]
+        optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]  # a GradScaler calls step, where it is refused
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """What ``optimizer.step()`` does inside the block; `closure` is called once, before the exchange.
 
         Raises:
-            UsageError: Gradients were edited or are scaled, parameters were added, or a call would give wrong numbers.
+            UsageError: Gradients were edited, parameters were added, or a call would give wrong numbers.
             MismatchError: Ranks do different things.
             PeerError: A rank is finished, has failed or stays silent.
         """
-        with self._telling_the_others():
+        with self._agreement.telling_the_others():
             self._refuse_released()
-            self._refuse_foreign_scale()
+            refuse_scaler(self._yours)
             if self._parameters() != self._held:
                 raise UsageError(
                     "the optimizer's parameter groups are others than those that were attached (add_param_group?), and buckets "
@@ -273,48 +265,18 @@ class Attached(DataParallelOptimizer):
     def _parameters(self) -> list[list[int]]:
         return [[id(param) for param in group["params"]] for group in self._yours.param_groups]
 
-    def _refuse_foreign_scale(self) -> None:
-        own = vars(self._yours)
-        if "found_inf" in own:
-            del own["found_inf"]
-            own.pop("grad_scale", None)
-            raise UsageError(
-                "a GradScaler scales the loss and attach() does not know it, so that scaled gradients may have been sent "
-                "already: give attach(..., scaler=scaler)"
-            )
-        if self._deferring and not self._agreed:
-            raise UsageError(
-                "no gradient of the attached parameters came out of a backward, in which ranks agree whether the scale was too "
-                "large: with masters whose .grad you set yourself train in bfloat16, without GradScaler"
-            )
-
     def _take_step(self) -> None:
         self._stepping = True
         try:
             super()._take_step()
         finally:
             self._stepping = False
-            self._agreed = False
 
     def _on_gradient(self, param: Tensor) -> None:
-        if self._on_own_gradients and not self._deferring:
+        if self._on_own_gradients:
             self._gradients.arrived(self._worker.shards[self._place[param][0]])
         else:
             super()._on_gradient(param)
-
-    def _backward_ends(self) -> None:
-        super()._backward_ends()
-        self._agreed = True
-
-    @contextmanager
-    def _telling_the_others(self) -> Iterator[None]:
-        with super()._telling_the_others():
-            try:
-                yield
-            except UsageError as error:
-                if _WHOSE not in getattr(error, "__notes__", ()):
-                    error.add_note(_WHOSE)
-                raise
 
 
 # ---- the same around the parts of a sharded model ---------------------------------------------------------------------
@@ -344,10 +306,10 @@ class AttachedToParts(OnParts, Attached):
                 f"{', '.join(sorted(ELEMENTWISE))}"
             )
         refuse_whole(method)
-        if settings.get("clip_norm") is not None or settings.get("scaler") is not None:
+        if settings.get("clip_norm") is not None:
             raise UnsupportedError(
-                "clip_norm= would clip by the norm of a part and scaler= does not see the parts: clip before the step by "
-                "torch.nn.utils.clip_grad_norm_(model.parameters(), ...), and train in bfloat16"
+                "clip_norm= would clip by the norm of a part: clip before the step by "
+                "torch.nn.utils.clip_grad_norm_(model.parameters(), ...)"
             )
         self._parts = Parts(model, settings.get("group"))
         self._swap(optimizer, {p: self._parts.plain[n] for n, p in self._parts.whole.items()}, _local)
@@ -428,11 +390,9 @@ def attach(
     pipeline_depth: int = 1,
     check: Check = "first",
     timeout_s: float = 600.0,
-    end_hung: bool = False,
     broadcast: bool = True,
     broadcast_buffers: bool = True,
     allow_empty_buckets: bool = False,
-    scaler: torch.amp.GradScaler | None = None,
     skippable: bool = False,
     **options: Any,
 ) -> Attached:
@@ -455,11 +415,9 @@ def attach(
         pipeline_depth: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
-        end_hung: See `DataParallelOptimizer`.
         broadcast: Start from rank 0's parameters, the frozen ones among them, and from its buffers.
         broadcast_buffers: Take over rank 0's buffers after every step, counted in the ledger.
         allow_empty_buckets: Whether a step may be taken in which no parameter of a bucket got a gradient on this rank.
-        scaler: The `torch.amp.GradScaler` that the loss is scaled with; ranks then skip a step together.
         skippable: Whether `Attached.skip_step` may come in the place of a step (see `DataParallelOptimizer`).
         options: Of the method, see `info`; not of its local optimizer, which is yours.
 
@@ -488,10 +446,8 @@ def attach(
         pipeline_depth=pipeline_depth,
         check=check,
         timeout_s=timeout_s,
-        end_hung=end_hung,
         broadcast=broadcast,
         broadcast_buffers=broadcast_buffers,
         allow_empty_buckets=allow_empty_buckets,
-        scaler=scaler,
         skippable=skippable,
     )

@@ -26,9 +26,7 @@ from __future__ import annotations
 
 import math
 import typing
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -42,8 +40,8 @@ from reference_impls import compute
 from reference_impls.algorithm import Algorithm, Shard
 from reference_impls.collectives import KEPT_STEPS, Ledger, Ledgers
 from reference_impls.drivers.checkpoints import packed, unpacked
-from reference_impls.drivers.checks import Agreement, Check, Settings, described
-from reference_impls.drivers.engine import Engine, ProcessGroup, refuse_group_within, store_of_its_own
+from reference_impls.drivers.checks import Check, Settings, described
+from reference_impls.drivers.engine import Engine, ProcessGroup, refuse_group_within
 from reference_impls.drivers.step import LocalWorkers
 from reference_impls.drivers.worker import Worker, bare_name, named, unwrapped
 from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
@@ -106,77 +104,62 @@ def _reduction(algorithm: AnyMethod, options: Mapping[str, Any]) -> Method:
     return replace(method, algorithm=replace(method.algorithm, optimizer=_Untouched), hyperparameters={})  # type: ignore[call-arg]
 
 
-@dataclass(frozen=True)
-class _Configuration:
-    """What a hook was asked for."""
-
-    method: Method
-    seed: int
-    bucket_bytes: int
-    pipeline_depth: int
-    check: Check
-    timeout_s: float
-    end_hung: bool
-
-
 # ---- what both hooks share -------------------------------------------------------------------------------------------
 
 
 class _Hook:
-    """A worker whose gradients come from elsewhere and go back there, and the ranks it reduces them with."""
+    """A worker whose gradients come from elsewhere and go back there, and the ranks of `group` that it reduces them with.
 
-    def __init__(self, configuration: _Configuration) -> None:
-        self.method = configuration.method
-        self._configuration = configuration
-        self._undo: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        self._end: Callable[[], Any] = lambda: None
+    units: (name, a tensor like the gradient); none shares a bucket with another. settings: what ranks must have in common too.
+    """
 
-    def _attach(
+    def __init__(
         self,
+        method: Method,
         units: Sequence[Sequence[tuple[str, Tensor]]],
         group: dist.ProcessGroup | None,
         settings: Settings,
         *,
-        bucket_bytes: int,
         seed: int,
+        stream: int = 0,
+        bucket_bytes: int,
+        pipeline_depth: int,
+        check: Check,
+        timeout_s: float,
     ) -> None:
-        """Build the worker for `units`, which share no bucket: (name, a tensor like the gradient). On all ranks of `group`."""
-        own = self._configuration
-        transport = ProcessGroup(group)
-        rank, size = transport.ranks[0], transport.size
+        self.method = method
+        self._undo: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._transport = transport = ProcessGroup(group)
         groups, flat = _stand_ins(units)
         self._worker = Worker(
-            own.method.algorithm,
+            method.algorithm,
             groups,
-            rank=rank,
-            size=size,
-            seed=seed,
+            rank=transport.ranks[0],
+            size=transport.size,
+            seed=seed + stream,
             bucket_bytes=bucket_bytes,
             storage=(flat, flat),  # gradients alone: who reduces has nothing to do with parameters
         )
         self._shapes = {view.name: list(view.param.shape) for s in self._worker.shards for view in s.views}
-        self._agreement = Agreement(
-            store_of_its_own(group), rank, size, own.check, own.timeout_s, own.end_hung
-        )
-        transport.agreement = self._agreement
-        self._transport = transport
-        ledger = Ledger(rank, KEPT_STEPS)
-        self._own_ledger = ledger
-        self.ledger = Ledgers([ledger])
-        self._engine = Engine(transport, [ledger], own.pipeline_depth)
-        self._launched_before = 0
-        self._end = weakref.finalize(self, Agreement.leave, self._agreement, "has ended its training")
-        ready = transport.maximum(torch.zeros(1, dtype=torch.float32, device=flat.device))
-        transport.await_work(ready, ("construction",))
+        self._own_ledger = Ledger(transport.ranks[0], KEPT_STEPS)
+        self.ledger = Ledgers([self._own_ledger])
+        self._engine = Engine(transport, [self._own_ledger], pipeline_depth)
+        transport.begin(check, timeout_s, flat.device)
+        self._agreement = transport.agreement
         self._settings: Settings = {
-            "the method": f"{own.method.name} {described(own.method.algorithm)}",
-            "check": own.check,
-            "the seed": own.seed,
-            "bucket_bytes": own.bucket_bytes,
-            "pipeline_depth": own.pipeline_depth,
+            "the method": f"{method.name} {described(method.algorithm)}",
+            "check": check,
+            "the seed": seed,
+            "bucket_bytes": bucket_bytes,
+            "pipeline_depth": pipeline_depth,
         }
         shapes = {f"the gradient {name!r}": str(shape) for name, shape in self._shapes.items()}
         self._agreement.compare_settings({**settings, **self._settings, **shapes}, always=True)
+
+    def __reduce__(self) -> Any:
+        raise UsageError(
+            "a hook belongs to a process group and is not pickled or copied: save its state_dict()"
+        )
 
     @property
     def kind(self) -> str:
@@ -185,7 +168,7 @@ class _Hook:
 
     def release(self) -> None:
         """Tell the other ranks that this one takes no further part."""
-        self._end()
+        self._transport.end()
 
     def _saved(self) -> dict[str, Any]:
         return packed(self._flat_state(), local=False, place=self._place_in_node)
@@ -211,15 +194,6 @@ class _Hook:
         whole = self._worker.state_dict()
         self._worker.load_state_dict({**whole, **{key: state[key] for key in _KEPT}})
         return state
-
-    @contextmanager
-    def _telling_the_others(self) -> Iterator[None]:
-        """What breaks this rank's backward off is told to the ranks that wait for it."""
-        try:
-            yield
-        except Exception as error:
-            self._agreement.leave(f"has stopped ({type(error).__name__}: {error})")
-            raise
 
     def _begins(self, shard: Shard) -> None:
         """Keep the state of `shard` until its reduction is known to be finite, and let no value that is not stay behind in it.
@@ -255,10 +229,9 @@ class _Hook:
 
     def _ends(self, steps: int) -> None:
         """A reduction that all ranks have carried out is complete."""
-        self._agreement.completed(steps)
-        if self._engine.launched != self._launched_before:
-            self._agreement.end_step(lambda: self._settings, self._transport.maximum)
-        self._launched_before = self._engine.launched
+        self._agreement.end_step(
+            steps, self._engine.launched, lambda: self._settings, self._transport.maximum
+        )
 
 
 def _stand_ins(units: Sequence[Sequence[tuple[str, Tensor]]]) -> tuple[list[dict[str, Any]], Tensor]:
@@ -306,34 +279,15 @@ def _wide(x: Tensor) -> torch.dtype:
 class DDPHook(_Hook):
     """State of the communication hook of a `DistributedDataParallel`, made by `ddp_hook`.
 
-    It can be pickled, without process group and model; a copy that was loaded knows no model before `attach`.
-
     Attributes:
         method: The configured method.
         ledger: This rank's bytes since it was attached, by step, kind and stage; what DDP sends on its own (buffers, which
             parameters were used) is not in it.
     """
 
-    def __init__(self, configuration: _Configuration) -> None:
-        super().__init__(configuration)
-        self._loaded: Mapping[str, Any] | None = None
-        self._place: dict[Tensor, tuple[int, str]] | None = None
-
-    def attach(self, model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-        """Take over a model's parameters; needed for a state that was unpickled. Communicates: call it on all ranks.
-
-        Args:
-            model: The model, bare or in its `DistributedDataParallel`.
-            group: Process group, by default that of the wrapper, or the world.
-
-        Raises:
-            LayoutError: What was saved is of another model.
-            UnsupportedError: Gradients of several devices, or of float32 and float64 together.
-            MismatchError: Ranks have different models or options.
-        """
-        if self._place is not None:
-            self._loaded = self.state_dict()
-            self.release()
+    def __init__(
+        self, method: Method, model: nn.Module, group: dist.ProcessGroup | None, **settings: Any
+    ) -> None:
         bare, ddp = unwrapped(model)
         if group is None and ddp is not None:
             group = ddp.process_group
@@ -343,15 +297,11 @@ class DDPHook(_Hook):
                 f"parameter {parted[0]!r} is sharded (a DTensor), and DistributedDataParallel does not reduce parts: use "
                 "fsdp_hook(model, NAME, group=...) after fully_shard on the 1-D mesh of a node"
             )
-        own = self._configuration
-        self._attach([trained], group, {}, bucket_bytes=own.bucket_bytes, seed=own.seed)
+        super().__init__(method, [trained], group, {}, **settings)
         self._local_workers = LocalWorkers([self._worker], self._engine)
         params = dict(trained)
         self._place = {params[v.name]: (s.index, v.name) for s in self._worker.shards for v in s.views}
         self._begin_anew()
-        if self._loaded is not None:
-            self._load(self._loaded)
-            self._loaded = None
 
     def state_dict(self) -> dict[str, Any]:
         """What this rank must save to go on to the bit: error feedback and other state by parameter name, step, counters.
@@ -361,8 +311,6 @@ class DDPHook(_Hook):
         Raises:
             UsageError: A backward is under way, or has broken off.
         """
-        if self._place is None:
-            return dict(self._loaded or {})
         if self._local_workers.under_way:
             raise UsageError("a backward is under way, or has broken off: save after it, before the next one")
         return self._saved()
@@ -373,30 +321,14 @@ class DDPHook(_Hook):
         Raises:
             LayoutError: It does not fit; nothing has been changed then.
         """
-        self._refuse_unattached()
         self._load(state)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"configuration": self._configuration, "state": self.state_dict()}
-
-    def __setstate__(self, pickled: dict[str, Any]) -> None:
-        DDPHook.__init__(self, pickled["configuration"])
-        self._loaded = pickled["state"] or None
-
-    def _refuse_unattached(self) -> None:
-        if self._place is None:
-            raise UsageError(
-                "this state was unpickled and knows no model yet: call state.attach(model), on all ranks, before "
-                "register_comm_hook(state, hook)"
-            )
 
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Take a bucket of DDP's over; what is whole by now leaves, and with the last bucket all come back."""
-        self._refuse_unattached()
         flat = bucket.buffer()
         if flat.layout != torch.strided:
             raise UnsupportedError("sparse gradients are not reduced; build the embedding with sparse=False")
-        with torch.no_grad(), self._telling_the_others():
+        with torch.no_grad(), self._agreement.telling_the_others():
             if not self._local_workers.planned:
                 self._agreement.begin_step(self._worker.clock.step, "plan")
                 self._local_workers.plan()
@@ -412,14 +344,12 @@ class DDPHook(_Hook):
         return future
 
     def _take(self, param: Tensor, gradient: Tensor) -> None:
-        assert self._place is not None
         if not param.numel():
             return
         if param not in self._place:
             raise UsageError(
                 f"DDP reduces a parameter of shape {tuple(param.shape)} that was not among those of the model given, or did "
-                "not require gradients then: call ddp_hook (or state.attach) with the model that DDP wraps, frozen as it "
-                "is trained"
+                "not require gradients then: call ddp_hook with the model that DDP wraps, frozen as it is trained"
             )
         index, name = self._place[param]
         self._arrived[name] = gradient
@@ -465,7 +395,7 @@ class DDPHook(_Hook):
 
 
 def _reduce_bucket(state: DDPHook, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The hook of `ddp_hook`. A function of this module, so that it can be pickled."""
+    """The hook of `ddp_hook`."""
     return state._reduce(bucket)
 
 
@@ -483,7 +413,6 @@ def ddp_hook(
     pipeline_depth: int = 1,
     check: Check = "first",
     timeout_s: float = 600.0,
-    end_hung: bool = False,
     **options: Any,
 ) -> tuple[DDPHook, Callable[[DDPHook, GradBucket], torch.futures.Future[Tensor]]]:
     """A method as communication hook of `DistributedDataParallel`: ``ddp.register_comm_hook(state, hook)``.
@@ -500,7 +429,6 @@ def ddp_hook(
         pipeline_depth: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
-        end_hung: See `DataParallelOptimizer`.
         options: Of the method, see `info`; not of its optimizer, which is the user's.
 
     Returns:
@@ -513,9 +441,16 @@ def ddp_hook(
         LayoutError: No parameter requires gradients.
         MismatchError: Ranks have different models, methods or options.
     """
-    method = _reduction(algorithm, options)
-    state = DDPHook(_Configuration(method, seed, bucket_bytes, pipeline_depth, check, timeout_s, end_hung))
-    state.attach(model, group)
+    state = DDPHook(
+        _reduction(algorithm, options),
+        model,
+        group,
+        seed=seed,
+        bucket_bytes=bucket_bytes,
+        pipeline_depth=pipeline_depth,
+        check=check,
+        timeout_s=timeout_s,
+    )
     return state, _reduce_bucket
 
 
@@ -544,8 +479,7 @@ class FSDPHook(_Hook):
         ledger: This rank's bytes across nodes; a step is a reduction of a module, counted by module.
     """
 
-    def __init__(self, configuration: _Configuration, model: nn.Module, group: dist.ProcessGroup) -> None:
-        super().__init__(configuration)
+    def __init__(self, method: Method, model: nn.Module, group: dist.ProcessGroup, **settings: Any) -> None:
         found = _param_groups(model)
         for name, _, own in found:
             refuse_group_within(f"module {name!r}" if name else "the model", own.mesh_info.mesh, group)
@@ -556,8 +490,17 @@ class FSDPHook(_Hook):
             for (name, _, own), unit in zip(found, units, strict=True)
         ]
         place = self._place_in_node = int(found[0][2].mesh_info.shard_mesh_rank)
-        settings = {"the place within its node": place, "parameters that add up to": _fingerprint(found)}
-        self._attach(units, group, settings, bucket_bytes=2**62, seed=configuration.seed + place * _STREAMS)
+        common = {"the place within its node": place, "parameters that add up to": _fingerprint(found)}
+        super().__init__(
+            method,
+            units,
+            group,
+            common,
+            stream=place * _STREAMS,
+            bucket_bytes=2**62,
+            pipeline_depth=1,
+            **settings,
+        )
         if len(self._worker.shards) != len(self._modules):
             raise UnsupportedError("a hook reduces modules of one dtype on one device")
         for index, (_, module, _) in enumerate(found):
@@ -590,7 +533,7 @@ class FSDPHook(_Hook):
     def _reduce(self, index: int, reduce_output: Tensor) -> None:
         """Replace one module's scattered gradient by its mean over nodes, in place."""
         own, shard, clock = self._modules[index], self._worker.shards[index], self._worker.clock
-        with self._telling_the_others():
+        with self._agreement.telling_the_others():
             if reduce_output.numel() != own.elements:
                 raise UsageError(
                     f"{own.name}: {reduce_output.numel()} of {own.elements} elements have a gradient, and which ones the hook "
@@ -635,7 +578,6 @@ def fsdp_hook(
     seed: int = 0,
     check: Check = "first",
     timeout_s: float = 600.0,
-    end_hung: bool = False,
     **options: Any,
 ) -> FSDPHook:
     """A method as the reduction across nodes of an FSDP2 model; it registers itself on every FSDP module.
@@ -652,7 +594,6 @@ def fsdp_hook(
         seed: Equal on all ranks.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
-        end_hung: See `DataParallelOptimizer`.
         options: Of the method, see `info`; not of its optimizer, which is the user's.
 
     Returns:
@@ -673,7 +614,7 @@ def fsdp_hook(
             f"{method.name} decides by the gradient of the whole model, and FSDP shows one module at a time: choose a method "
             "that decides by the bucket (qsgd, global-qsgd, powersgd, ...), or train without FSDP by ddp_hook"
         )
-    return FSDPHook(_Configuration(method, seed, 0, 1, check, timeout_s, end_hung), model, group)
+    return FSDPHook(method, model, group, seed=seed, check=check, timeout_s=timeout_s)
 
 
 def _param_groups(model: nn.Module) -> list[tuple[str, FSDPModule, Any]]:

@@ -6,18 +6,10 @@
 Gradients are collected by hooks while backward runs; a bucket whose gradients are complete is reduced at once, in one
 fixed order on all ranks (last bucket first), so communication overlaps with backward. Do not wrap the model in
 DistributedDataParallel: that would average the gradients a second time.
-
-With a `torch.amp.GradScaler` (``scaler=``) gradients stay until ``scaler.step(optimizer)``, since they must be unscaled,
-and all ranks agree that none of them overflowed, before a method may encode them: communication does not overlap then.
-Whether a rank saw an overflow is agreed when backward ends; if one did, all ranks get gradients that are not finite, as
-the mean of DistributedDataParallel would be, so that every rank's own scaler skips the step and lowers its scale alike.
 """
 
 from __future__ import annotations
 
-import json
-import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,19 +17,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
 from reference_impls.algorithm import Shard
 from reference_impls.collectives import KEPT_STEPS, Ledger, Ledgers
-from reference_impls.drivers.checkpoints import calling, packed, refuse_what_torch_would_lose, unpacked
-from reference_impls.drivers.checks import Agreement, Check, Settings, described, digests
+from reference_impls.drivers.checkpoints import packed, refuse_what_torch_would_lose, unpacked
+from reference_impls.drivers.checks import Check, Settings, described
 from reference_impls.drivers.engine import (
     Engine,
     NullTransport,
     ProcessGroup,
     Serial,
     Trace,
-    store_of_its_own,
 )
 from reference_impls.drivers.step import (
     Gradients,
@@ -53,7 +43,7 @@ from reference_impls.errors import UnsupportedError, UsageError
 from reference_impls.registry import AnyMethod, Method, create, scalars
 
 
-class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
+class DataParallelOptimizer(torch.optim.Optimizer):
     """Trains replicas of a model by a communication-efficient method.
 
     Args:
@@ -73,14 +63,11 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         pipeline_depth: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
-        end_hung: Whether this process ends itself, with a word to stderr and exit code 70, after others have stopped since it
-            hangs, in code that lets other threads run. Nothing is cleaned up then.
         broadcast: Start from rank 0's parameters, the frozen ones among them, and from its buffers.
         broadcast_buffers: Take over rank 0's buffers after every step, which is before the next forward, as
             DistributedDataParallel does. It is a sum of bytes to which the other ranks give zeros, counted in the ledger.
         allow_empty_buckets: Whether a step may be taken in which no parameter of a bucket got a gradient on this rank;
             where some of a bucket's parameters did, the others need not.
-        scaler: The `torch.amp.GradScaler` that the loss is scaled with.
         skippable: Gradients stay until `step`, so that `skip_step` may come in its place: communication does not overlap with
             backward then, and unless check is ``off`` a step begins with a small exchange in which ranks compare which it is.
         options: Of the method and its local optimizer, see `info`; those of the optimizer may differ by group.
@@ -109,22 +96,15 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         pipeline_depth: int = 1,
         check: Check = "first",
         timeout_s: float = 600.0,
-        end_hung: bool = False,
         broadcast: bool = True,
         broadcast_buffers: bool = True,
         allow_empty_buckets: bool = False,
-        scaler: torch.amp.GradScaler | None = None,
         skippable: bool = False,
         **options: Any,
     ) -> None:
         module, params = self._model_of(params)
         transport = ProcessGroup(group)
         method, clip_norm = create(algorithm, **options).clipped(clip_norm)
-        if scaler is not None and method.algorithm.probes:
-            raise UnsupportedError(
-                f"{method.name} wants gradients at further points from a closure, which GradScaler does not take: train "
-                "in float32, or with bfloat16 autocast and without a scaler"
-            )
         groups, frozen = _named_groups(params, method, lr)
         rank, size = transport.ranks[0], transport.size
         worker = Worker(
@@ -137,14 +117,10 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         )
         self._built = False
         super().__init__(worker.optimizer.param_groups, {"lr": lr, **method.hyperparameters})
-        Joinable.__init__(self)
         self._built = True
         self._share_groups(worker)
         # get_state_dict of torch.distributed.checkpoint steps on zeros where an optimizer has no state
         self.state.update({param: {} for group in self.param_groups for param in group["params"]})
-        self._store = store_of_its_own(group)
-        self._agreement = Agreement(self._store, rank, size, check, timeout_s, end_hung)
-        transport.agreement = self._agreement
         ledger = Ledger(rank, KEPT_STEPS)
         self.method = method
         self.ledger = Ledgers([ledger])
@@ -157,20 +133,12 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._gradients = Gradients(worker, frozen, module, allow_empty_buckets)
         self._module = module
         self._syncs_buffers = broadcast_buffers and module is not None
-        self._scaler = scaler
         self._skippable = skippable
         self._accumulating = False
         self._silent = False
-        self._averaged = False
         self._in_step = False
         self._probing = False
-        self._joined = False
-        self._opened = False
-        self._opens = 0
-        self._notified: Any = None
         self._released = False
-        self._loaded: dict[str, Any] | None = None
-        self._launched_before = 0
         self._task = -1
         self._reentrant = False
         self._complete = [0] * self._local_workers.shards
@@ -180,13 +148,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             for p in self._place
             if p.requires_grad
         ]
-        self._watch(module)
-        self._end = weakref.finalize(self, Agreement.leave, self._agreement, "has ended its training")
-        # a rank that is dead breaks its connections, but is only silent in the store, where settings are compared
-        self._transport.await_work(
-            self._transport.maximum(torch.zeros(1, dtype=torch.float32, device=worker.clock.device)),
-            ("construction",),
-        )
+        transport.begin(check, timeout_s, worker.clock.device)
+        self._agreement = transport.agreement
         self._construction: Settings = {
             "the method": f"{method.name} {described(method.algorithm)}",
             "check": check,
@@ -197,7 +160,6 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             "pipeline_depth": pipeline_depth,
             "broadcast": broadcast,
             "broadcast_buffers": broadcast_buffers,
-            "a scaler": scaler is not None and scaler.is_enabled(),
             "skippable": skippable,
         }
         self._compare_construction(_layout(worker, frozen, module))
@@ -213,29 +175,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         module = bare_model(params)
         return module, named(module)
 
-    @property
-    def _step_supports_amp_scaling(self) -> bool:
-        """Read by GradScaler: whether it calls `step` without unscaling, so that one that was not announced is refused."""
-        return self._scaler is None
-
-    @property
-    def join_device(self) -> torch.device:
-        """Where torch's `Join` keeps its count of ranks that still train."""
-        return self._worker.clock.device
-
-    @property
-    def join_process_group(self) -> Any:
-        """The process group, for torch's `Join`."""
-        return dist.group.WORLD if self._group is None else self._group
-
-    def join_hook(self, **kwargs: Any) -> JoinHook:
-        """What torch's `Join` does for a rank that has run out of batches: the steps of the others, on zeros.
-
-        With ``with Join([optimizer]):`` around the loop ranks may have different numbers of batches. The mean is over all
-        ranks, as with `DistributedDataParallel` by default; a rank that has joined takes over the learning rates of the
-        others, so that replicas end equal.
-        """
-        return _Shadow(self)
+    _step_supports_amp_scaling = True
+    """Read by `torch.amp.GradScaler`: it calls `step` on all ranks, which refuses it."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raises `UnsupportedError`: what is trained is decided at construction."""
@@ -329,13 +270,9 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         it must take the same samples each time. What a model counts in forward, BatchNorm's statistics say, counts all
         calls. Gradients are accumulated inside the closure or not at all.
         """
-        with self._telling_the_others():
+        with self._agreement.telling_the_others():
             self._refuse_released()
-            if hasattr(self, "found_inf"):
-                raise UsageError(
-                    "a GradScaler scales the loss, and this optimizer does not know it, so that scaled gradients may have "
-                    "been sent already: build it with DataParallelOptimizer(..., scaler=scaler)"
-                )
+            refuse_scaler(self)
             loss = None
             if closure is not None:
                 loss = self._evaluate(closure)
@@ -365,7 +302,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             MismatchError: Another rank calls `step`; both are named. `step` raises it too.
             PeerError: A rank is finished, has failed or stays silent.
         """
-        with self._telling_the_others():
+        with self._agreement.telling_the_others():
             self._refuse_released()
             if not self._skippable:
                 raise UsageError(
@@ -385,23 +322,22 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             self._agreement.completed(self._worker.clock.step)
 
     def _is_skipped(self, call: str) -> bool:
-        """Whether ranks skip this step, where they may; `call` is this rank's, "" of one that has joined.
+        """Whether ranks skip this step, where they may; `call` is this rank's.
 
         Raises `MismatchError` where some skip it and others do not.
         """
         world, agreement = self._worker.clock.world, self._agreement
         if not self._skippable or self._silent or world.size == 1 or not agreement.compares:
             return call == "skip_step()"
-        self._open()
         agreement.begin_step(self._worker.clock.step, "step or skip")
         agreement.before(("step or skip",))
         wishes = torch.tensor(
-            [call == "step()", call == "skip_step()"], dtype=torch.int32, device=self.join_device
+            [call == "step()", call == "skip_step()"], dtype=torch.int32, device=self._worker.clock.device
         )
         self._transport.await_work(self._transport.maximum(wishes), ("step or skip",))
         steps, skips = wishes.tolist()
         if steps and skips:
-            agreement.compare_settings({"as the end of this step": call or "step()"})
+            agreement.compare_settings({"as the end of this step": call})
         return bool(skips)
 
     def _take_step(self) -> None:
@@ -415,10 +351,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._local_workers.complete()
         steps, engine = self._worker.clock.step, self._local_workers.engine
         if not self._silent:
-            self._agreement.completed(steps)
-            if engine.launched != self._launched_before:
-                self._agreement.end_step(self._settings, self._transport.maximum)
-        self._launched_before = engine.launched
+            self._agreement.end_step(steps, engine.launched, self._settings, self._transport.maximum)
         self._begin_anew()
 
     @property
@@ -430,11 +363,6 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
     def _sent(self) -> Sequence[Shard]:
         """Shards that have left in this step, before it is taken."""
         return self._worker.shards[self._local_workers.shards - self._local_workers.launched :]
-
-    @property
-    def _deferring(self) -> bool:
-        """Whether gradients are scaled, and stay until the step."""
-        return self._scaler is not None and self._scaler.is_enabled()
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state, parameters included. May communicate (pending exchanges): call it on all ranks.
@@ -454,21 +382,16 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._refuse_released()
         if any(shard.pending for shard in self._worker.shards):
             self._all_at("state_dict()")
-        refuse_what_torch_would_lose(bool(self._worker.kept_by_rank))
-        part = packed(self._flat_state(), local=self.method.algorithm.local_steps, place=self._place_in_node)
+        refuse_what_torch_would_lose(bool(self._worker.kept_by_rank), self.method.algorithm.local_steps)
+        part = packed(
+            self._local_workers.state_dict()[0],
+            local=self.method.algorithm.local_steps,
+            place=self._place_in_node,
+        )
         return {"state": {}, "param_groups": [{"params": [], **part}]}
 
     _place_in_node: int | None = None
     """Set where ranks at other places of a node hold other parts of the model."""
-
-    def _flat_state(self) -> dict[str, Any]:
-        """The worker's state, and what the frozen parameters must be where it is loaded."""
-        return {**self._local_workers.state_dict()[0], "frozen": _each(self._frozen)}
-
-    @property
-    def _frozen(self) -> dict[str, Tensor]:
-        """What the model has besides, and nobody trains."""
-        return self._gradients.frozen
 
     def _unpacked(self, state: Any) -> dict[str, Any]:
         """The worker's state in what `state_dict` answered."""
@@ -481,7 +404,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from `state_dict`, parameters included. Raises `LayoutError` where it does not fit.
 
-        Frozen parameters are not in it, and must be what they were by the first step, which else raises `UsageError`.
+        Frozen parameters are not in it. Of methods of local steps load it after the model, whose parameters it replaces.
         """
         self._refuse_released()
         world = self._worker.clock.world
@@ -491,9 +414,6 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         else:
             state = self._unpacked(state_dict)
         self._worker.load_state_dict(state)
-        parameters = state["parameters"] if self.method.algorithm.local_steps else {}
-        begun = {"frozen": state.get("frozen", {}), "parameters": parameters}
-        self._loaded = begun if state["step"] else None  # Accelerate's prepare() loads what it has just saved
         self._share_groups(self._worker)
         self._agreement.reset()
 
@@ -509,7 +429,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         size, rank = self._worker.clock.world.size, self._worker.clock.world.rank
         states: list[Any] | None = [None] * size if rank == 0 else None
         self._refuse_released()
-        dist.gather_object(self._flat_state(), states, group=self._group, group_dst=0)
+        dist.gather_object(self._local_workers.state_dict()[0], states, group=self._group, group_dst=0)
         return None if states is None else {"workers": states}
 
     @contextmanager
@@ -527,11 +447,9 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             for shard in self._worker.shards:
                 dist.all_reduce(shard.params, group=self._group)
                 shard.params.div_(size)
-        self._averaged = True
         try:
             yield
         finally:
-            self._averaged = False
             with torch.no_grad():
                 for shard, own in zip(self._worker.shards, held, strict=True):
                     shard.params.copy_(own)
@@ -541,50 +459,19 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         if self._released:
             return
         self._released = True
-        self._end()
+        self._transport.end()
         for hook in self._hooks:
             hook.remove()
         self._worker.release()
 
     def _all_at(self, call: str) -> None:
         """All ranks must be at `call`, which communicates outside of a step."""
-        with self._telling_the_others():
+        with self._agreement.telling_the_others():
             self._agreement.together(call)
 
     def _compare_construction(self, layout: Settings) -> None:
         """Compare what was asked for, and what it was asked for, whatever `check` is."""
         self._agreement.compare_settings({**self._construction, **layout}, always=True)
-
-    def _watch(self, module: nn.Module | None) -> None:
-        """Of a model whose parameters are this rank's own between rounds: whoever saves it is warned, and torch's
-        ``set_state_dict``, which loads it after the optimizer, leaves them what the optimizer has loaded."""
-        if module is None or not self.method.algorithm.local_steps:
-            return
-        own = _OwnParameters(self)
-        self._hooks += [
-            module.register_state_dict_post_hook(own),  # type: ignore[no-untyped-call]
-            module.register_load_state_dict_post_hook(own.keep),  # type: ignore[no-untyped-call]
-        ]
-
-    def _refuse_overwritten(self) -> None:
-        """Raise `UsageError` if, since a checkpoint was loaded, parameters have become others than it is of."""
-        loaded, self._loaded = self._loaded, None
-        if loaded is None:
-            return
-        frozen = _each(self._frozen)
-        other = [name for name, bits in loaded["frozen"].items() if frozen.get(name) != bits]
-        if other:
-            raise UsageError(
-                f"frozen {', '.join(other[:4])} is not what it was when the checkpoint was written, which does not hold it: "
-                "before the first step load the state of the model too (model.load_state_dict); give the optimizer all of it"
-            )
-        if self.method.algorithm.local_steps:
-            mine = {place[1]: param for param, place in self._place.items()}
-            if _each(mine) != _each({name: loaded["parameters"][name] for name in mine}):
-                raise UsageError(
-                    "the model was loaded after the optimizer, in whose checkpoint are the parameters of this rank, its own "
-                    "between rounds of local steps: load the optimizer's state last"
-                )
 
     def _share_groups(self, worker: Worker) -> None:
         self.param_groups = worker.optimizer.param_groups  # the same dicts: schedulers on either reach both
@@ -592,7 +479,6 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
     def _begin_anew(self) -> None:
         self._complete = [0] * self._local_workers.shards
         self._gradients.begin_anew()
-        self._opened = False
         self._reentrant = False
 
     def _refuse_released(self) -> None:
@@ -601,15 +487,6 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
                 "release() has finished this optimizer: build a new one to go on training (state_dict() comes before "
                 "release())"
             )
-
-    @contextmanager
-    def _telling_the_others(self) -> Iterator[None]:
-        """What breaks this rank's training off is told to the ranks that wait for it."""
-        try:
-            yield
-        except Exception as error:
-            self._agreement.leave(f"has stopped ({type(error).__name__}: {error})")
-            raise
 
     def _settings(self) -> Settings:
         """What must be equal on all ranks at any time: the hyper-parameters."""
@@ -620,38 +497,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
             if name not in ("params", "param_names")
         }
 
-    def _open(self) -> None:
-        """Before the first collective of a step: tell ranks that have joined that there is one more."""
-        if self._opened:
-            return
-        self._opened = True
-        if self._silent or not self._join_config.enable:
-            return
-        self._opens += 1
-        if self._joined:
-            self._adopt(json.loads(self._agreement.value_of(f"join/{self._opens}")))
-            return
-        if self._notified is not None:
-            self._notified.wait()  # ranks that have joined have taken the step before the last
-            self._store.delete_key(f"join/{self._opens - 2}")
-        self._notified = Join.notify_join_context(self)
-        self._store.set(f"join/{self._opens}", json.dumps(self._settings()))
-
-    def _adopt(self, settings: Settings) -> None:
-        """Take over the hyper-parameters of the ranks that still train."""
-        for i, group in enumerate(self.param_groups):
-            for name, held in group.items():
-                if name in ("params", "param_names"):
-                    continue
-                value: Any = settings[f"{name} of parameter group {i}"]
-                if isinstance(held, Tensor):
-                    held.fill_(value)
-                else:
-                    group[name] = tuple(value) if isinstance(held, tuple) else value
-
     def _plan(self) -> None:
-        self._refuse_overwritten()
-        self._open()
         if self._silent:  # these steps are nobody's to compare
             self._local_workers.plan()
             return
@@ -659,25 +505,6 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._agreement.first(self._settings)
         self._local_workers.plan()
         self._agreement.begin_step(self._worker.clock.step, self._worker.clock.kind)
-
-    def _shadow(self) -> None:
-        """Take a step of the others on zeros, for a rank that has joined."""
-        with self._telling_the_others():
-            for param in self._place:
-                param.grad = None
-            for shard in self._worker.shards:
-                self._gradients.gather(shard)
-            if self._deferring and self._overflowed(
-                torch.zeros(1, dtype=torch.float32, device=self.join_device)
-            ):
-                self._begin_anew()
-                return
-            if self._is_skipped(""):
-                self._give_up()
-                return
-            for probe in self._worker.algorithm.probes_at(self._worker.clock.step):
-                self._worker.probes.gather(probe, {name: None for _, name in self._place.values()})
-            self._take_step()
 
     def _evaluate(self, closure: Callable[[], Any]) -> Any:
         """The gradients at the probes, then those of the parameters, whose communication begins in their backward."""
@@ -733,7 +560,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         self._gradients.arrived(shard)
         if self._accumulating:
             return
-        with self._telling_the_others():
+        with self._agreement.telling_the_others():
             if self._worker.algorithm.probes and not self._in_step:
                 self._refuse_without_closure()
             task = torch._C._current_graph_task_id()
@@ -744,7 +571,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
                 self._refuse_late(name)
             self._gradients.complete(param)
             self._complete[index] += 1
-            if self._deferring or self._skippable:
+            if self._skippable:
                 return
             if not self._local_workers.planned:
                 self._plan()
@@ -767,29 +594,8 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
     def _backward_ends(self) -> None:
         """Called by autograd when the backward is over in which a gradient arrived."""
         self._task = -1
-        with self._telling_the_others(), torch.no_grad():
-            if not self._deferring:
-                self._gradients.seal_unsent(self._unsent)
-                return
-            scale = self._scaler.get_scale() if self._scaler is not None else 1.0
-            flags = [self._gradients.seal_unscaled(shard, scale) for shard in self._worker.shards]
-            if self._overflowed(torch.stack(flags).max().reshape(1)):
-                for param in self._place:
-                    if param.grad is not None:
-                        param.grad.fill_(float("inf"))
-                self._begin_anew()
-
-    def _overflowed(self, own: Tensor) -> bool:
-        """Whether a gradient of any rank is not finite; Tensor[1] of this rank's. A step that is skipped ends here."""
-        self._open()
-        if not self._silent:
-            self._agreement.begin_step(self._worker.clock.step, "overflow")
-        world = self._worker.clock.world
-        (found,) = self._local_workers.aside("overflow", [world.max(own, "overflow")])
-        overflowed = bool(found.item())
-        if overflowed and self._syncs_buffers:
-            self._sync_buffers()
-        return overflowed
+        with self._agreement.telling_the_others(), torch.no_grad():
+            self._gradients.seal_unsent(self._unsent)
 
     def _refuse_late(self, name: str) -> None:
         if self._reentrant or within_reentrant_checkpoint():
@@ -800,7 +606,7 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
         raise UsageError(
             f"parameter {name!r} got a gradient after its bucket had been sent: this is a second backward since the last "
             "step. If gradients are accumulated, run all backward passes of a step but the last inside "
-            "optimizer.no_sync(); otherwise call optimizer.step() after each, on all ranks"
+            "no_sync() of this optimizer, or of what attach() answered; otherwise call step() after each, on all ranks"
         )
 
     def _buffers(self) -> list[Tensor]:
@@ -818,60 +624,24 @@ class DataParallelOptimizer(torch.optim.Optimizer, Joinable):
 
     @torch.no_grad()
     def _sync_buffers(self, kind: str = "") -> None:
-        """Rank 0's buffers, or with `Join` those of the first rank that still trains. kind: as which it counts, if no step."""
+        """Rank 0's buffers. kind: as which it counts, if no step."""
         buffers = self._buffers()
         if not buffers:
             return
-        joins = self._join_config.enable and not self._silent
-        exchange = from_first(self._worker.clock.world, buffers, self._joined, joins)
+        exchange = from_first(self._worker.clock.world, buffers)
         if kind:
             self._local_workers.aside(kind, [exchange])
         else:
             self._local_workers.engine.run([exchange])
 
 
-class _Shadow(JoinHook):
-    """See `DataParallelOptimizer.join_hook`."""
-
-    def __init__(self, optimizer: DataParallelOptimizer) -> None:
-        self._optimizer = optimizer
-
-    def main_hook(self) -> None:
-        """One step of the ranks that still train."""
-        self._optimizer._joined = True
-        self._optimizer._shadow()
-
-    def post_hook(self, is_last_joiner: bool) -> None:
-        """All ranks have joined; replicas are equal already."""
-        self._optimizer._joined = False
-
-
-class _OwnParameters:
-    """Hooks in a model whose parameters are one rank's, of an optimizer that it does not hold: a copy of it is nobody's."""
-
-    def __init__(self, optimizer: DataParallelOptimizer | None = None) -> None:
-        self._optimizer = (lambda: None) if optimizer is None else weakref.ref(optimizer)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _OwnParameters, ()
-
-    @torch.no_grad()
-    def keep(self, *_: Any) -> None:
-        """After `load_state_dict`: see `DataParallelOptimizer._watch`."""
-        own = self._optimizer()
-        if own is not None and own._loaded is not None and calling("set_state_dict") is not None:
-            for param, place in own._place.items():
-                param.copy_(own._loaded["parameters"][place[1]])
-
-    def __call__(self, *_: Any) -> None:
-        """After `state_dict`: warn."""
-        own = self._optimizer()
-        if own is None or own.kind != "local" or own._averaged or own._worker.clock.world.size == 1:
-            return
-        warnings.warn(
-            f"model.state_dict() between two rounds of {own.method.name} holds the parameters of this rank alone: call it "
-            "inside `with optimizer.averaged():` to save or evaluate the mean over ranks",
-            stacklevel=4,
+def refuse_scaler(optimizer: torch.optim.Optimizer) -> None:
+    """Raise `UsageError` where `torch.amp.GradScaler` has called an optimizer's step, by whose scale gradients are multiplied."""
+    if vars(optimizer).pop("found_inf", None) is not None:
+        vars(optimizer).pop("grad_scale", None)
+        raise UsageError(
+            "a GradScaler scales the loss, and what methods keep of gradients would be in units of a scale that changes: train "
+            "with bfloat16 autocast, which needs none, or in float32"
         )
 
 
@@ -902,11 +672,6 @@ def _layout(worker: Worker, frozen: dict[str, Tensor], module: nn.Module | None)
         **{f"frozen {k!r}": v for k, v in described(frozen.items()).items()},
         **{f"buffer {k!r}": v for k, v in described(buffers).items()},
     }
-
-
-def _each(named: Mapping[str, Tensor]) -> dict[str, Any]:
-    """`digests` of tensors that may lie on several devices."""
-    return {key: bits for name, x in named.items() for key, bits in digests({name: x}).items()}
 
 
 def _plain(value: Any) -> Any:

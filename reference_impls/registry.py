@@ -548,6 +548,10 @@ def _with_hyperparameters(
     for key in given:
         if key == "lr":
             raise UnknownOptionError(f"{name}: lr is an argument of its own, not an option of the method")
+        if key == "scaler":
+            raise UnknownOptionError(
+                f"{name}: no GradScaler is taken; train with bfloat16 autocast, which needs none"
+            )
         if key not in known:
             raise UnknownOptionError(f"{name} has no option {key!r}{nearest(key, {*fields, *known})}")
     return Method(name, algorithm, hyperparameters(name, {**known, **given}))

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from reference_impls.drivers.checks import Check, Settings
 from reference_impls.drivers.engine import refuse_group_within
@@ -77,10 +77,8 @@ class Parts:
             )
         self.whole: dict[str, Any] = {}
         self.places: set[int] = set()
-        self.still: dict[str, Any] = {}
         for name, param in named(model):
             if not param.requires_grad:
-                self.still[name] = param
                 continue
             self._refuse(name, param, group)
             self.whole[name] = param
@@ -107,12 +105,6 @@ class Parts:
         """Of this rank in its node."""
         (place,) = self.places
         return place
-
-    @property
-    def frozen(self) -> dict[str, Tensor]:
-        """This rank's parts of the parameters that are not trained, as they are now."""
-        parts = {name: p.to_local() if hasattr(p, "to_local") else p for name, p in self.still.items()}
-        return {name: part.detach() for name, part in parts.items() if not part.is_meta}
 
     @torch.no_grad()
     def pull(self) -> None:
@@ -143,10 +135,6 @@ class OnParts(DataParallelOptimizer):
 
     _parts: Parts
 
-    @property
-    def _frozen(self) -> dict[str, Tensor]:
-        return self._parts.frozen
-
     def _compare_construction(self, layout: Settings) -> None:
         own = {"the place within its node": self._parts.place}
         self._construction = {**own, **self._construction}  # before the seed
@@ -167,7 +155,7 @@ class OnParts(DataParallelOptimizer):
         """
         loss = None
         if closure is not None:
-            with torch.enable_grad(), self._telling_the_others():
+            with torch.enable_grad(), self._agreement.telling_the_others():
                 loss = closure()
         self._parts.pull()
         for shard in self._worker.shards:
@@ -222,7 +210,6 @@ def fsdp_optimizer(
     pipeline_depth: int = 1,
     check: Check = "first",
     timeout_s: float = 600.0,
-    end_hung: bool = False,
     broadcast: bool = True,
     allow_empty_buckets: bool = False,
     skippable: bool = False,
@@ -243,7 +230,6 @@ def fsdp_optimizer(
         pipeline_depth: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
-        end_hung: See `DataParallelOptimizer`.
         broadcast: Start all nodes from the parameters of the first.
         allow_empty_buckets: See `DataParallelOptimizer`.
         skippable: Whether `skip_step` may come in the place of a step, on all ranks of all nodes.
@@ -277,7 +263,6 @@ def fsdp_optimizer(
         pipeline_depth=pipeline_depth,
         check=check,
         timeout_s=timeout_s,
-        end_hung=end_hung,
         broadcast=broadcast,
         allow_empty_buckets=allow_empty_buckets,
         skippable=skippable,

@@ -78,10 +78,10 @@ def unpacked(state: Mapping[str, Any], what: str, *, rank: int, place: int | Non
     )
 
 
-def refuse_what_torch_would_lose(keeps_by_rank: bool) -> None:
+def refuse_what_torch_would_lose(keeps_by_rank: bool, local: bool) -> None:
     """For a state that torch.distributed.checkpoint.state_dict asks for, with options by which it would lose some.
 
-    It does so without a word, so its frame is read, where the options are.
+    It does so without a word, so its frame is read, where the options are. local: whether ranks take steps of their own.
 
     Raises:
         UnsupportedError: The option and what to do instead are named.
@@ -89,6 +89,11 @@ def refuse_what_torch_would_lose(keeps_by_rank: bool) -> None:
     frame = calling("_get_optim_state_dict")
     if frame is None:
         return
+    if local:
+        raise UnsupportedError(
+            "set_state_dict loads the model after the optimizer, and so one rank's parameters over those of all: save what "
+            "state_dict() answers by torch.distributed.checkpoint, and load it after the model"
+        )
     if calling("_load_optim_state_dict") is not None:
         raise UnsupportedError(
             "full_state_dict=True and broadcast_from_rank0=True fill in tensors that are there, and a fresh optimizer has few: "

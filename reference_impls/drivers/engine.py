@@ -16,6 +16,7 @@ which is a count too, and equal on all ranks.
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -38,7 +39,7 @@ from reference_impls.collectives import (
     Start,
     Transport,
 )
-from reference_impls.drivers.checks import Agreement, of_a_peer
+from reference_impls.drivers.checks import ENDED, Agreement, Check, of_a_peer
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
 from reference_impls.requests import Bucket, Request, Step
 
@@ -255,11 +256,10 @@ class _Launched(NamedTuple):
 class ProcessGroup:
     """Transport on a torch.distributed process group (gloo, nccl by the same code), for this process's rank.
 
-    Collectives are launched asynchronously and waited for when the engine needs the answer; `agreement` tells what fails.
-    group: None is the default group.
+    Collectives are launched asynchronously and waited for when the engine needs the answer. group: None is the default group.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None, agreement: Agreement | None = None) -> None:
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         if not dist.is_initialized():
             raise UsageError("call torch.distributed.init_process_group before building the optimizer")
         refuse_no_group(group)
@@ -267,7 +267,13 @@ class ProcessGroup:
         self.ranks: Sequence[int] = [dist.get_rank(group)]
         self.size = dist.get_world_size(group)
         self.backend = dist.get_backend(group)
-        self.agreement = agreement
+
+    def begin(self, check: Check, timeout_s: float, device: torch.device) -> None:
+        """Begin a training, on all ranks; `agreement` tells from here on what fails, and `end` the others that this rank ends."""
+        self.agreement = Agreement(store_of_its_own(self.group), self.ranks[0], self.size, check, timeout_s)
+        self.end = weakref.finalize(self, Agreement.leave, self.agreement, ENDED)
+        # a rank that is dead breaks its connections, but is only silent in the store, where settings are compared
+        self.await_work(self.maximum(torch.zeros(1, dtype=torch.float32, device=device)), ("construction",))
 
     def launch(self, requests: Sequence[Collective]) -> _Launched:
         """Begin the collective; `PeerError` or `MismatchError` if ranks disagree or a peer is lost."""
@@ -276,12 +282,11 @@ class ProcessGroup:
             raise UnsupportedError(
                 f"stage {request.stage!r}: gloo cannot carry {request.buffer.dtype}; send its bytes as a uint8 view"
             )
-        if self.agreement is not None:
-            self.agreement.before(request.signature())
+        self.agreement.before(request.signature())
         try:
             return self._launch(request)
         except RuntimeError as error:
-            if self.agreement is None or not of_a_peer(error):
+            if not of_a_peer(error):
                 raise
             raise self.agreement.failed(request.signature(), error) from error
 
@@ -296,13 +301,13 @@ class ProcessGroup:
 
         On other backends the wait is a matter of the device's stream, and torch's own watchdog ends it.
         """
-        if self.agreement is not None and self.backend == "gloo":
+        if self.backend == "gloo":
             self.agreement.wait_for(work, signature)
             return
         try:
             work.wait()
         except RuntimeError as error:
-            if self.agreement is None or not of_a_peer(error):
+            if not of_a_peer(error):
                 raise
             raise self.agreement.failed(signature, error) from error
 

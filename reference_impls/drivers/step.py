@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import math
 import sys
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any, Literal
@@ -21,7 +20,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls.algorithm import Shard, View
 from reference_impls.collectives import Exchange, Group, Ledger
-from reference_impls.drivers.checks import Agreement, Settings, digests
 from reference_impls.drivers.engine import Engine
 from reference_impls.drivers.worker import Worker, bare_name
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
@@ -53,25 +51,6 @@ class LocalWorkers:
         self.launched = 0
         self.planned = False
         self._interrupted = False
-        if (agreement := self._agreement) is not None:
-            mine = weakref.WeakMethod(
-                self._replicated
-            )  # it outlives this object, until the rank has said goodbye
-            agreement.replicated = lambda: {} if (own := mine()) is None else own()
-
-    @property
-    def _agreement(self) -> Agreement | None:
-        """What compares this rank with the others; none in a simulation, nor while nothing is sent."""
-        return getattr(self.engine.transport, "agreement", None)
-
-    def _replicated(self) -> Settings:
-        """The parameters' bits, where every step is common to all ranks and the parameters are here."""
-        (worker,) = self.workers
-        if worker.algorithm.local_steps or any(
-            shard.params.data_ptr() == shard.grads.data_ptr() for shard in worker.shards
-        ):
-            return {}
-        return digests({view.name: view.param for shard in worker.shards for view in shard.views})
 
     @property
     def shards(self) -> int:
@@ -223,20 +202,11 @@ class LocalWorkers:
             ledger.step, ledger.kind = worker.clock.step, kind
 
 
-def from_first(
-    world: Group, tensors: Sequence[Tensor], joined: bool = False, joins: bool = False
-) -> Exchange[None]:
-    """Fill `tensors` with the values of rank 0, or where ranks may have `joined`, of the first that has not.
-
-    The bytes of that rank and the zeros of all others add up to its bytes, whatever they mean.
-    """
-    source = 0
-    if joins:
-        wish = torch.tensor([0 if joined else world.size - world.rank], device=tensors[0].device)
-        source = world.size - int((yield from world.max(wish, "buffers")).item())
+def from_first(world: Group, tensors: Sequence[Tensor]) -> Exchange[None]:
+    """Fill `tensors` with the values of rank 0: its bytes and the zeros of all others add up to its bytes, whatever they mean."""
     own = torch.cat([as_bytes(tensor) for tensor in tensors])
-    values = yield from world.sum(own if world.rank == source else torch.zeros_like(own), "buffers")
-    if world.rank == source:
+    values = yield from world.sum(own if world.rank == 0 else torch.zeros_like(own), "buffers")
+    if world.rank == 0:
         return
     pieces = torch.split(values, [tensor.numel() * tensor.element_size() for tensor in tensors])
     for tensor, piece in zip(tensors, pieces, strict=True):
@@ -301,14 +271,12 @@ class Gradients:
         self._used = [False] * len(worker.shards)
         self._versions: dict[Tensor, tuple[Tensor, int]] = {}
         self._prints: dict[int, Tensor] = {}
-        self._scaled: dict[int, Tensor] = {}
 
     def begin_anew(self) -> None:
         """Forget the gradients of a step that is complete, or was skipped."""
         self._used = [False] * len(self._used)
         self._versions.clear()
         self._prints.clear()
-        self._scaled.clear()
 
     def arrived(self, shard: Shard) -> None:
         """Backward has added to the gradient of a parameter of `shard`, be it one that is only accumulated."""
@@ -326,21 +294,6 @@ class Gradients:
     def seal(self, shard: Shard) -> None:
         """What lies in the flat buffer of `shard` is what the step must find."""
         self._prints[shard.index] = fingerprint(shard.grads)
-
-    def seal_unscaled(self, shard: Shard, scale: float) -> Tensor:
-        """Like `seal`, for gradients that a GradScaler has yet to divide by `scale`.
-
-        Returns:
-            Tensor[] of float32, 1 where a gradient is not finite, else 0.
-        """
-        self.gather(shard, counts=False)
-        self._scaled[shard.index] = fingerprint(shard.grads)
-        device = shard.grads.device
-        overflow = torch.zeros((), dtype=torch.float32, device=device)
-        inverse = torch.tensor(1.0 / scale, dtype=torch.float32, device=device)  # as GradScaler rounds it
-        torch._amp_foreach_non_finite_check_and_unscale_([shard.grads], overflow, inverse)
-        self.seal(shard)
-        return overflow
 
     def seal_unsent(self, unsent: Iterable[Shard]) -> None:
         """Backward has ended: the gradients of buckets that are still here are what the step must find too."""
@@ -409,12 +362,6 @@ class Gradients:
         for shard in unsent:
             self.gather(shard)
             if (looks or self._written(shard)) and self._differs(shard, shard.grads):
-                scaled = self._scaled.get(shard.index)
-                if scaled is not None and torch.equal(fingerprint(shard.grads), scaled):
-                    raise UsageError(
-                        "the gradients are still multiplied by the GradScaler's scale: call scaler.step(optimizer), not "
-                        "optimizer.step()"
-                    )
                 self._refuse_edit(_some(self._written(shard) or shard.views))
 
     def _written(self, shard: Shard) -> list[View]:
@@ -443,8 +390,9 @@ class Gradients:
             )
         raise UsageError(
             f"the gradient of {names} was changed between backward and step, when part of the model may have been sent "
-            "already: to clip (clip_grad_norm_) use clip_norm= of this optimizer; to scale the loss give the optimizer "
-            "scaler=; anything else belongs before backward (a hook on the parameter) or into the loss"
+            "already: to clip (clip_grad_norm_) give clip_norm= to DataParallelOptimizer or attach(); in the place of a "
+            "GradScaler use bfloat16 autocast; what shall act on the reduced gradient is, with attach(), a step pre-hook of your "
+            "optimizer; anything else belongs before backward (a hook on the parameter) or into the loss"
         )
 
     def _probed_by_torch(self) -> bool:

@@ -4,7 +4,6 @@ buckets are; and what is refused. Two processes each.
 
 from __future__ import annotations
 
-import copy
 import io
 import pickle
 from collections.abc import Callable
@@ -15,7 +14,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import DataParallelOptimizer, create, ddp_hook, list_algorithms
@@ -193,7 +191,7 @@ def test_so_it_does_where_ranks_leave_layers_out(name: str, ranks: Callable[[int
 # ---- state ---------------------------------------------------------------------------------------------------------------
 
 
-def _resumed(rank: int, size: int, how: str) -> Any:
+def _resumed(rank: int, size: int) -> Any:
     """A training as a whole; and one that goes on from its third step with a new model, wrapper and state."""
     name, options = "qsgd", METHODS["qsgd"]
     trained = []
@@ -204,51 +202,36 @@ def _resumed(rank: int, size: int, how: str) -> Any:
         ddp.register_comm_hook(state, hook)
         _steps(ddp, optimizer, rank, 0, 3 if cut else STEPS)
         if cut:
-            held: Any = io.BytesIO()
-            saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            what = {"state": state.state_dict()} if how == "state_dict" else {"state": state, "hook": hook}
-            torch.save({**saved, **what}, held)
-            size_kept = len(pickle.dumps(state))
+            held = io.BytesIO()
+            torch.save([own.state_dict() for own in (model, optimizer, state)], held)
             held.seek(0)
-            saved = torch.load(held, weights_only=how == "state_dict")
+            saved = torch.load(held, weights_only=True)
             model = Crooked()
-            model.load_state_dict(saved["model"])
             ddp, optimizer = _wrapped(model), _sgd(model)
-            optimizer.load_state_dict(saved["optimizer"])
-            if how == "state_dict":
-                state, hook = ddp_hook(name, model, **OURS, **options)
-                state.load_state_dict(saved["state"])
-            else:
-                state, hook = saved["state"], saved["hook"]
-                state.attach(model)
+            state, hook = ddp_hook(name, model, **OURS, **options)
+            for own, values in zip((model, optimizer, state), saved, strict=True):
+                own.load_state_dict(values)
             ddp.register_comm_hook(state, hook)
             _steps(ddp, optimizer, rank, 3, STEPS)
         trained.append((_values(model), contents(state.state_dict())))
-    return trained, size_kept
+    return trained
 
 
 @pytest.mark.gloo
-@pytest.mark.parametrize("how", ["state_dict", "pickle"])
-def test_a_training_goes_on_to_the_bit(how: str, ranks: Callable[[int], Ranks]) -> None:
-    elements = sum(p.numel() for p in Crooked().parameters())
-    for result in _two(ranks)(_resumed, how):
+def test_a_training_goes_on_to_the_bit(ranks: Callable[[int], Ranks]) -> None:
+    for result in _two(ranks)(_resumed):
         assert result[0] != "error", result
-        ((whole, kept), (resumed, again)), size_kept = result
+        (whole, kept), (resumed, again) = result
         assert all(torch.equal(value, resumed[key]) for key, value in whole.items())
         assert kept["step"] == again["step"] == STEPS
-        names = {name for name, _, _ in kept["slots"]["worker_error"]["entries"]}
-        assert names == set(whole)  # state by parameter
-        assert size_kept < 4 * 1.5 * elements + 20_000  # worker's and server's errors, and no parameters
+        assert {name for name, _, _ in kept["slots"]["worker_error"]["entries"]} == set(whole)  # by parameter
 
 
 def _unfit(rank: int, size: int) -> Any:
-    state, hook = ddp_hook("qsgd", Crooked(), **OURS, error_feedback=True)
-    copied = copy.deepcopy(state)
-    ddp = _wrapped(Crooked())
-    ddp.register_comm_hook(copied, hook)
+    state, _ = ddp_hook("qsgd", Crooked(), **OURS, error_feedback=True)
     other, _ = ddp_hook("qsgd", nn.Linear(3, 2), error_feedback=True)
     return [
-        outcome(lambda: _loss(ddp, rank, 0).backward()),
+        outcome(lambda: pickle.dumps(state)),
         outcome(lambda: other.load_state_dict(state.state_dict())),
         outcome(lambda: other.load_state_dict({"step": 1})),
     ]
@@ -258,8 +241,8 @@ def _unfit(rank: int, size: int) -> Any:
 def test_a_state_that_does_not_fit_is_refused(ranks: Callable[[int], Ranks]) -> None:
     for result in _two(ranks)(_unfit):
         assert isinstance(result, list), result
-        unattached, other_model, no_state = result
-        assert "state.attach(model)" in unattached[1]
+        pickled, other_model, no_state = result
+        assert "save its state_dict()" in pickled[1]
         assert other_model[0] == "LayoutError"
         assert "'bias'" in other_model[1]
         assert no_state[0] == "LayoutError"
@@ -308,30 +291,6 @@ def test_the_uncompressed_hook_is_ddp(what: str, ranks: Callable[[int], Ranks]) 
         for key, value in alone.items():  # DDP divides before it adds, we after
             atol = 2e-2 if what == "bf16" else 1e-6
             torch.testing.assert_close(hooked[key], value, rtol=0, atol=atol)
-
-
-def _uneven(rank: int, size: int) -> Any:
-    model = Crooked()
-    ddp = DistributedDataParallel(nn.Sequential(model.first, model.last), bucket_cap_mb=0.001)
-    state, hook = ddp_hook("global-qsgd", ddp, **OURS)
-    ddp.register_comm_hook(state, hook)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
-    with Join([ddp]):
-        for step in range(3 + 2 * rank):
-            optimizer.zero_grad()
-            generator = torch.Generator().manual_seed(10 * step + rank)
-            ddp(torch.randn(4, WIDTH, generator=generator)).square().mean().backward()
-            optimizer.step()
-    return _values(ddp), contents(state.state_dict())["step"]
-
-
-@pytest.mark.gloo
-def test_ranks_with_fewer_batches_follow_the_others(ranks: Callable[[int], Ranks]) -> None:
-    results = _two(ranks)(_uneven)
-    for result in results:
-        assert result[0] != "error", result
-        assert result[1] == 5  # rank 0 has three batches, and joins in two more reductions
-        assert all(torch.equal(value, results[1][0][key]) for key, value in result[0].items())
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------------------

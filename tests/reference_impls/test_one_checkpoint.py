@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import io
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -105,27 +104,6 @@ def test_saving_one_weight_writes_that_weight_alone() -> None:
     assert len(file.getvalue()) < 3000  # 768 bytes of numbers; the flat buffer has 17,000
     optimizer.shards[0].params.zero_()
     assert not weight.any()  # and yet it is the same memory
-
-
-def _saves_between_rounds(rank: int, size: int) -> list[bool]:
-    model = Net()
-    optimizer = DataParallelOptimizer(model, "local-sgd", lr=LR, period=2)
-    warned = []
-    for step in range(2):
-        _train(model, optimizer, rank, step, step + 1)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            model.state_dict()
-        warned.append(any("averaged()" in str(w.message) for w in caught))
-        with warnings.catch_warnings(), optimizer.averaged():
-            warnings.simplefilter("error")
-            model.state_dict()
-    return warned
-
-
-@pytest.mark.gloo
-def test_a_replica_is_not_saved_between_rounds_without_a_word(ranks: Callable[[int], Ranks]) -> None:
-    assert ranks(2).run(_saves_between_rounds) == [[True, False]] * 2
 
 
 # ---- in lock-step: another number of ranks, and what a state may be loaded into ------------------------------------------

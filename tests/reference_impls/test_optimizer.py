@@ -6,13 +6,11 @@ import copy
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from reference_impls import DataParallelOptimizer
 from reference_impls.collectives import EARLIER, KEPT_STEPS, AllReduce, Ledger, Ledgers
-from reference_impls.drivers.checks import Agreement
 from reference_impls.drivers.step import fingerprint
 from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
 from tests.reference_impls.problem import Net, batch
@@ -168,11 +166,6 @@ def test_after_release_the_error_says_so() -> None:
             use()
 
 
-def test_a_scaler_and_probes_exclude_each_other() -> None:
-    with pytest.raises(UnsupportedError, match="GradScaler"):
-        DataParallelOptimizer(Net(), "root-sgd", scaler=torch.amp.GradScaler("cpu"))
-
-
 @pytest.mark.parametrize(("edit", "last"), [("mul_", 21), ("data.mul_", 32)])
 def test_an_edit_in_a_late_step_is_refused_at_once_where_torch_sees_it_and_else_in_every_sixteenth(
     edit: str, last: int
@@ -292,21 +285,6 @@ def test_a_ledger_that_keeps_some_steps_adds_up_the_others() -> None:
     assert [(row["step"], row["calls"]) for row in rows[:-6]] == [(EARLIER, 4)] * 2 + [(EARLIER, 3)] * 2
     short.clear()
     assert short.rows() == []
-
-
-def test_an_error_that_was_caught_is_not_held_against_a_rank_that_goes_on() -> None:
-    store = dist.HashStore()
-    ranks = [Agreement(store, rank, 2, timeout_s=0.5) for rank in range(2)]
-    ranks[0].begin_step(3, "step")
-    ranks[1].completed(3)
-    ranks[1].leave("has stopped")
-    assert ranks[0]._ended()[0] == "rank 1 has stopped after 3 steps"
-    ranks[1].completed(4)
-    assert ranks[0]._ended() == ("", "")
-    ranks[1].leave("has ended its training")
-    assert ranks[0]._ended() == ("", "")  # it has completed the step that rank 0 is at
-    ranks[0].begin_step(4, "step")
-    assert ranks[0]._ended()[0] == "rank 1 has ended its training after 4 steps"
 
 
 def test_a_long_training_keeps_the_rows_of_its_last_steps_and_the_sum_of_all() -> None:
