@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -51,6 +51,15 @@ _UNLIKE: Final = "mismatch between collectives"
 """In torch's words, where TORCH_DISTRIBUTED_DEBUG=DETAIL has it compare them."""
 _OUTSIDE: Final = "code outside of the optimizer (data, forward, backward, evaluation)"
 _POLL_S: Final = 1.0
+
+
+class _Sign(NamedTuple):
+    """Of life. asked: for how many collectives so far."""
+
+    number: int
+    asked: int
+    doing: str
+    place: str
 
 
 class Agreement:
@@ -113,12 +122,7 @@ class Agreement:
     # ---- settings --------------------------------------------------------------------------------------------------
 
     def first(self, settings: Callable[[], Settings]) -> None:
-        """Compare settings if the step that has begun is the first, or the first after a load, or each is compared.
-
-        Raises:
-            MismatchError: Two ranks and the first value in which they differ are named.
-            PeerError: A rank stayed silent.
-        """
+        """Compare settings if the step that has begun is the first, or the first after a load, or each is compared."""
         if self._check == "each" or self._fresh:
             self._fresh = False
             self.compare_settings(settings())
@@ -132,15 +136,8 @@ class Agreement:
     ) -> None:
         """This rank has completed so many steps. Compare settings now and then, after steps that communicated.
 
-        Args:
-            steps: Complete.
-            launched: Collectives that the engine has launched so far, by which a step that sent nothing is known.
-            settings: Answers what must be equal on all ranks.
-            launch: Begins the element-wise maximum of an int64 tensor over all ranks, in place, and answers its work.
-
-        Raises:
-            MismatchError: The settings of two ranks differed when they were last compared; both are named.
-            PeerError: A rank stayed silent.
+        launched: collectives so far, by which a step that sent nothing is known. launch: begins the element-wise maximum of an
+        int64 tensor over all ranks, in place, and answers its work. Raises `MismatchError` where settings differed last time.
         """
         self.completed(steps)
         sent, self._launched = launched != self._launched, launched
@@ -164,10 +161,6 @@ class Agreement:
         """Wait until all ranks are at `call`, which communicates outside of a step; compared unless `check` is off.
 
         Without it the collective of a call that one rank makes alone pairs with the next one of a step.
-
-        Raises:
-            MismatchError: Another rank is at another call, or has gone on with its training; it is named.
-            PeerError: A rank has ended or stayed silent.
         """
         self._step, self._label = self._completed, f"{call}, after {self._completed} steps"
         self.compare_settings({"call": call})
@@ -175,9 +168,7 @@ class Agreement:
     def compare_settings(self, settings: Settings, *, always: bool = False) -> None:
         """Compare what must be equal on all ranks, value by value; unless `check` is off, or `always`.
 
-        Raises:
-            MismatchError: Two ranks and the first value in which they differ are named.
-            PeerError: A rank stayed silent.
+        Raises `MismatchError` with two ranks and the first value in which they differ, `PeerError` where a rank stayed silent.
         """
         if not (self.compares or always) or self._size == 1:
             return
@@ -204,21 +195,19 @@ class Agreement:
         return words
 
     def _awaited(self, key: str, rank: int) -> str:
-        """The value of `key`, which `rank` writes.
-
-        It is asked for again and again: a wait of the store's own that ends in vain writes a warning to the log each time.
-        """
+        """The value of `key`, which `rank` writes. A wait of the store's own, in vain, would write a warning to the log."""
         started, asked_at, pause_s = time.monotonic(), time.monotonic(), 0.0005
         try:
             while not self._store.check([key]):
                 now = time.monotonic()
                 if now - asked_at >= self._poll_s:
                     asked_at = now
-                    self._refuse_ended()
+                    if self._noted():
+                        raise self._lost("it need not wait")
                     sign = self._signs().get(rank)
-                    if sign is not None and sign["asked"] > self._now[0] and not self._store.check([key]):
+                    if sign is not None and sign.asked > self._now[0] and not self._store.check([key]):
                         raise MismatchError(
-                            f"rank {self._rank} is at {self._now[1]}, but rank {rank} at {sign['doing']}. {_ADVICE}"
+                            f"rank {self._rank} is at {self._now[1]}, but rank {rank} at {sign.doing}. {_ADVICE}"
                         )
                 if now - started >= self._timeout_s:
                     raise self._lost(f"rank {rank} has not come within {self._timeout_s:g} s")
@@ -235,17 +224,12 @@ class Agreement:
     def wait_for(self, work: Any, signature: tuple[str, ...]) -> None:
         """Wait for a collective on the CPU, `timeout_s` at most, and no longer than all ranks still take part.
 
-        Args:
-            work: What torch.distributed answered at its launch.
-            signature: Names it.
-
-        Raises:
-            PeerError: A rank is finished, has failed, is lost, or stayed silent; it is named.
+        work: what torch.distributed answered at its launch. Raises `PeerError`, which names who is finished, failed or silent.
         """
         deadline = time.monotonic() + self._timeout_s
         while True:
             try:
-                work.wait(timedelta(seconds=min(_POLL_S, self._timeout_s)))
+                work.wait(timedelta(seconds=self._poll_s))
                 return
             except RuntimeError as error:
                 if work.is_completed():
@@ -256,9 +240,10 @@ class Agreement:
                         if not of_a_peer(final):
                             raise
                         raise self.failed(signature, final) from final
-                self._refuse_ended()
-                if time.monotonic() >= deadline:
-                    raise self._lost(f"nothing came within {self._timeout_s:g} s") from error
+                if self._noted() or time.monotonic() >= deadline:
+                    raise self._lost(
+                        f"nothing came in {time.monotonic() - deadline + self._timeout_s:.0f} s"
+                    ) from error
 
     def failed(self, signature: tuple[str, ...], error: RuntimeError) -> MismatchError | PeerError:
         """The error for a collective that failed since ranks differ, or a peer or the line to it is lost."""
@@ -296,44 +281,36 @@ class Agreement:
                 self._linger()
 
     def _leave_note(self, words: str, steps: int) -> None:
-        with suppress(
-            RuntimeError
-        ):  # else the host of the store is gone, and who waits for this rank has noticed
+        with suppress(RuntimeError):  # the host of the store is gone, and who waits for this rank has noticed
             note = f"note/{self._store.add('notes', 1)}"
             self._store.set(note, json.dumps([steps, words]))
             self._note = note
 
     def _noted(self) -> str:
         """The first note of a rank that has not completed the present step, or knows of one; "" if there is none."""
-        for number in range(self._store.add("notes", 0)):
-            if self._store.check([f"note/{number + 1}"]):  # else it is not written yet, or was taken back
-                steps, words = json.loads(self._store.get(f"note/{number + 1}"))
-                if steps <= self._step and f"note/{number + 1}" != self._note:
-                    return str(words)
-        return ""
-
-    def _refuse_ended(self) -> None:
-        """Raise `PeerError` if somebody is known not to come."""
-        noted = ""
         with suppress(RuntimeError):
-            noted = self._noted()
-        if noted:
-            raise self._lost("it need not wait")
+            for number in range(self._store.add("notes", 0)):
+                note = f"note/{number + 1}"
+                if note != self._note and self._store.check(
+                    [note]
+                ):  # else it is not written yet, or was taken back
+                    steps, words = json.loads(self._store.get(note))
+                    if steps <= self._step:
+                        return str(words)
+        return ""
 
     def _lost(self, what: str) -> PeerError:
         """The error for a wait in vain: who is at fault, if that can be known, and what was seen. Takes up to some seconds."""
         try:
-            words = self._noted() or self._from_signs()
+            words = self._noted() or self._from_signs() or f"rank {self._rank} waited in vain"
         except RuntimeError:
             words = (
                 "the store is gone: rank 0, whose process hosts it (unless torchrun does), has ended or died"
             )
         if self._note is None:
-            self._leave_note(words or f"rank {self._rank} waited in vain", self._step)
+            self._leave_note(words, self._step)
             self._linger()
-        return PeerError(
-            f"{words + '. ' if words else ''}rank {self._rank} is at {self._now[1]}: {what}. {_ADVICE}"
-        )
+        return PeerError(f"{words}. rank {self._rank} is at {self._now[1]}: {what}. {_ADVICE}")
 
     def _from_signs(self) -> str:
         """Those whose sign no longer changes; else those who have not come as far as this rank."""
@@ -347,23 +324,21 @@ class Agreement:
             dead = [rank for rank in others if now.get(rank) == first.get(rank)]
             if not dead or time.monotonic() >= deadline:
                 break
-        if not dead:
-            least = min(now[rank]["asked"] for rank in others)
-            behind = [rank for rank in others if now[rank]["asked"] == least < self._now[0]]
+        if dead:
             return "; ".join(
-                f"{_named(rank, now)} is alive and behind, at {now[rank]['doing']}" for rank in behind
+                f"rank {rank} has never given a sign of life"
+                if rank not in now
+                else f"rank {rank} ({now[rank].place}) has died or is cut off, last seen at {now[rank].doing}"
+                for rank in dead
             )
-        return "; ".join(
-            f"{_named(rank, now)} has died or is cut off, last seen at {now[rank]['doing']}"
-            if rank in now
-            else f"rank {rank} has never given a sign of life"
-            for rank in dead
-        )
+        least = min(now[rank].asked for rank in others)
+        behind = [rank for rank in others if now[rank].asked == least < self._now[0]]
+        return "; ".join(f"rank {r} ({now[r].place}) is alive and behind, at {now[r].doing}" for r in behind)
 
-    def _signs(self) -> dict[int, dict[str, Any]]:
+    def _signs(self) -> dict[int, _Sign]:
         """Rank -> the last sign that it gave."""
         ranks = [rank for rank in range(self._size) if self._store.check([f"sign/{rank}"])]
-        return {rank: json.loads(self._store.get(f"sign/{rank}")) for rank in ranks}
+        return {rank: _Sign(*json.loads(self._store.get(f"sign/{rank}"))) for rank in ranks}
 
     def _sign(self) -> None:
         """The thread: signs of life, until the training ends."""
@@ -371,19 +346,12 @@ class Agreement:
             store: Store = self._store.clone()  # type: ignore[attr-defined]
         except (RuntimeError, NotImplementedError, AttributeError):
             store = self._store
-        place, number = f"{socket.gethostname()}, process {os.getpid()}", 0
+        place = f"{socket.gethostname()}, process {os.getpid()}, rank {dist.get_rank()} of the world"
+        number = 0
         with suppress(RuntimeError):  # the store is gone, and who needs it notices
             while not self._over.wait(self._poll_s if number else 0):
                 number += 1
-                asked, doing = self._now
-                sign = {
-                    "number": number,
-                    "asked": asked,
-                    "doing": doing,
-                    "place": place,
-                    "world": dist.get_rank(),
-                }
-                store.set(f"sign/{self._rank}", json.dumps(sign))
+                store.set(f"sign/{self._rank}", json.dumps(_Sign(number, *self._now, place)))
 
     def _linger(self) -> None:
         """Let the others read what there is to read, for some seconds, if this process hosts the store."""
@@ -404,16 +372,6 @@ def of_a_peer(error: RuntimeError) -> bool:
     """Whether a collective failed since another rank or the line to it did; else torch could not do what was asked."""
     words = ("gloo/", "onnection", "Broken pipe", "monitoredBarrier", _UNLIKE)
     return isinstance(error, dist.DistError) or any(word in str(error) for word in words)
-
-
-def _named(rank: int, signs: Mapping[int, Mapping[str, Any]]) -> str:
-    sign = signs[rank]
-    own = (
-        f"rank {rank}"
-        if sign["world"] == rank
-        else f"rank {rank} of its group, {sign['world']} of the world,"
-    )
-    return f"{own} ({sign['place']})"
 
 
 def _hash(text: str) -> int:
