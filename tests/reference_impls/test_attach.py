@@ -31,14 +31,11 @@ BUCKET = {"bucket_bytes": 4 * 2 * WIDTH * WIDTH, "seed": 3}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "qsgd": ("adamw", {"bits": 4, "error_feedback": True}),
     "powersgd": ("sgd", {"rank": 2}),
-    "intsgd": ("sgd", {"warmup_steps": 1}),
     "lag": ("sgd", {}),
-    "demo": ("sgd", {}),
     "local-adamw": ("adamw", {"period": 2, "inner_state": "average"}),
     "qsr-sgd": ("sgd", {"alpha": 0.08, "h_base": 1}),
     "slowmo-sgd": ("sgd", {"period": 2}),
     "streaming-diloco": ("adamw", {"period": 3, "fragments": 2, "overlap": 1}),
-    "noloco": ("adamw", {"period": 2}),
 }  # of gradients, with learning rates and moves read; of local steps, with states, outer steps and pending exchanges
 HYPER: dict[str, dict[str, Any]] = {"sgd": {"momentum": 0.9}, "adamw": {}}
 

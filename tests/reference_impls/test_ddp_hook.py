@@ -30,13 +30,9 @@ STEPS, WIDTH = 5, 24
 OURS = {"seed": 3, "bucket_bytes": 4 * WIDTH * WIDTH}
 METHODS: dict[str, dict[str, Any]] = {
     "allreduce-sgd": {},
-    "allreduce-bf16": {},
-    "global-qsgd": {},
     "qsgd": {"form": "two-phase", "error_feedback": True},
     "top-k": {"ratio": 0.1, "warmup_steps": 2},
     "powersgd": {"rank": 2},
-    "thc": {},
-    "l-greco": {"choose_every": 2},
     "dq-sgd": {"total_steps": STEPS},
 }
 
@@ -182,7 +178,7 @@ def test_the_hook_trains_as_our_optimizer_does_to_the_bit(name: str, ranks: Call
 
 
 @pytest.mark.gloo
-@pytest.mark.parametrize("name", ["qsgd", "powersgd"])
+@pytest.mark.parametrize("name", ["powersgd"])
 def test_so_it_does_where_ranks_leave_layers_out(name: str, ranks: Callable[[int], Ranks]) -> None:
     """A layer that one rank uses in every other step, and one that none uses: it stays as it is."""
     _same_training(_two(ranks)(_beside_ours, name, METHODS[name], 0.002, False, True))
@@ -252,7 +248,11 @@ def test_a_state_that_does_not_fit_is_refused(ranks: Callable[[int], Ranks]) -> 
 # ---- other trainings that DDP knows --------------------------------------------------------------------------------------
 
 
-def _beside_ddp(rank: int, size: int, what: str) -> Any:
+def _beside_ddp(rank: int, size: int) -> Any:
+    return {what: _both(rank, what) for what in ("accumulated", "clipped", "frozen", "bf16")}
+
+
+def _both(rank: int, what: str) -> Any:
     """DDP alone, and DDP with the uncompressed method as its hook."""
     trained = []
     for hooked in (False, True):
@@ -283,35 +283,23 @@ def _beside_ddp(rank: int, size: int, what: str) -> Any:
 
 
 @pytest.mark.gloo
-@pytest.mark.parametrize("what", ["accumulated", "clipped", "frozen", "bf16"])
-def test_the_uncompressed_hook_is_ddp(what: str, ranks: Callable[[int], Ranks]) -> None:
-    for result in _two(ranks)(_beside_ddp, what):
-        assert result[0] != "error", result
-        alone, hooked = result
-        for key, value in alone.items():  # DDP divides before it adds, we after
-            atol = 2e-2 if what == "bf16" else 1e-6
-            torch.testing.assert_close(hooked[key], value, rtol=0, atol=atol)
+def test_the_uncompressed_hook_is_ddp(ranks: Callable[[int], Ranks]) -> None:
+    for result in _two(ranks)(_beside_ddp):
+        assert isinstance(result, dict), result
+        for what, (alone, hooked) in result.items():
+            for key, value in alone.items():  # DDP divides before it adds, we after
+                atol = 2e-2 if what == "bf16" else 1e-6
+                torch.testing.assert_close(hooked[key], value, rtol=0, atol=atol)
 
 
 # ---- what is refused -----------------------------------------------------------------------------------------------------
 
-COUPLED = [
-    "lion-cub-1bit",
-    "apmsqueeze",
-    "qsr-adamw",
-    "local-sgd",
-    "diloco",
-    "dgc",
-    "lag",
-    "intsgd",
-    "root-sgd",
-    "control-no-communication",
-]
+COUPLED = ["lion-cub-1bit", "qsr-adamw", "diloco", "lag", "root-sgd"]
 
 
 @pytest.mark.parametrize("name", COUPLED)
 def test_a_method_that_does_more_than_reduce_is_refused_with_what_to_do(name: str) -> None:
-    options = {"total_steps": 10} if name in ("qsr-adamw", "control-no-communication") else {}
+    options = {"total_steps": 10} if name == "qsr-adamw" else {}
     with pytest.raises(UnsupportedError, match=rf"DataParallelOptimizer\(model, '{name}', lr=\.\.\.\)"):
         ddp_hook(name, nn.Linear(2, 2), **options)
 

@@ -108,29 +108,19 @@ PARTS = sum(-(-rows // 2) * columns for rows, columns in [(7, WIDTH), (7, 1), (5
 
 
 def _compressed(rank: int, size: int) -> Any:
-    """Error of one reduction, a training, and the same training resumed after its first step, by method."""
+    """Error of one reduction, and a training, by method."""
     mesh, found = _mesh(), {}
-    group = mesh["replicate"].get_group()
     exact = _train(_sharded(_net(), mesh), rank, 0, 1)
+    norm = sum(float(x.square().sum()) for x in exact)
     for method, options in COMPRESSED.items():
         model = _sharded(_net(), mesh["shard"])
-        state = fsdp_hook(model, method, group=group, check="each", **options)
+        state = fsdp_hook(model, method, group=mesh["replicate"].get_group(), check="each", **options)
         first = _train(model, rank, 0, 1)
         error = sum(float((a - b).square().sum()) for a, b in zip(first, exact, strict=True))
-        kept, values = state.state_dict(), _parts(model)
         _train(model, rank, 1, STEPS)
-        again = _sharded(_net(), mesh["shard"])
-        resumed = fsdp_hook(again, method, group=group, **options)
-        with torch.no_grad():
-            for p, value in zip(again.parameters(), values, strict=True):
-                p.to_local().copy_(value)
-        resumed.load_state_dict(kept)
-        _train(again, rank, 1, STEPS)
-        norm = sum(float(x.square().sum()) for x in exact)
         found[method] = (
             (error / norm) ** 0.5,
             _parts(model),
-            _parts(again),
             state.ledger.totals(),
             contents(state.state_dict()),
         )
@@ -139,7 +129,6 @@ def _compressed(rank: int, size: int) -> Any:
 
 COMPRESSED: dict[str, dict[str, Any]] = {
     "qsgd": {"bits": 8, "error_feedback": True},
-    "global-qsgd": {},
     "powersgd": {"rank": 1, "min_compression_rate": 0},
 }
 
@@ -150,17 +139,15 @@ def test_a_compressed_reduction_goes_across_nodes_and_keeps_state_by_module(
     results = ranks(4).run(_compressed, timeout_s=PATIENCE_S)
     for rank, result in enumerate(results):
         assert isinstance(result, dict), result
-        for method, (error, whole, resumed, totals, state) in result.items():
+        for method, (error, whole, totals, state) in result.items():
             assert 0 < error < (0.9 if method == "powersgd" else 0.05), (method, error)
             other = results[(rank + 2) % 4][method][1]  # the same place in the other node
             assert all(torch.equal(x, y) for x, y in zip(whole, other, strict=True)), method
-            assert all(torch.equal(x, y) for x, y in zip(whole, resumed, strict=True)), method
             assert {row["group"] for row in totals} == {"world"}  # of the nodes; nothing within them
-            assert set(state["calls"].values()) == {STEPS}
-            assert set(state["calls"]) == {"0", "2", "the model"}
-        names = {name for name, *_ in result["qsgd"][4]["slots"]["worker_error"]["entries"]}
+            assert state["calls"] == {"0": STEPS, "2": STEPS, "the model": STEPS}
+        names = {name for name, *_ in result["qsgd"][3]["slots"]["worker_error"]["entries"]}
         assert names == {name for name, _ in _net().named_parameters()}
-        sent = sum(row["payload_bytes"] for row in result["qsgd"][3])
+        sent = sum(row["payload_bytes"] for row in result["qsgd"][2])
         assert sent == STEPS * sum(_message_bytes(k) for k in (4 * WIDTH + 4, 3 * 7 + 3, 2 * 5 + 2))
 
 

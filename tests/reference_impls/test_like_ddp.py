@@ -61,7 +61,7 @@ EDITS: dict[str, Callable[[nn.Module], Any]] = {
 }  # fmt: skip
 
 
-def _edited(rank: int, size: int, set_to_none: bool) -> dict[str, Any]:
+def _edited(rank: int, size: int) -> dict[str, Any]:
     """From the second step on gradients are edited by habit; one bucket that leaves in backward, and one that cannot."""
     found = {}
     for how, edit in EDITS.items():
@@ -81,17 +81,16 @@ def _edited(rank: int, size: int, set_to_none: bool) -> dict[str, Any]:
                     before = _values(model)
                     edit(model)
                 error = outcome(optimizer.step)
-                optimizer.zero_grad(set_to_none=set_to_none)
+                optimizer.zero_grad()
             after = _values(model)
             found[f"{how}, {unused}"] = (error, all(torch.equal(before[k], v) for k, v in after.items()))
     return found
 
 
-@pytest.mark.parametrize("set_to_none", [True, False])
 def test_gradients_edited_by_habit_from_the_second_step_on_are_refused_on_every_rank(
-    set_to_none: bool, ranks: Callable[[int], Ranks]
+    ranks: Callable[[int], Ranks],
 ) -> None:
-    for result in ranks(SIZE).run(_edited, set_to_none):
+    for result in ranks(SIZE).run(_edited):
         assert isinstance(result, dict), result
         assert len(result) == 2 * len(EDITS)
         for how, ((kind, message), untouched) in result.items():

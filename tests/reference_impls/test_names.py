@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 from bandwise import simulate
 from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
 from reference_impls.attached import attach
-from reference_impls.sharded import fsdp_optimizer
 from tests.reference_impls.ranks import Ranks
 
 DRAWN = {"rank": 1, "warm_start": False, "min_compression_rate": 1.0}
@@ -46,16 +45,12 @@ def _loss(model: Any, rank: int, step: int) -> Tensor:
 class _Optimizer:
     """An entrance: the model that is trained, who holds the method's state, who steps, and how it ends."""
 
-    def __init__(self, wrap: str, given: str) -> None:
+    def __init__(self, wrap: str) -> None:
         self.model = _compiled(_net(wrap), wrap)
         pairs = list(self.model.named_parameters())
-        how: Any = {
-            "module": self.model,
-            "pairs": pairs,
-            "groups": [{"params": pairs[:2]}, {"params": pairs[2:], "lr": LR / 2}],
-        }[given]
+        groups = [{"params": pairs[:2]}, {"params": pairs[2:], "lr": LR / 2}]
         self.state = self.steps = DataParallelOptimizer(
-            how, "powersgd", lr=LR, optimizer="adamw", **DRAWN, **SETTINGS
+            groups, "powersgd", lr=LR, optimizer="adamw", **DRAWN, **SETTINGS
         )
         self.end = self.state.release
 
@@ -69,45 +64,34 @@ class _Attach:
 
 
 class _DDP:
-    def __init__(self, wrap: str, given: str) -> None:
+    def __init__(self, wrap: str) -> None:
         model = _net(wrap)
-        inside = _compiled(model, wrap) if given != "compile around DDP" else model
-        self.model: Any = DistributedDataParallel(inside)
-        ddp = self.model
-        if given == "compile around DDP":
-            self.model = _compiled(self.model, wrap)
-        seen = {"the bare model": inside, "DDP": ddp, "compile around DDP": self.model}[given]
-        self.state, hook = ddp_hook("powersgd", seen, **DRAWN, **SETTINGS)
+        ddp = DistributedDataParallel(model)
+        self.model = _compiled(ddp, wrap)
+        self.state, hook = ddp_hook("powersgd", self.model, **DRAWN, **SETTINGS)
         ddp.register_comm_hook(self.state, hook)
         self.steps = torch.optim.SGD(model.parameters(), lr=LR)
         self.end = self.state.release
 
 
 class _FSDP:
-    def __init__(self, wrap: str, given: str) -> None:
+    def __init__(self, wrap: str) -> None:
         mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
         model, across = _net(wrap), mesh["replicate"].get_group()
         inner = model._checkpoint_wrapped_module if "as a whole" in wrap else model
         for layer in (inner[0], inner[2], model):
             fully_shard(layer, mesh=mesh["shard"])
         self.model = _compiled(model, wrap)
-        if given == "hook":
-            self.state = fsdp_hook(self.model, "powersgd", group=across, seed=3, **DRAWN)
-            self.steps: Any = torch.optim.SGD(model.parameters(), lr=LR)
-        else:
-            self.state = fsdp_optimizer(self.model, "qsgd", lr=LR, group=across, **SETTINGS)
-            self.steps = self.state
+        self.state = fsdp_hook(self.model, "powersgd", group=across, seed=3, **DRAWN)
+        self.steps = torch.optim.SGD(model.parameters(), lr=LR)
         self.end = self.state.release
 
 
 ENTRANCES: dict[str, Callable[[str], Any]] = {
-    **{f"optimizer, {x}": lambda wrap, x=x: _Optimizer(wrap, x) for x in ("module", "pairs", "groups")},
+    "optimizer": _Optimizer,
     "attach": _Attach,
-    **{
-        f"hook, {x}": lambda wrap, x=x: _DDP(wrap, x) for x in ("the bare model", "DDP", "compile around DDP")
-    },
-    "fsdp_hook": lambda wrap: _FSDP(wrap, "hook"),
-    "fsdp_optimizer": lambda wrap: _FSDP(wrap, "optimizer"),
+    "ddp_hook": _DDP,
+    "fsdp_hook": _FSDP,
 }
 
 
@@ -157,7 +141,7 @@ def _crossed(rank: int, size: int, entrance: str, wraps: list[str]) -> list[bool
 def test_a_wrapped_model_has_the_bits_and_the_checkpoints_of_the_bare_one(
     entrance: str, ranks: Callable[[int], Ranks]
 ) -> None:
-    wraps = ["compiled", "checkpointed", "compiled, checkpointed as a whole too"]
+    wraps = ["compiled, checkpointed as a whole too"]
     for found in ranks(2).run(_crossed, entrance, wraps, timeout_s=180.0):
         assert found == [True] * (1 + 3 * len(wraps)), found
 

@@ -63,7 +63,7 @@ def expected(steps: int) -> list[Tensor]:
 
 @pytest.mark.usefixtures("one_rank")
 @pytest.mark.gloo
-@pytest.mark.parametrize("zeroing", ["before", "inside", "inside, kept"])
+@pytest.mark.parametrize("zeroing", ["before", "inside, kept"])
 def test_the_closure_is_called_at_each_probe_and_last_at_the_parameters(zeroing: str) -> None:
     model = Net()
     optimizer, seen = optimizer_of(model), []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -58,6 +59,19 @@ def test_a_typo_gets_the_nearest_match() -> None:
         create("allreduce-sgd", optimizer="adamw")
     with pytest.raises(UnsupportedError, match="adamw"):
         create("allreduce", optimizer="adamww")
+
+
+def test_a_method_may_be_an_object() -> None:
+    qsgd: Any = type(create("qsgd").algorithm)
+    assert create(qsgd(bits=4), momentum=0.9) == create("qsgd", bits=4, momentum=0.9)
+    assert create(create("local-adamw").algorithm) == create("local-adamw")
+    for wrong in (qsgd, 3):
+        with pytest.raises(
+            UnknownAlgorithmError, match=r"a method is a name of list_algorithms\(\), an object"
+        ):
+            create(wrong)
+    with pytest.raises(UnknownOptionError, match=r"qsgd: bits: give this to the object, QSGD\(\.\.\.\)"):
+        create(qsgd(), bits=4)
 
 
 @pytest.fixture

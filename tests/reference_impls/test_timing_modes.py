@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,24 +12,16 @@ import torch.distributed as dist
 from reference_impls import DataParallelOptimizer, create
 from reference_impls.errors import UsageError
 from reference_impls.registry import Method
-from tests.reference_impls.gloo import run_ranks
 from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
-from tests.reference_impls.table import FIRST, OVER_GLOO, ROWS, STEPS, Row
+from tests.reference_impls.ranks import Ranks
+from tests.reference_impls.table import ROWS, STEPS, Row
 from tests.reference_impls.test_engine import Delayed
-from tests.support import each
 
 pytestmark = pytest.mark.gloo
 SIZE = 2
-MORE = ("allreduce-adamw", "lion-cub-1bit-doubling", "lion-cub-1bit-selective", "apmsqueeze")
-METHODS: dict[str, Method] = {
-    row.id: create(row.algorithm, **row.options)
-    for row in ROWS
-    if row in FIRST or row.id in (*MORE, *OVER_GLOO)
-}
+NAMES = ("allreduce-adamw", "lion-cub-1bit-doubling", "apmsqueeze", "lag")
+METHODS: dict[str, Method] = {row.id: create(row.algorithm, **row.options) for row in ROWS if row.id in NAMES}
 METHODS["in-the-background"] = Method("in-the-background", Delayed(2), {})  # exchanges over several steps
-IN_FULL = METHODS.keys() - {*OVER_GLOO, *MORE, "in-the-background"}
-"""They ask a process group for nothing that the others do not, and what a silent block puts back is a checkpoint's state, which
-`test_conformance.py` holds against one row of every kind in the fast tier, against every method in the full one."""
 
 
 def _optimizer(model: Net, method: Method) -> DataParallelOptimizer:
@@ -83,11 +74,10 @@ class _Forbidden:
         raise AssertionError("something was sent")
 
 
-def _trained_twice(rank: int, size: int, names: Iterable[str]) -> dict[str, Any]:
+def _trained_twice(rank: int, size: int) -> dict[str, Any]:
     """Each method twice: plainly, and with a silent block in the middle and the second half traced."""
     found = {}
-    for name in names:
-        method = METHODS[name]
+    for name, method in METHODS.items():
         plain = Net()
         optimizer = _optimizer(plain, method)
         kinds = _train(plain, optimizer, rank, 0, STEPS)
@@ -125,23 +115,13 @@ def _trained_twice(rank: int, size: int, names: Iterable[str]) -> dict[str, Any]
     return found
 
 
-@functools.cache
-def _found(in_full: bool) -> list[dict[str, Any]]:
-    names = [name for name in METHODS if (name in IN_FULL) == in_full]
-    results = run_ranks(_trained_twice, SIZE, names, timeout_s=240)
+def test_a_training_with_silent_and_traced_steps_in_it_has_the_same_bits_and_bytes(
+    ranks: Callable[[int], Ranks],
+) -> None:
+    results = ranks(SIZE).run(_trained_twice, timeout_s=200)
     for result in results:
         assert isinstance(result, dict), result
-    return results
-
-
-def ranks(name: str) -> list[Any]:
-    """What every rank found of a method."""
-    return [found[name] for found in _found(name in IN_FULL)]
-
-
-@each("name", METHODS, full=IN_FULL)
-def test_a_training_with_silent_and_traced_steps_in_it_has_the_same_bits_and_bytes(name: str) -> None:
-    for found in ranks(name):
+    for name, found in [pair for result in results for pair in result.items()]:
         assert found["equal"]
         kinds, again, silent = found["kinds"]
         assert again == kinds
