@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final
 from bandwise.options import parse_value
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import Method, create, registry
-from reference_impls.requests import Step
 from reference_impls.units import UnitError
 
 if TYPE_CHECKING:
@@ -69,12 +68,10 @@ class Link:
         """Of so many bytes of a worker, in so many messages one after another."""
         return 8 * nbytes / (EFFICIENCY * self.rate_bps) + rounds * self.delay_s
 
-    def step_seconds(self, step: Step) -> float:
-        """Seconds that communication takes in a step whose exchanges are known, as one rank asks for them."""
-        from reference_impls.collectives import SENT  # here, since it loads torch
-
-        sent = sum(SENT[asked.collective](asked.nbytes, asked.ranks) for asked in step.requests())
-        return self.seconds(sent, rounds(step))
+    def step_seconds(self, rows: Sequence[Mapping[str, Any]], workers: int) -> float:
+        """Seconds that communication takes in a step of which one rank's rows of the ledger are known."""
+        sent = sum(max(row["wire_bytes"], row["received_bytes"]) for row in rows)
+        return self.seconds(sent, rounds(rows, workers))
 
 
 def at_least_zero(name: str, value: float) -> None:
@@ -83,10 +80,10 @@ def at_least_zero(name: str, value: float) -> None:
         raise UnitError(f"{name} is {value}: give a number of at least 0")
 
 
-def rounds(step: Step) -> int:
-    """Messages one after another of the first exchange of a step; 0 where it sends nothing."""
-    first = next(step.requests(), None)
-    return 0 if first is None else _ROUNDS[first.collective](first.ranks)
+def rounds(rows: Sequence[Mapping[str, Any]], workers: int) -> int:
+    """Messages one after another of a step's first exchange for the method, by one rank's rows; 0 where it sends nothing."""
+    first = min(rows, key=lambda row: row["stage"] == "buffers", default=None)
+    return 0 if first is None or workers == 1 else _ROUNDS[first["collective"]](workers)
 
 
 # ---- what a training sends
@@ -182,7 +179,7 @@ def sent(method: Method, shapes: Sequence[Sequence[int]], workers: int, steps: i
         kinds[kind] += 1
         first.setdefault(kind, before)
     return [
-        Sent(kinds[kind] / steps, one.nbytes + one.planning, rounds(one.step))
+        Sent(kinds[kind] / steps, one.nbytes + one.planning, rounds(one.rows, workers))
         for kind, one in taken(method, shapes, workers, first).items()
     ]
 

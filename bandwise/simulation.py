@@ -42,7 +42,6 @@ from reference_impls.drivers.step import Unused
 from reference_impls.drivers.worker import bare_model, bare_name, named
 from reference_impls.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.registry import AnyMethod, registry
-from reference_impls.requests import Step
 from reference_impls.simulated import SimulatedCluster
 from reference_impls.units import parse_duration, parse_rate
 
@@ -145,7 +144,6 @@ class Simulation:
         model: nn.Module,
         names: Sequence[str],
         rows: Sequence[Mapping[str, Any]],
-        steps: Sequence[Step],
         compute_s: float,
         diverged_at: int | None,
     ) -> None:
@@ -155,7 +153,6 @@ class Simulation:
         self._model = model
         self._names = names
         self._rows = rows
-        self._steps = steps
 
     @property
     def ledger(self) -> Ledgers:
@@ -220,7 +217,7 @@ class Simulation:
                 counts it for methods of which it was measured).
 
         Returns:
-            Seconds by step, by what rank 0 asked for in it.
+            Seconds by step, by what rank 0 sent or received in it.
 
         Raises:
             UnitError: A rate, a delay or a time cannot be.
@@ -234,9 +231,12 @@ class Simulation:
         local = self.compute_s if compute_s is None else compute_s
         at_least_zero("compute_s", local)
         at_least_zero("codec_s", codec_s)
-        took = {id(step): local + codec_s + link.step_seconds(step) for step in self._steps}
-        index = pd.Index([row["step"] for row in self._rows], name="step")
-        return pd.Series([took[id(step)] for step in self._steps], index=index, name="seconds", dtype=float)
+        asked: dict[int, list[dict[str, Any]]] = {row["step"]: [] for row in self._rows}
+        for row in self.ledger.frame(rank=0).to_dict("records"):
+            asked[row["step"]].append(row)
+        n = self._cluster.world_size
+        took = [local + codec_s + link.step_seconds(rows, n) for rows in asked.values()]
+        return pd.Series(took, index=pd.Index(list(asked), name="step"), name="seconds", dtype=float)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on to the bit, loadable with ``torch.load(weights_only=True)``.
@@ -323,7 +323,8 @@ def simulate(
         _take_over(cluster, replica, state, seed, steps)
     first = cluster.steps
     batch_of = _dealer(data, batch_size, seed, workers, first, steps)
-    asked, rows, diverged_at = cluster.record_requests(), [], None
+    rows: list[dict[str, Any]] = []
+    diverged_at = None
     for step in range(first, steps):
         answers, alike = _gradients(cluster, replica, batch_of, seed, step)
         mean = math.fsum(answer.loss for answer in answers) / workers
@@ -347,7 +348,6 @@ def simulate(
         replica.model,
         [name for name, _ in replica.trained],
         rows,
-        asked,
         median(replica.seconds) if replica.seconds else math.nan,
         diverged_at,
     )

@@ -8,9 +8,8 @@ ranks ask for the same thing, and count the bytes. Authors do not write ``yield`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeVar, cast
 
 import torch
@@ -121,12 +120,6 @@ class SendRecv(Collective):
 
     def received_bytes(self, size: int) -> float:
         return float(Collective.payload_bytes(self)) if self.source is not None else 0.0
-
-
-SENT: Final[Mapping[str, Callable[[float, int], float]]] = MappingProxyType(
-    {one.name: one.sent for one in (AllReduce, AllGather, AllToAll, SendRecv)}
-)
-"""Name of a collective -> bytes that a rank sends of a payload, over so many ranks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

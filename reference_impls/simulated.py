@@ -12,12 +12,11 @@ import torch
 from torch import Tensor
 
 from reference_impls.collectives import Ledger, Ledgers
-from reference_impls.drivers.engine import Engine, Lockstep, RequestLedger
+from reference_impls.drivers.engine import Engine, Lockstep
 from reference_impls.drivers.step import LocalWorkers, Unused, from_first
 from reference_impls.drivers.worker import Worker, bare_name
 from reference_impls.errors import LayoutError, UsageError
 from reference_impls.registry import AnyMethod, create, scalars
-from reference_impls.requests import Step
 
 
 class SimulatedCluster:
@@ -171,17 +170,6 @@ class SimulatedCluster:
         """Tell all workers scalars that a method may plan by (loss, ...); the same value for all."""
         for worker in self._workers:
             worker.clock.observed.update(scalars(values))
-
-    def record_requests(self) -> list[Step]:
-        """Write down from now on what rank 0 asks for.
-
-        Returns:
-            A list that grows by a step at every step; equal steps are one object.
-        """
-        engine = self._local_workers.engine
-        ledger = RequestLedger(engine, self._workers[0].shards)
-        self.ledger = Ledgers(engine.ledgers)
-        return ledger.steps
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on to the bit; loadable with torch.load(weights_only=True)."""

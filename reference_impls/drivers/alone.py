@@ -21,11 +21,10 @@ from torch import Tensor
 
 from reference_impls.algorithm import FOREVER, Algorithm, Clock
 from reference_impls.collectives import Group, Ledger
-from reference_impls.drivers.engine import Engine, NullTransport, RequestLedger
+from reference_impls.drivers.engine import Engine, NullTransport
 from reference_impls.drivers.worker import Worker
 from reference_impls.errors import UnsupportedError
 from reference_impls.registry import Method
-from reference_impls.requests import Step
 
 LARGEST: Final = 1 << 27
 """Parameters of the largest model whose gradients are drawn."""
@@ -53,12 +52,12 @@ class Taken:
     Attributes:
         nbytes: That a rank sends in it, without `plan`; the mean over ranks.
         planning: That it sends in `plan`.
-        step: What the first rank asks for.
+        rows: The ledger's of the first rank, in the order of first use.
     """
 
     nbytes: float
     planning: float
-    step: Step
+    rows: Sequence[Mapping[str, Any]]
 
 
 def planned(algorithm: Algorithm, n: int, rates: Iterable[float]) -> Iterator[tuple[str, Moment]]:
@@ -174,11 +173,11 @@ def _mean(
 ) -> dict[str, Taken]:
     """Of all ranks; of the first alone where all send alike, as in every collective but one."""
     first = _of_rank(method, shapes, 0, n, moments, device)
-    if not any(asked.collective == "send-recv" for one in first.values() for asked in one.step.requests()):
+    if not any(row["collective"] == "send-recv" for one in first.values() for row in one.rows):
         return first
     every = [first, *(_of_rank(method, shapes, rank, n, moments, device) for rank in range(1, n))]
     return {
-        kind: Taken(fmean(one[kind].nbytes for one in every), taken.planning, taken.step)
+        kind: Taken(fmean(one[kind].nbytes for one in every), taken.planning, taken.rows)
         for kind, taken in first.items()
     }
 
@@ -204,9 +203,9 @@ def _of_rank(
     for step in range(2 * period):
         taken = alone.take(begin if step == 0 else None)
         if step >= period:
-            sent[taken.step.kind].append(taken.nbytes)
+            sent[alone.kind].append(taken.nbytes)
     return {
-        kind: Taken(fmean(sent[kind]), one.planning, one.step) if kind in sent else one
+        kind: Taken(fmean(sent[kind]), one.planning, one.rows) if kind in sent else one
         for kind, one in found.items()
     }
 
@@ -252,7 +251,6 @@ class _Alone:
         self._clock.device = torch.device("cpu")  # where `plan` sends from
         self._clock.observed.update(_TOLD)
         self._engine = _engine(rank, n)
-        self._asked = RequestLedger(self._engine, worker.shards)
         self._optimizer = worker.optimizer
         if method.algorithm.has_inner_optimizer:
             worker.given = None  # all parameters are used
@@ -261,13 +259,8 @@ class _Alone:
     @torch.no_grad()
     def take(self, moment: Moment | None = None) -> Taken:
         """The step of `moment`, or the next one."""
-        algorithm, shard, clock, engine, asked = (
-            self._algorithm,
-            self._shard,
-            self._clock,
-            self._engine,
-            self._asked,
-        )
+        algorithm, shard, clock, engine = self._algorithm, self._shard, self._clock, self._engine
+        (ledger,) = engine.ledgers
         if moment is not None:
             clock.step, clock.lr = moment.step, moment.lr
             clock.counters.update(moment.counters)
@@ -275,19 +268,21 @@ class _Alone:
                 group["lr"] = moment.lr
         for gradient in (shard.grads, *shard.gradients.values()):
             gradient.normal_(generator=_generator(gradient, clock.step))
-        asked.clear()
-        engine.trace.enter("plan")
-        asked.step, asked.kind = clock.step, "plan"
+        ledger.clear()
+        ledger.step, ledger.kind = clock.step, "plan"
         (clock.kind,) = engine.run([algorithm.plan(clock)])
-        planning, asked.kind = _sent(asked), clock.kind
-        engine.trace.enter("encode")
+        planning, ledger.kind = _sent(ledger), clock.kind
         engine.submit([algorithm.reduce(shard)])
         engine.finish()
         engine.advance_background()
         engine.run([algorithm.synchronize(shard)])
-        engine.trace.end_step()
         clock.step += 1
-        return Taken(_sent(asked) - planning, planning, asked.steps[-1])
+        return Taken(_sent(ledger) - planning, planning, ledger.rows())
+
+    @property
+    def kind(self) -> str:
+        """Of the step taken last."""
+        return self._clock.kind
 
     def forget_pending(self) -> bool:
         """Whether something was under way."""

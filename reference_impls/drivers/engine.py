@@ -1,4 +1,4 @@
-"""Carrying out what methods ask for: the engine, the transports beneath it, and what it tells of time and requests.
+"""Carrying out what methods ask for: the engine, the transports beneath it, and what it tells of time.
 
 An engine drives the exchanges of its *local* ranks in lock-step: one rank on a process group, all n of them in a simulation. It
 resolves `Start` and `Finish`, compares what local ranks ask for, records bytes, and hands collectives to a `Transport`: that of a
@@ -26,7 +26,6 @@ from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # its stubs do not name it
 
 from reference_impls import compute
-from reference_impls.algorithm import Shard
 from reference_impls.collectives import (
     AllGather,
     AllReduce,
@@ -41,7 +40,6 @@ from reference_impls.collectives import (
 )
 from reference_impls.drivers.checks import ENDED, Agreement, Check, of_a_peer
 from reference_impls.errors import MismatchError, UnsupportedError, UsageError
-from reference_impls.requests import Bucket, Request, Step
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -95,18 +93,16 @@ class Engine:
             if in_flight.done or (number - earlier) % self.pipeline_depth != 0:
                 continue
             if in_flight.asked != self._lengths.get((kind, earlier)):
-                self._move_submission(in_flight, earlier)
-        self.trace.at(number)
+                self._move_submission(in_flight)
         self._submitted.append(self._begin(exchanges))
-        self.trace.at(None)
 
     def finish(self) -> list[list[Any]]:
         """Drive all submissions to their end, in rounds. Answers [submission][local rank]."""
         submissions, self._submitted = self._submitted, []
         while any(not in_flight.done for in_flight in submissions):
-            for number, in_flight in enumerate(submissions):
+            for in_flight in submissions:
                 if not in_flight.done:
-                    self._move_submission(in_flight, number)
+                    self._move_submission(in_flight)
         kind = self.ledgers[0].kind
         self._lengths.update(
             {(kind, number): in_flight.asked for number, in_flight in enumerate(submissions)}
@@ -158,14 +154,12 @@ class Engine:
         while not in_flight.done:
             self._move(in_flight)
 
-    def _move_submission(self, in_flight: _InFlight, number: int) -> None:
+    def _move_submission(self, in_flight: _InFlight) -> None:
         before = self.trace.enter("encode")
-        self.trace.at(number)
         self._move(in_flight)
         if in_flight.done:
             self.trace.rename("decode")
         self.trace.enter(before)
-        self.trace.at(None)
 
     def _move(self, in_flight: _InFlight) -> None:
         answers = in_flight.transport.wait(in_flight.handle)
@@ -576,9 +570,6 @@ class Trace:
         """Count a step."""
         self.steps += 1
 
-    def at(self, submission: int | None) -> None:
-        """What comes is done for this bucket, counted in the order of submission; None: for none of them."""
-
 
 class Untraced(Trace):
     """Measures nothing, at the cost of an empty call; what drivers hold while nobody asks."""
@@ -617,78 +608,3 @@ class Serial:
     def wait(self, handle: list[Any]) -> list[Any]:
         """The answers."""
         return handle
-
-
-# ---- requests ---------------------------------------------------------------------------------------------------------
-
-
-class RequestLedger(Ledger):
-    """A ledger that also writes down what each step of a rank asks for, and where in it; takes the place of the engine's own.
-
-    In a simulation it does so as the training goes on; or of one rank alone, which is how `bandwise.costs` asks a method.
-
-    Args:
-        engine: Of the rank, or of all ranks of a simulation, whose first one is written down.
-        shards: Of that rank.
-
-    Equal steps are one object in `steps`, so that a long training costs little.
-    """
-
-    def __init__(self, engine: Engine, shards: Sequence[Shard]) -> None:
-        super().__init__(engine.ledgers[0].rank)
-        self.steps: list[Step] = []
-        self._shards = shards
-        self._seen: dict[Step, Step] = {}
-        self._place: str | int = "plan"
-        self._asked: dict[str | int, list[Request]] = {}
-        engine.ledgers = [self, *engine.ledgers[1:]]
-        engine.trace = _Places(self)
-
-    def record(self, collective: Collective, size: int) -> None:
-        """Count one collective over a group of `size` ranks, and write it down."""
-        super().record(collective, size)
-        if size > 1:
-            nbytes = collective.buffer.numel() * collective.buffer.element_size()
-            dtype = str(collective.buffer.dtype).removeprefix("torch.")
-            self._asked.setdefault(self._place, []).append(
-                Request(collective.name, collective.stage, size, nbytes, dtype, collective.group)
-            )
-
-    def _end_step(self) -> None:
-        total = sum(shard.d for shard in self._shards)
-        buckets = tuple(
-            Bucket(shard.d / total, tuple(self._asked.get(number, ())))
-            for number, shard in enumerate(reversed(self._shards))
-        )
-        step = Step(
-            self._shards[0].kind,
-            tuple(self._asked.get("plan", ())),
-            buckets,
-            tuple(self._asked.get("after", ())),
-        )
-        self.steps.append(self._seen.setdefault(step, step))
-
-
-class _Places(Untraced):
-    """Tells the ledger where in a step, and which bucket, is at work."""
-
-    def __init__(self, ledger: RequestLedger) -> None:
-        super().__init__()
-        self._ledger = ledger
-
-    def enter(self, phase: str | None) -> str | None:
-        """`plan` begins a step; what comes after it belongs to no bucket until one is at work."""
-        if phase == "plan":
-            self._ledger._asked = {}
-            self._ledger._place = "plan"
-        elif self._ledger._place == "plan":
-            self._ledger._place = "after"
-        return None
-
-    def at(self, submission: int | None) -> None:
-        """What is asked next is asked for this bucket."""
-        self._ledger._place = "after" if submission is None else submission
-
-    def end_step(self) -> None:
-        """The step is whole."""
-        self._ledger._end_step()
