@@ -387,7 +387,6 @@ def attach(
     bucket_bytes: int = 4 << 20,
     clip_norm: float | None = None,
     unused: Unused = "stay",
-    pipeline_depth: int = 1,
     check: Check = "first",
     timeout_s: float = 600.0,
     broadcast: bool = True,
@@ -412,7 +411,6 @@ def attach(
         clip_norm: Clip what the method hands to your optimizer by its global norm; infinity clips nothing, and
             `Attached.last_grad_norm` is there.
         unused: See `DataParallelOptimizer`.
-        pipeline_depth: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
         broadcast: Start from rank 0's parameters, the frozen ones among them, and from its buffers.
@@ -443,7 +441,6 @@ def attach(
         bucket_bytes=bucket_bytes,
         clip_norm=clip_norm,
         unused=unused,
-        pipeline_depth=pipeline_depth,
         check=check,
         timeout_s=timeout_s,
         broadcast=broadcast,

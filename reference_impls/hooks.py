@@ -123,7 +123,6 @@ class _Hook:
         seed: int,
         stream: int = 0,
         bucket_bytes: int,
-        pipeline_depth: int,
         check: Check,
         timeout_s: float,
     ) -> None:
@@ -143,7 +142,7 @@ class _Hook:
         self._shapes = {view.name: list(view.param.shape) for s in self._worker.shards for view in s.views}
         self._own_ledger = Ledger(transport.ranks[0], KEPT_STEPS)
         self.ledger = Ledgers([self._own_ledger])
-        self._engine = Engine(transport, [self._own_ledger], pipeline_depth)
+        self._engine = Engine(transport, [self._own_ledger])
         transport.begin(check, timeout_s, flat.device)
         self._agreement = transport.agreement
         self._settings: Settings = {
@@ -151,7 +150,6 @@ class _Hook:
             "check": check,
             "the seed": seed,
             "bucket_bytes": bucket_bytes,
-            "pipeline_depth": pipeline_depth,
         }
         shapes = {f"the gradient {name!r}": str(shape) for name, shape in self._shapes.items()}
         self._agreement.compare_settings({**settings, **self._settings, **shapes}, always=True)
@@ -410,7 +408,6 @@ def ddp_hook(
     group: dist.ProcessGroup | None = None,
     seed: int = 0,
     bucket_bytes: int = 4 << 20,
-    pipeline_depth: int = 1,
     check: Check = "first",
     timeout_s: float = 600.0,
     **options: Any,
@@ -426,7 +423,6 @@ def ddp_hook(
         group: Process group, by default that of the wrapper, or the world.
         seed: Equal on all ranks.
         bucket_bytes: Size of a bucket of the method's, in bytes of float32; DDP's own buckets only deliver.
-        pipeline_depth: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
         options: Of the method, see `info`; not of its optimizer, which is the user's.
@@ -447,7 +443,6 @@ def ddp_hook(
         group,
         seed=seed,
         bucket_bytes=bucket_bytes,
-        pipeline_depth=pipeline_depth,
         check=check,
         timeout_s=timeout_s,
     )
@@ -498,7 +493,6 @@ class FSDPHook(_Hook):
             common,
             stream=place * _STREAMS,
             bucket_bytes=2**62,
-            pipeline_depth=1,
             **settings,
         )
         if len(self._worker.shards) != len(self._modules):

@@ -36,7 +36,6 @@ from reference_impls.drivers.step import (
     as_bytes,
     from_first,
     put_bytes,
-    within_reentrant_checkpoint,
 )
 from reference_impls.drivers.worker import Worker, bare_model, bare_name, named
 from reference_impls.errors import UnsupportedError, UsageError
@@ -60,7 +59,6 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             nothing, and `last_grad_norm` is there.
         unused: A parameter for which no rank has ever had a gradient stays as it is (``stay``). With ``zeros``, and after its
             first gradient on any rank, a missing one counts as zeros (torch's own optimizers would skip it).
-        pipeline_depth: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
         broadcast: Start from rank 0's parameters, the frozen ones among them, and from its buffers.
@@ -93,7 +91,6 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         bucket_bytes: int = 4 << 20,
         clip_norm: float | None = None,
         unused: Unused = "stay",
-        pipeline_depth: int = 1,
         check: Check = "first",
         timeout_s: float = 600.0,
         broadcast: bool = True,
@@ -127,9 +124,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._worker = worker
         self._group = group
         self._transport = transport
-        self._local_workers = LocalWorkers(
-            [worker], Engine(transport, [ledger], pipeline_depth), clip_norm, unused
-        )
+        self._local_workers = LocalWorkers([worker], Engine(transport, [ledger]), clip_norm, unused)
         self._gradients = Gradients(worker, frozen, module, allow_empty_buckets)
         self._module = module
         self._syncs_buffers = broadcast_buffers and module is not None
@@ -140,7 +135,6 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._probing = False
         self._released = False
         self._task = -1
-        self._reentrant = False
         self._complete = [0] * self._local_workers.shards
         self._place = {v.param: (s.index, v.name) for s in worker.shards for v in s.views}
         self._hooks = [
@@ -157,7 +151,6 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             "bucket_bytes": bucket_bytes,
             "clip_norm": clip_norm,
             "unused": unused,
-            "pipeline_depth": pipeline_depth,
             "broadcast": broadcast,
             "broadcast_buffers": broadcast_buffers,
             "skippable": skippable,
@@ -479,7 +472,6 @@ class DataParallelOptimizer(torch.optim.Optimizer):
     def _begin_anew(self) -> None:
         self._complete = [0] * self._local_workers.shards
         self._gradients.begin_anew()
-        self._reentrant = False
 
     def _refuse_released(self) -> None:
         if self._released:
@@ -587,7 +579,6 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         before = trace.enter("encode")
         self._gradients.gather(shard)
         self._gradients.seal(shard)
-        self._reentrant |= within_reentrant_checkpoint()
         self._local_workers.submit_next()
         trace.enter(before)
 
@@ -598,15 +589,11 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             self._gradients.seal_unsent(self._unsent)
 
     def _refuse_late(self, name: str) -> None:
-        if self._reentrant or within_reentrant_checkpoint():
-            raise UsageError(
-                f"parameter {name!r} got a gradient after its bucket had been sent, since reentrant activation "
-                "checkpointing runs backward in pieces: call torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
-            )
         raise UsageError(
-            f"parameter {name!r} got a gradient after its bucket had been sent: this is a second backward since the last "
-            "step. If gradients are accumulated, run all backward passes of a step but the last inside "
-            "no_sync() of this optimizer, or of what attach() answered; otherwise call step() after each, on all ranks"
+            f"parameter {name!r} got a gradient after its bucket had left: this is a second backward since the last step, or "
+            "reentrant activation checkpointing, which runs backward in pieces. If gradients are accumulated, run all backward "
+            "passes of a step but the last inside no_sync() of this optimizer, or of what attach() answered; else call step() "
+            "after each, on all ranks; call torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
         )
 
     def _buffers(self) -> list[Tensor]:

@@ -207,7 +207,6 @@ def fsdp_optimizer(
     seed: int = 0,
     bucket_bytes: int = 4 << 20,
     unused: Unused = "stay",
-    pipeline_depth: int = 1,
     check: Check = "first",
     timeout_s: float = 600.0,
     broadcast: bool = True,
@@ -227,7 +226,6 @@ def fsdp_optimizer(
         seed: Equal on all ranks.
         bucket_bytes: Size of a bucket of parts.
         unused: See `DataParallelOptimizer`.
-        pipeline_depth: See `reference_impls.drivers.engine`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.drivers.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
         broadcast: Start all nodes from the parameters of the first.
@@ -260,7 +258,6 @@ def fsdp_optimizer(
         group=group,
         bucket_bytes=bucket_bytes,
         unused=unused,
-        pipeline_depth=pipeline_depth,
         check=check,
         timeout_s=timeout_s,
         broadcast=broadcast,

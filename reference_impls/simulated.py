@@ -33,7 +33,6 @@ class SimulatedCluster:
         clip_norm: See `DataParallelOptimizer`.
         unused: A parameter for which no rank has ever had a gradient stays as it is (``stay``), or has a gradient of zeros
             (``zeros``), by which weight decay and coins for zeros move it.
-        pipeline_depth: See `reference_impls.drivers.engine`.
         storage: Pair of tensors [world_size, elements] (parameters, gradients) to live in, so that the gradients of all workers
             can come from one batched call; every parameter then counts as used.
         options: Of the method and of its local optimizer, see `info`.
@@ -57,7 +56,6 @@ class SimulatedCluster:
         bucket_bytes: int = 4 << 20,
         clip_norm: float | None = None,
         unused: Unused = "stay",
-        pipeline_depth: int = 1,
         storage: tuple[Tensor, Tensor] | None = None,
         **options: Any,
     ) -> None:
@@ -88,9 +86,7 @@ class SimulatedCluster:
         self.ledger = Ledgers(ledgers)
         self._names = names
         self._workers = workers
-        self._local_workers = LocalWorkers(
-            workers, Engine(transport, ledgers, pipeline_depth), clip_norm, unused
-        )
+        self._local_workers = LocalWorkers(workers, Engine(transport, ledgers), clip_norm, unused)
         empty = {name: p.detach().clone() for name, p in zip(names, params, strict=True) if p.numel() == 0}
         self._by_name = [{**empty, **{v.name: v.param for s in w.shards for v in s.views}} for w in workers]
 

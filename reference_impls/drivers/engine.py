@@ -4,9 +4,9 @@ An engine drives the exchanges of its *local* ranks in lock-step: one rank on a 
 resolves `Start` and `Finish`, compares what local ranks ask for, records bytes, and hands collectives to a `Transport`: that of a
 `ProcessGroup`, of simulated ranks (`Lockstep`), of nobody (`NullTransport`), or one at a time (`Serial`).
 
-The order in which collectives are launched depends on counts alone, never on completion times: when submission k is launched,
-submission j in flight moves on by one collective iff (k - j) % pipeline_depth == 0; afterwards all move in rounds. Hence it is
-equal on all ranks, whatever arrives first.
+The order in which collectives are launched depends on counts alone, never on completion times: before a submission is launched,
+each of those in flight moves on by one collective; afterwards all move in rounds. Hence it is equal on all ranks, whatever
+arrives first.
 
 A submission whose last collective is under way does not move before the end: there is nothing to launch, and waiting
 for it would hold up backward. How many collectives a submission has is what it had in the last step of the same kind,
@@ -60,18 +60,15 @@ class _InFlight:
 
 
 class Engine:
-    """Runs exchanges over a transport. `pipeline_depth`: how far apart submissions move (see the module docstring).
+    """Runs exchanges over a transport.
 
     transport and ledgers may be exchanged between steps: an exchange under way is answered by the transport that
     launched its collective, and goes on over the new one. trace: where the time of submissions is written down.
     """
 
-    def __init__(self, transport: Transport, ledgers: Sequence[Ledger], pipeline_depth: int = 1) -> None:
-        if pipeline_depth < 1:
-            raise UnsupportedError(f"pipeline_depth must be at least 1, got {pipeline_depth}")
+    def __init__(self, transport: Transport, ledgers: Sequence[Ledger]) -> None:
         self.transport = transport
         self.ledgers = ledgers
-        self.pipeline_depth = pipeline_depth
         self.trace: Trace = Untraced()
         self.launched = 0  # collectives, ever
         self._submitted: list[_InFlight] = []
@@ -87,12 +84,10 @@ class Engine:
         return in_flight.results
 
     def submit(self, exchanges: Sequence[Any]) -> None:
-        """Launch one exchange per local rank and move the earlier submissions on by the rule of `pipeline_depth`."""
-        number, kind = len(self._submitted), self.ledgers[0].kind
-        for earlier, in_flight in enumerate(self._submitted):
-            if in_flight.done or (number - earlier) % self.pipeline_depth != 0:
-                continue
-            if in_flight.asked != self._lengths.get((kind, earlier)):
+        """Move the earlier submissions on by one collective and launch one exchange per local rank."""
+        kind = self.ledgers[0].kind
+        for number, in_flight in enumerate(self._submitted):
+            if not in_flight.done and in_flight.asked != self._lengths.get((kind, number)):
                 self._move_submission(in_flight)
         self._submitted.append(self._begin(exchanges))
 

@@ -7,16 +7,12 @@ exchanges -> synchronize.
 
 from __future__ import annotations
 
-import gc
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from types import FrameType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls.algorithm import Shard, View
 from reference_impls.collectives import Exchange, Group, Ledger
@@ -327,11 +323,6 @@ class Gradients:
             return
         views = [view for shard in self._worker.shards for view in shard.views]
         if len(unused) == len(self._used):
-            if self._probed_by_torch():
-                raise UsageError(
-                    "torch.distributed.checkpoint.state_dict.get_state_dict takes a step on zeros to see an optimizer's state, "
-                    "and this one is attached: give it what attach() answered, in whose state that of your optimizer is"
-                )
             if not self._allow_empty_buckets:
                 raise UsageError(
                     f"no parameter got a gradient since the last step ({_some(views)}): call backward() first; if "
@@ -378,28 +369,13 @@ class Gradients:
         return expected is not None and not torch.equal(fingerprint(flat), expected)
 
     def _refuse_edit(self, names: str) -> None:
-        wrapped = any(
-            issubclass(type(thing), DistributedDataParallel)  # isinstance would wake lazy modules
-            and any(param in self._versions for param in thing.parameters())
-            for thing in gc.get_objects()
-        )
-        if wrapped:
-            raise UsageError(
-                "the model is wrapped in DistributedDataParallel, which averages the gradients a second time: train the "
-                "bare model, this optimizer communicates itself"
-            )
         raise UsageError(
             f"the gradient of {names} was changed between backward and step, when part of the model may have been sent "
             "already: to clip (clip_grad_norm_) give clip_norm= to DataParallelOptimizer or attach(); in the place of a "
             "GradScaler use bfloat16 autocast; what shall act on the reduced gradient is, with attach(), a step pre-hook of your "
-            "optimizer; anything else belongs before backward (a hook on the parameter) or into the loss"
+            "optimizer; anything else belongs before backward (a hook on the parameter) or into the loss. A model in "
+            "DistributedDataParallel averages its gradients a second time: train the bare one"
         )
-
-    def _probed_by_torch(self) -> bool:
-        """Whether this is the step on zeros, with learning rate 0, that torch takes to see an optimizer's state."""
-        views = [view for shard in self._worker.shards for view in shard.views]
-        rates = [float(group["lr"]) for group in self._worker.optimizer.param_groups]
-        return not any(rates) and all(view.param.grad is not None for view in views)
 
 
 def fingerprint(flat: Tensor) -> Tensor:
@@ -417,16 +393,6 @@ def fingerprint(flat: Tensor) -> Tensor:
     even = flat.numel() * flat.element_size() // 8 * 8 // flat.element_size()
     bits, rest = flat[:even].view(torch.int64).sum(), flat[even:].view(torch.int32).sum()
     return torch.stack([bits, rest, flat.sum(dtype=flat.dtype).double().view(torch.int64)])
-
-
-def within_reentrant_checkpoint() -> bool:
-    """Whether this runs in the backward that reentrant activation checkpointing starts within another."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_filename.endswith("torch/utils/checkpoint.py"):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _homes(module: nn.Module) -> Iterable[tuple[Mapping[str, Tensor | None], str, Tensor, str]]:

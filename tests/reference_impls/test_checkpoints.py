@@ -20,7 +20,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
 from reference_impls.attached import attach
-from reference_impls.errors import UsageError
 from reference_impls.sharded import fsdp_optimizer
 from tests.reference_impls.ranks import Ranks, told
 from tests.reference_impls.states import contents
@@ -311,14 +310,3 @@ def test_a_full_state_dict_resumes_all_where_nothing_is_kept_by_rank(ranks: Call
     for word, same in ranks(2).run(_full):
         assert "call set_optimizer_state_dict without these options" in word
         assert set(same) == {True}
-
-
-def test_torch_s_step_on_zeros_with_an_attached_optimizer_is_refused_with_the_remedy(one_rank: None) -> None:
-    model = _net()
-    own = torch.optim.AdamW(model.parameters(), lr=LR)
-    before = _values(model)
-    with attach(own, model, "qsgd") as attached:
-        with pytest.raises(UsageError, match=r"this one is attached: give it what attach\(\) answered"):
-            get_state_dict(model, own)
-        assert all(map(torch.equal, _values(model), before))
-        assert get_state_dict(model, attached)[1]["param_groups"]

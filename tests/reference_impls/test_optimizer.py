@@ -251,10 +251,6 @@ def test_channels_last_weights_keep_their_strides() -> None:
             lambda m: DataParallelOptimizer(m.named_parameters(), "lion-cub-1bit", momentum_sink=1),
         ),
         (UnsupportedError, "clip", lambda m: DataParallelOptimizer(m.named_parameters(), "demo", clip_norm=1.0)),
-        (
-            UnsupportedError, "pipeline_depth",
-            lambda m: DataParallelOptimizer(m.named_parameters(), "allreduce-sgd", pipeline_depth=0),
-        ),
         (LayoutError, "no parameter", lambda m: DataParallelOptimizer([], "allreduce-sgd")),
     ],
 )  # fmt: skip

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -102,7 +101,7 @@ class InBackground(Algorithm):
         return mean
 
 
-def local_workers(algorithm: Algorithm, pipeline_depth: int = 1) -> tuple[LocalWorkers, Trace]:
+def local_workers(algorithm: Algorithm) -> tuple[LocalWorkers, Trace]:
     """One worker with three shards of one parameter each, traced as an optimizer does it."""
     groups = [
         {
@@ -112,7 +111,7 @@ def local_workers(algorithm: Algorithm, pipeline_depth: int = 1) -> tuple[LocalW
         }
     ]
     trace = Trace(HAND)
-    engine = Engine(Serial(Slow(1), trace), [Ledger(0)], pipeline_depth)
+    engine = Engine(Serial(Slow(1), trace), [Ledger(0)])
     engine.trace = trace
     worker = Worker(algorithm, groups, rank=0, size=1, bucket_bytes=16)
     found = LocalWorkers([worker], engine, unused="zeros")  # gradients are set in place
@@ -130,9 +129,8 @@ def step(members: LocalWorkers) -> None:
     members.complete()
 
 
-@pytest.mark.parametrize("pipeline_depth", [1, 2, 7])
-def test_every_second_is_counted_where_it_belongs(pipeline_depth: int) -> None:
-    members, trace = local_workers(Spends(), pipeline_depth)
+def test_every_second_is_counted_where_it_belongs() -> None:
+    members, trace = local_workers(Spends())
     began = HAND.now
     for _ in range(2):
         step(members)
@@ -176,7 +174,7 @@ class Order(Lockstep):
 
 def test_serial_waits_for_every_collective_before_anything_else() -> None:
     below, trace = Order(), Trace()
-    driver = Engine(Serial(below, trace), [Ledger(0)], pipeline_depth=9)
+    driver = Engine(Serial(below, trace), [Ledger(0)])
     world = Worker(
         Local(), [{"params": [torch.zeros(1)], "param_names": ["0"], "lr": 1.0}], rank=0, size=1
     ).clock.world
