@@ -1,4 +1,4 @@
-"""Methods that are one mechanism: under these options two names train to the same bits."""
+"""Methods that are one mechanism: under these options two names train to the same bits, or to the last ones."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reference_impls import SimulatedCluster
+from reference_impls import SimulatedCluster, info
+from reference_impls.algorithms.local_updates import OUTER
+from tests.reference_impls.local_training import advance, cluster, point, start
 from tests.support import each
 
 SHAPES = ((5, 7), (11,), (12, 10))
-STEPS, WORKERS = 24, 4
+STEPS, WORKERS = 12, 4
 Given = tuple[str, dict[str, Any]]
 
 NEVER = {"momentum_sync": "never"}
@@ -72,3 +74,78 @@ def test_two_names_are_one_training_to_the_bit(what: str) -> None:
     one, other = EQUAL[what]
     for ours, theirs in zip(trained(*one), trained(*other), strict=True):
         assert torch.equal(ours, theirs)
+
+
+# ---- local steps, on a problem that is linear in x, in double precision -----------------------------------------------
+
+SGD, BIT, LAST = {"momentum": 0.9}, 0.0, 1e-12
+NESTEROV = {"outer": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.9}
+HEAVY = {"outer": "heavy-ball", "outer_lr": 0.7, "outer_momentum": 0.5}
+PLAIN = {"outer": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0}
+ONE = {"fragments": 1, "overlap": 0, "mixing": 0.0, "outer_lr": 0.7}
+LOCAL: list[tuple[str, dict[str, Any], str, dict[str, Any], float]] = [
+    # periodic averaging under another outer optimizer
+    ("diloco-sgd", SGD, "local-sgd", {**SGD, **NESTEROV}, BIT),
+    ("diloco", {}, "local-adamw", NESTEROV, BIT),
+    ("diloco-sgd", {**SGD, **PLAIN}, "local-sgd", SGD, BIT),  # federated averaging
+    ("bmuf", SGD, "local-sgd", {**SGD, "outer": "bmuf", "outer_momentum": 0.875}, BIT),
+    ("bmuf-nesterov", SGD, "local-sgd", {**SGD, "outer": "bmuf-nesterov", "outer_momentum": 0.875}, BIT),
+    ("bmuf", {"outer_momentum": 0.0}, "local-sgd", {}, LAST),
+    ("slowmo-sgd", SGD, "local-sgd", {**SGD, "outer": "slowmo", "outer_momentum": 0.5, "inner_state": "reset"}, BIT),
+    ("slowmo-adamw", {}, "local-adamw", {"outer": "slowmo", "outer_momentum": 0.5}, BIT),
+    ("slowmo-sgd", {**SGD, "outer_momentum": 0.0, "inner_state": "keep"}, "local-sgd", SGD, LAST),
+    ("slowmo-sgd", {"outer_momentum": 0.6}, "bmuf", {"outer_momentum": 0.6}, LAST),  # at constant rates
+    *(("local-sgd", {**SGD, "outer": kind}, "local-sgd", SGD, LAST) for kind in OUTER),
+    # by another rule
+    ("qsr-sgd", {**SGD, "h_base": 4}, "local-sgd", SGD, BIT),
+    ("qsr-adamw", {"h_base": 4}, "local-adamw", {}, BIT),
+    ("linear-rule", {"alpha": 0.3}, "qsr", {"alpha": 0.3, "power": 1.0}, BIT),
+    ("cubic-rule", {"alpha": 0.1}, "qsr", {"alpha": 0.1, "power": 3.0}, BIT),
+    ("adacomm", {**SGD, "first_period": 4}, "local-sgd", SGD, BIT),  # before it adapts
+    ("post-local-sgd", {**SGD, "switch_step": 0}, "local-sgd", SGD, BIT),
+    ("swap", {**SGD, "switch_step": 0}, "local-sgd", {**SGD, "period": 24}, BIT),
+    ("control-no-communication", {**SGD}, "local-sgd", {**SGD, "period": 24}, BIT),
+    # data-parallel training
+    ("post-local-sgd", {"optimizer": "adamw", "switch_step": 24}, "allreduce-adamw", {}, BIT),
+    ("diloco-sgd", {**PLAIN, "period": 1}, "allreduce-sgd", {}, LAST),
+    ("slowmo-sgd", {"outer_momentum": 0.8, "period": 1}, "allreduce-sgd", {"momentum": 0.8}, LAST),
+    ("post-local-sgd", {**SGD, "switch_step": 5, "period": 1}, "allreduce-sgd", {**SGD}, LAST),
+    *(
+        ("local-sgd", {**hyper, "period": 1}, "allreduce-sgd", {**hyper}, LAST)
+        for hyper in (
+            {}, SGD, {**SGD, "nesterov": True}, {**SGD, "weight_decay": 0.1},
+            {**SGD, "dampening": 0.5, "weight_decay": 0.1},
+        )
+    ),  # the update is linear in the buffers, which stay local
+    # what is sent otherwise
+    *(
+        (f"streaming-{name}", {**ONE, "carrier": carrier}, name, {"carrier": carrier}, BIT)
+        for name in ("diloco", "diloco-sgd") for carrier in ("fp32", "int8", "sign")
+    ),
+    *(
+        ("sparseloco", {"k": 16, "chunk": 16, "value_bits": 32, "outer_lr": lr}, "diloco", {**PLAIN, "outer_lr": lr}, 1e-6)
+        for lr in (1.0, 0.7)
+    ),  # values travel as float32
+]  # fmt: skip
+
+
+def after_24_steps(name: str, size: int, options: dict[str, Any]) -> SimulatedCluster:
+    """Rounds of 4 steps in a training of 24, where nothing else is said and the method takes it."""
+    usual = {"period": 4, "total_steps": 24}
+    known = {key: value for key, value in usual.items() if key in info(name).options}
+    found = cluster(name, size, **{**known, **options})
+    for step in range(24):
+        found.observe(loss=1.0)
+        advance(found, step, step + 1)
+    return found
+
+
+@each(("name", "options", "other", "others", "atol"), LOCAL)
+def test_local_methods_are_one(
+    name: str, options: dict[str, Any], other: str, others: dict[str, Any], atol: float
+) -> None:
+    """Four workers, 24 steps; ``BIT``: to the bit."""
+    a, b = after_24_steps(name, 4, options), after_24_steps(other, 4, others)
+    for rank in range(4):
+        torch.testing.assert_close(point(a, rank), point(b, rank), rtol=0, atol=atol)
+    assert (point(a) - start()).abs().max() > 0.1

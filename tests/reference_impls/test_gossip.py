@@ -1,4 +1,4 @@
-"""Workers that gossip: push-sum keeps what there is, overlap loses nothing; what cancels over NoLoCo's pairs."""
+"""Workers that gossip: push-sum written out, and that it keeps the mean; NoLoCo's pairs."""
 
 from __future__ import annotations
 
@@ -25,46 +25,11 @@ from tests.reference_impls.local_training import (
 # ---- SlowMo ----------------------------------------------------------------------------------------------------------------
 
 
-def test_inner_momentum_is_reset_for_sgd_and_kept_for_adam_as_in_the_paper() -> None:
-    for name, policy in (("slowmo-sgd", "reset"), ("slowmo-adamw", "keep")):
-        hyper = {"momentum": 0.9} if name == "slowmo-sgd" else {}
-        ours = trained(name, 3, 10, period=4, **hyper)
-        assert torch.equal(point(ours), point(trained(name, 3, 10, period=4, inner_state=policy, **hyper)))
-        other = {"reset": "keep", "keep": "reset"}[policy]
-        apart = point(ours) - point(trained(name, 3, 10, period=4, inner_state=other, **hyper))
-        assert apart.abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("overlap", [1, 2, 3])
-@pytest.mark.parametrize("n", [2, 3, 8])
-def test_overlap_delays_mass_but_loses_none(n: int, overlap: int) -> None:
-    """Numerators and what is under way add up to what plain SGD on the mean gradient would have; so do the weights."""
-    ours = cluster("slowmo-sgd", n, period=100, base="osgp", overlap=overlap)
-    total = n * start()
-    for step in range(9):
-        for rank in range(n):
-            total -= RATE * gradient(point(ours, rank), step, rank)
-        advance(ours, step, step + 1)
-        mass = torch.zeros_like(total)
-        for worker in ours._workers:
-            mass += torch.cat([shard.state["numerator"] for shard in worker.shards])
-            for shard in worker.shards:
-                assert len(shard.pending) == min(overlap, step + 1)
-            mass += sum(
-                torch.cat([shard.pending[name].in_flight.results[worker.clock.world.rank] if shard.pending[name].in_flight.done
-                           else shard.pending[name].in_flight.handle[worker.clock.world.rank] for shard in worker.shards])
-                for name in worker.shards[0].pending
-            )  # fmt: skip
-        torch.testing.assert_close(mass, total, rtol=0, atol=1e-12)
-        counters = ours._workers[0].clock.counters
-        flying = sum(counters[f"sent-{age}"] for age in range(1, overlap + 1))
-        assert counters["weight"] + flying == 1.0
-
-
 @pytest.mark.parametrize(
-    "options", [{"base": "sgp"}, {"base": "osgp"}, {"base": "osgp", "overlap": 3}], ids=str
+    ("n", "options"),
+    [(2, {"base": "sgp"}), (3, {"base": "osgp"}), (8, {"base": "osgp", "overlap": 3})],
+    ids=str,
 )
-@pytest.mark.parametrize("n", [2, 3, 8])
 def test_an_average_over_gossiping_workers_is_the_exact_mean(n: int, options: dict[str, Any]) -> None:
     """alpha = 1, beta = 0 and gradients that do not depend on x: as if there had been no gossip."""
     ours = SimulatedCluster("slowmo-sgd", [start()], n, lr=RATE, period=6, outer_momentum=0.0, **options)
@@ -110,15 +75,7 @@ def test_gossip_under_slow_momenta_written_out(base: str) -> None:
 # ---- NoLoCo ----------------------------------------------------------------------------------------------------------------
 
 
-def mean_of(found: SimulatedCluster) -> Tensor:
-    return torch.stack([point(found, r) for r in range(found.world_size)]).mean(0)
-
-
-def spread(found: SimulatedCluster) -> float:
-    return max(float((point(found, r) - mean_of(found)).norm()) for r in range(found.world_size))
-
-
-@pytest.mark.parametrize("n", [1, 2, 5, 8])
+@pytest.mark.parametrize("n", [1, 2, 5])
 def test_pairs_are_mutual_and_change(n: int) -> None:
     method, seen = create("noloco").algorithm, set()
     for step in range(40):
@@ -130,21 +87,7 @@ def test_pairs_are_mutual_and_change(n: int) -> None:
     assert len(seen) > 1 or n <= 2
 
 
-@pytest.mark.parametrize("n", [2, 4, 5])
-def test_the_mean_of_the_workers_is_diloco_with_heavy_ball(n: int) -> None:
-    """On gradients that do not depend on x, so that both have the same progress on average."""
-    options = {"period": 3, "outer_lr": 0.7, "outer_momentum": 0.5}
-    ours = SimulatedCluster("noloco-sgd", [start()], n, lr=RATE, **options)
-    other = SimulatedCluster("diloco-sgd", [start()], n, lr=RATE, outer="heavy-ball", **options)
-    for step in range(18):
-        grads = [[torch.sin(start() * (1 + rank) + step)] for rank in range(n)]
-        ours.step(grads)
-        other.step(grads)
-    torch.testing.assert_close(mean_of(ours), mean_of(other), rtol=0, atol=1e-13)
-    assert n == 2 or spread(ours) > 1e-3
-
-
-@pytest.mark.parametrize("n", [1, 2, 4, 5])
+@pytest.mark.parametrize("n", [1, 5])
 def test_rounds_of_pairs_written_out(n: int) -> None:
     """m <- b m + a mean_pair(x - A) + a (mean_pair(A) - A); A <- A + m, by the method's own pairs; alone: a pair of one."""
     a, b, period = 0.7, 0.5, 3

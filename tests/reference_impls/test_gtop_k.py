@@ -56,7 +56,7 @@ def reference(p, k):
     return have[0], dropped
 
 
-@each("n", [2, 3, 4, 5, 6, 7, 8])
+@each("n", [2, 5, 8])
 def test_a_tree_of_merges_written_down_gives_the_same(n):
     d, ratio = 120, 0.1
     k = kept(ratio, d)
@@ -71,7 +71,7 @@ def test_a_tree_of_merges_written_down_gives_the_same(n):
 
 
 @each("form", FORMS)
-@each("n", [2, 3, 4, 5, 7, 8])
+@each("n", [2, 5, 8])
 def test_nothing_is_lost(n, form):
     """n answer + sum of errors after = sum of gradients + sum of errors before, element by element."""
     d = 300
@@ -81,15 +81,6 @@ def test_nothing_is_lost(n, form):
         got = step(workers, g)
         torch.testing.assert_close(n * got + errors(workers, n).sum(0), g.sum(0) + before, rtol=0, atol=1e-5)
         assert int((got != 0).sum()) <= kept(0.05, d)
-
-
-@each("n", [2, 4, 8])
-def test_both_forms_are_the_same_for_powers_of_two(n):
-    a, b = (cluster(n, 500, ratio=0.02, form=form, dtype=torch.float32) for form in FORMS)
-    for t in range(4):
-        g = normal(n, 500, seed=t).float()
-        assert torch.equal(step(a, g), step(b, g))
-        torch.testing.assert_close(errors(a, n).sum(0), errors(b, n).sum(0))
 
 
 def test_by_the_published_mask_a_worker_keeps_what_did_not_come_out():
@@ -123,7 +114,7 @@ def folded(n, form, message=lambda rank: torch.tensor([1 << rank])):
 
 
 @each("form", FORMS)
-@each("n", range(1, 20))
+@each("n", (1, 2, 3, 6, 8, 13))
 def test_every_rank_is_counted_once_and_all_have_the_result(n, form):
     results, _, accounted = folded(n, form)
     assert [int(r) for r in results] == [(1 << n) - 1] * n
@@ -134,7 +125,7 @@ def test_every_rank_is_counted_once_and_all_have_the_result(n, form):
 
 
 @each("form", FORMS)
-@each("n", range(1, 20))
+@each("n", (1, 2, 3, 6, 8, 13))
 def test_bytes_and_messages_are_those_of_the_formula(n, form):
     _, ledgers, _ = folded(n, form, lambda rank: torch.ones(3))
     sent = [sum(row["wire_bytes"] for row in ledger.rows()) for ledger in ledgers]

@@ -14,7 +14,7 @@ ROUNDING = {"allreduce-bf16": 2.0**-7, "allreduce-fp16": 2.0**-10}  # the spacin
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("n", [2, 3, 8, 64])
+@pytest.mark.parametrize("n", [2, 64])
 def test_the_mean_within_the_formats_error(name: str, form: str, n: int) -> None:
     """Two phases: half a spacing for each number and one for the mean. All-reduce: half a spacing of every partial sum."""
     x = normal(n, 200, seed=n)
@@ -25,8 +25,7 @@ def test_the_mean_within_the_formats_error(name: str, form: str, n: int) -> None
     assert float(off.max()) > 0
 
 
-@pytest.mark.parametrize("n", [2, 3, 8, 64])
-@pytest.mark.parametrize("magnitude", [1e-44, 1e-38, 1e-20, 1e-7, 1.0, 65504.0, 1e6, 1e30, 3e38])
+@pytest.mark.parametrize(("n", "magnitude"), [(3, 1e-44), (64, 1e-7), (8, 1.0), (64, 65504.0), (3, 3e38)])
 @pytest.mark.parametrize("form", FORMS)
 def test_fp16_is_scaled_so_that_nothing_overflows_or_vanishes(n: int, magnitude: float, form: str) -> None:
     x = (torch.tensor([1.0, -1.0, 0.5, -0.001]) * magnitude).repeat(n, 3)

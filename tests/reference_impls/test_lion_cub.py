@@ -14,7 +14,6 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms import lion_integers
 from reference_impls.algorithms.lion import LionCub1Bit
-from reference_impls.compute import Key
 from reference_impls.optimizers import Lion
 from tests.reference_impls.lion_training import (
     DECAY,
@@ -46,8 +45,7 @@ def lion(steps: int, gradients: Callable[[int], list[Tensor]], dtype: torch.dtyp
 # ---- equal to Lion --------------------------------------------------------------------------------------------------
 
 
-@each("size", [1, 2, 3, 5, 8])
-@each("momentum_sync", ["never", "periodic", "doubling", "selective"])
+@each(("size", "momentum_sync"), [(1, "never"), (2, "doubling"), (3, "selective"), (5, "periodic")])
 def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronisation(
     size: int, momentum_sync: str
 ) -> None:
@@ -88,25 +86,10 @@ def test_one_worker_of_p_bits_is_lion_except_where_the_update_is_tiny(scale: str
     assert still < 5
 
 
-# ---- bounds and policies --------------------------------------------------------------------------------------------
-
-
-def test_a_large_tensor_does_not_take_the_votes_of_a_small_one() -> None:
-    """Scales are a tensor each: p-bit with a tensor a million times larger beside it moves the others the same."""
-    one, other = cluster("lion-cub-pbit", 4), cluster("lion-cub-pbit", 4)
-    for step in range(10):
-        one.step([gradient(step, rank) for rank in range(4)])
-        other.step(
-            [[2.0**20 * g if i == 0 else g for i, g in enumerate(gradient(step, rank))] for rank in range(4)]
-        )
-    for ours, theirs in zip(one.parameters(0), other.parameters(0), strict=True):
-        assert torch.equal(ours, theirs)
-
-
 # ---- head-room ------------------------------------------------------------------------------------------------------
 
 
-@each(("bits", "sizes"), [(4, range(1, 8)), (8, (1, 2, 3, 31, 63, 64, 100, 127)), (16, (2, 300))])
+@each(("bits", "sizes"), [(4, (1, 7)), (8, (3, 64, 127)), (16, (300,))])
 def test_when_all_agree_on_the_largest_vote_nothing_overflows(bits: int, sizes: list[int]) -> None:
     """Two of three coordinates are far above the mean, so every rank votes its most; with linf s = 1 rounds to 0."""
     g = torch.tensor([8.0, -8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
@@ -114,31 +97,6 @@ def test_when_all_agree_on_the_largest_vote_nothing_overflows(bits: int, sizes: 
         trained = SimulatedCluster("lion-cub-pbit", [torch.zeros(8)], size, lr=1.0, bits=bits)
         trained.step([[g] for _ in range(size)])
         assert torch.equal(trained.parameters(0)[0], -g.sign())
-
-
-# ---- bytes ----------------------------------------------------------------------------------------------------------
-
-
-@each("size", [2, 3, 4, 7])
-def test_bytes_of_a_step_are_those_of_the_formula(size: int) -> None:
-    """Bits a parameter sent: 2 (n-1)/n for one bit, p times that for p bits, 64 f (n-1)/(n K) for synchronising."""
-    share = (size - 1) / size
-
-    def bits_a_step(name: str, steps: int = 1, **options: Any) -> float:
-        trained = cluster(name, size, **options)
-        advance(trained, steps)
-        return 8 * sum(row["wire_bytes"] for row in trained.ledger.totals() if row["rank"] == 0) / steps
-
-    one = bits_a_step("lion-cub-1bit")
-    assert 2 * share * D < one <= 2 * share * (D + 8 * size)
-    exactly = pytest.approx
-    assert bits_a_step("lion-cub-pbit") == exactly(8 * 2 * share * (D + 1), rel=1e-12)
-    assert bits_a_step("lion-cub-pbit", bits=4) == exactly(8 * 2 * share * math.ceil((D + 1) / 2), rel=1e-12)
-    assert bits_a_step("lion-cub-pbit", bits=16) == exactly(
-        16 * 2 * share * size * math.ceil((D + 1) / size), rel=1e-12
-    )
-    synced = bits_a_step("lion-cub-1bit", steps=10, momentum_sync="periodic", sync_every=5)
-    assert synced - one == exactly(64 * share * D / 5, rel=1e-12)
 
 
 # ---- parameter groups -----------------------------------------------------------------------------------------------
@@ -161,8 +119,7 @@ def test_a_cut_into_buckets_changes_nothing(name: str) -> None:
 # ---- clipping --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["lion-cub-1bit", "distributed-lion-mavo", "lion-update-mean"])
-@pytest.mark.parametrize("bucket_bytes", [64, 1 << 20])
+@pytest.mark.parametrize(("name", "bucket_bytes"), [("lion-cub-1bit", 64), ("lion-update-mean", 1 << 20)])
 def test_a_clipped_worker_is_lion_on_the_clipped_gradient_of_the_whole_model(
     name: str, bucket_bytes: int
 ) -> None:
@@ -204,8 +161,7 @@ def voted(size: int, steps: int = 12, **options: Any) -> Tensor:
 # ---- forms ----------------------------------------------------------------------------------------------------------
 
 
-@each("size", [1, 2, 3, 5, 7])
-@each("bits", [4, 8, 16])
+@each(("size", "bits"), [(1, 8), (2, 16), (7, 4)])
 def test_forms_of_the_sum_are_one_training_to_the_bit(bits: int, size: int) -> None:
     """What a form changes is bytes: codes are the same, and so is the sign of their sum."""
     expected = voted(size, bits=bits)
@@ -213,43 +169,13 @@ def test_forms_of_the_sum_are_one_training_to_the_bit(bits: int, size: int) -> N
     assert torch.equal(voted(size, bits=bits, form="two-phase-sign"), expected)
 
 
-@each("size", [2, 127, 128, 300])
+@each("size", [2, 128])
 def test_in_two_phases_any_number_of_ranks_may_agree_on_the_largest_code(size: int) -> None:
     g = torch.tensor([8.0, -8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     for form in ("two-phase", "two-phase-sign"):
         found = SimulatedCluster(PBIT, [torch.zeros(8)], size, lr=1.0, form=form, levels="code")
         found.step([[g] for _ in range(size)])
         assert torch.equal(found.parameters(0)[0], -g.sign())
-
-
-# ---- quantisers -----------------------------------------------------------------------------------------------------
-
-
-def test_the_stochastic_quantiser_is_unbiased_and_between_its_two_neighbours() -> None:
-    """z-score of each coordinate over 4000 draws below 5.5 (73 coordinates: chance 3e-6); variance f (1 - f)."""
-    d, draws, s = 73, 4000, 31
-    u = torch.randn(d, generator=torch.Generator().manual_seed(0))
-    u[0], u[1] = 0.0, 1e-30
-    codes = torch.empty(draws, d, dtype=torch.int8)
-    for draw in range(draws):
-        key = Key.of(seed=draw, step=0, stage="rounding", rank=0)
-        lion_integers.encode(u, [slice(0, d)], "l2-stochastic", s, codes[draw], key=key)
-    z = s * u.double() / u.double().norm()
-    below, fraction = z.abs().floor(), z.abs() - z.abs().floor()
-    magnitude = codes.abs().double()
-    assert ((magnitude == below) | (magnitude == below + 1)).all()
-    assert ((codes.sign() == u.sign()) | (codes == 0)).all()
-    deviation = (fraction * (1 - fraction) / draws).sqrt()
-    assert (((codes.double().mean(0) - z).abs() - 1e-6) <= 5.5 * deviation).all()
-    spread = codes.double().var(0)
-    assert ((spread - fraction * (1 - fraction)).abs() < 0.05).all()
-
-
-def test_the_two_norm_neither_over_nor_underflows() -> None:
-    for size in (1e-30, 1e-3, 1e30):
-        u = size * torch.tensor([3.0, -4.0])
-        assert float(lion_integers.scale_of(u, "l2-stochastic")) == pytest.approx(5 * size, rel=1e-6)
-    assert lion_integers.scale_of(torch.zeros(5), "l2-stochastic") == 0
 
 
 # ---- shared scales --------------------------------------------------------------------------------------------------
@@ -340,7 +266,7 @@ def test_a_synchronisation_gives_all_ranks_the_mean_and_keeps_the_sum() -> None:
         torch.testing.assert_close(sum(m[i] for m in momenta(free)), sum(m[i] for m in momenta(synced)))
 
 
-@pytest.mark.parametrize(("fraction", "chosen"), [(0.01, {1}), (0.16, {1}), (0.55, {1, 2}), (1.0, {0, 1, 2})])
+@pytest.mark.parametrize(("fraction", "chosen"), [(0.01, {1}), (0.55, {1, 2})])
 def test_selective_averages_the_tensors_on_which_workers_disagree_most(
     fraction: float, chosen: set[int]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Local updates: what equals what, the algorithm box written out, when workers meet, and how."""
+"""Local updates: the algorithm box written out, when workers meet, and how. What equals what: `test_equal_methods`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls import SimulatedCluster, create, info
+from reference_impls import SimulatedCluster, create
 from reference_impls.algorithm import Clock
 from reference_impls.algorithms.half_precision import Halves
 from reference_impls.algorithms.local_updates import (
@@ -43,80 +43,7 @@ from tests.reference_impls.local_training import (
 )
 from tests.support import each, sync_steps
 
-# ---- what equals what -------------------------------------------------------------------------------------------------
-
-SGD, BIT, LAST = {"momentum": 0.9}, 0.0, 1e-12
 NESTEROV = {"outer": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.9}
-HEAVY = {"outer": "heavy-ball", "outer_lr": 0.7, "outer_momentum": 0.5}
-PLAIN = {"outer": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0}
-ONE = {"fragments": 1, "overlap": 0, "mixing": 0.0, "outer_lr": 0.7}
-EQUAL: list[tuple[str, dict[str, Any], str, dict[str, Any], float]] = [
-    # periodic averaging under another outer optimizer
-    ("diloco-sgd", SGD, "local-sgd", {**SGD, **NESTEROV}, BIT),
-    ("diloco", {}, "local-adamw", NESTEROV, BIT),
-    ("diloco-sgd", {**SGD, **PLAIN}, "local-sgd", SGD, BIT),  # federated averaging
-    ("bmuf", SGD, "local-sgd", {**SGD, "outer": "bmuf", "outer_momentum": 0.875}, BIT),
-    ("bmuf-nesterov", SGD, "local-sgd", {**SGD, "outer": "bmuf-nesterov", "outer_momentum": 0.875}, BIT),
-    ("bmuf", {"outer_momentum": 0.0}, "local-sgd", {}, LAST),
-    ("slowmo-sgd", SGD, "local-sgd", {**SGD, "outer": "slowmo", "outer_momentum": 0.5, "inner_state": "reset"}, BIT),
-    ("slowmo-adamw", {}, "local-adamw", {"outer": "slowmo", "outer_momentum": 0.5}, BIT),
-    ("slowmo-sgd", {**SGD, "outer_momentum": 0.0, "inner_state": "keep"}, "local-sgd", SGD, LAST),
-    ("slowmo-sgd", {"outer_momentum": 0.6}, "bmuf", {"outer_momentum": 0.6}, LAST),  # at constant rates
-    *(("local-sgd", {**SGD, "outer": kind}, "local-sgd", SGD, LAST) for kind in OUTER),
-    # by another rule
-    ("qsr-sgd", {**SGD, "h_base": 4}, "local-sgd", SGD, BIT),
-    ("qsr-adamw", {"h_base": 4}, "local-adamw", {}, BIT),
-    ("linear-rule", {"alpha": 0.3}, "qsr", {"alpha": 0.3, "power": 1.0}, BIT),
-    ("cubic-rule", {"alpha": 0.1}, "qsr", {"alpha": 0.1, "power": 3.0}, BIT),
-    ("adacomm", {**SGD, "first_period": 4}, "local-sgd", SGD, BIT),  # before it adapts
-    ("post-local-sgd", {**SGD, "switch_step": 0}, "local-sgd", SGD, BIT),
-    ("swap", {**SGD, "switch_step": 0}, "local-sgd", {**SGD, "period": 24}, BIT),
-    ("control-no-communication", {**SGD}, "local-sgd", {**SGD, "period": 24}, BIT),
-    # data-parallel training
-    ("post-local-sgd", {"optimizer": "adamw", "switch_step": 24}, "allreduce-adamw", {}, BIT),
-    ("diloco-sgd", {**PLAIN, "period": 1}, "allreduce-sgd", {}, LAST),
-    ("slowmo-sgd", {"outer_momentum": 0.8, "period": 1}, "allreduce-sgd", {"momentum": 0.8}, LAST),
-    ("post-local-sgd", {**SGD, "switch_step": 5, "period": 1}, "allreduce-sgd", {**SGD}, LAST),
-    *(
-        ("local-sgd", {**hyper, "period": 1}, "allreduce-sgd", {**hyper}, LAST)
-        for hyper in (
-            {}, SGD, {**SGD, "nesterov": True}, {**SGD, "weight_decay": 0.1},
-            {**SGD, "dampening": 0.5, "weight_decay": 0.1},
-        )
-    ),  # the update is linear in the buffers, which stay local
-    # what is sent otherwise
-    *(
-        (f"streaming-{name}", {**ONE, "carrier": carrier}, name, {"carrier": carrier}, BIT)
-        for name in ("diloco", "diloco-sgd") for carrier in ("fp32", "int8", "sign")
-    ),
-    *(
-        ("sparseloco", {"k": 16, "chunk": 16, "value_bits": 32, "outer_lr": lr}, "diloco", {**PLAIN, "outer_lr": lr}, 1e-6)
-        for lr in (1.0, 0.7)
-    ),  # values travel as float32
-]  # fmt: skip
-
-
-def after_24_steps(name: str, size: int, options: dict[str, Any]) -> SimulatedCluster:
-    """Rounds of 4 steps in a training of 24, where nothing else is said and the method takes it."""
-    usual = {"period": 4, "total_steps": 24}
-    known = {key: value for key, value in usual.items() if key in info(name).options}
-    found = cluster(name, size, **{**known, **options})
-    for step in range(24):
-        found.observe(loss=1.0)
-        advance(found, step, step + 1)
-    return found
-
-
-@each(("name", "options", "other", "others", "atol"), EQUAL)
-def test_methods_are_one(
-    name: str, options: dict[str, Any], other: str, others: dict[str, Any], atol: float
-) -> None:
-    """Four workers, 24 steps; ``BIT``: to the bit."""
-    a, b = after_24_steps(name, 4, options), after_24_steps(other, 4, others)
-    for rank in range(4):
-        torch.testing.assert_close(point(a, rank), point(b, rank), rtol=0, atol=atol)
-    assert (point(a) - start()).abs().max() > 0.1
-
 
 # ---- rounds written out ------------------------------------------------------------------------------------------------
 
@@ -136,8 +63,7 @@ def outer_by_hand(
 
 
 @each("kind", OUTER)
-@each("optimizer", ["sgd", "adamw", "lion"])
-@each(("size", "period", "b"), [(3, 3, 0.5), (3, 1, 0.6), (1, 5, 0.0)])
+@each(("optimizer", "size", "period", "b"), [("sgd", 3, 3, 0.5), ("adamw", 3, 2, 0.6), ("lion", 1, 4, 0.0)])
 def test_rounds_written_out(kind: OuterKind, optimizer: str, size: int, period: int, b: float) -> None:
     """Lone optimizers, their mean progress, the outer step, at a falling rate. A lone worker without momentum is Lookahead."""
     lr, a, b = LearningRate("linear", peak=0.05, min=0.01, total=20), 0.7, 0.0 if kind == "sgd" else b
@@ -189,12 +115,6 @@ def test_where_the_rate_is_zero_slow_momentum_takes_the_limit() -> None:
     )
 
 
-def test_slow_momentum_outlives_a_change_of_the_rate_and_block_momentum_does_not() -> None:
-    lr = LearningRate("linear", peak=0.05, min=0.005, total=20)
-    ours, other = (trained(name, 3, 20, lr, period=5, outer_momentum=0.6) for name in ("slowmo-sgd", "bmuf"))
-    assert (point(ours) - point(other)).abs().max() > 1e-3
-
-
 def test_after_a_data_parallel_phase_the_round_begins_at_its_end() -> None:
     """Post-local SGD under DiLoCo's outer optimizer: as DiLoCo begun where the first phase ended."""
     ours = cluster("post-local-sgd", 3, switch_step=4, period=3, **NESTEROV)
@@ -219,10 +139,9 @@ def kinds_of(ours: SimulatedCluster, first: int, last: int, **observed: list[flo
     return kinds
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "step", "cosine_step", "constant"])
-def test_the_method_meets_when_its_rule_says(schedule: str) -> None:
+def test_the_method_meets_when_its_rule_says() -> None:
     total, warmup = 900, 60
-    lr = LearningRate(schedule, peak=0.4, min=1e-4, warmup=warmup, total=total, milestones=(300, 600))
+    lr = LearningRate("cosine", peak=0.4, min=1e-4, warmup=warmup, total=total)
     method = create("qsr-sgd", alpha=0.2, h_base=3, lr_warmup_steps=warmup, total_steps=total).algorithm
     clock, found = Clock(Group("world", 0, 4)), []
     for clock.step in range(total):
@@ -361,15 +280,7 @@ def test_what_cannot_be_is_refused_with_what_to_do(name: str, options: dict[str,
 
 
 @each("carrier", [*COMPRESSIONS, Halves("bf16")])
-@each(
-    ("name", "options"),
-    [
-        ("local-sgd", {"period": 3}),
-        ("qsr-adamw", {"alpha": 0.1, "h_base": 2}),
-        ("diloco", {"period": 4}),
-        ("post-local-sgd", {"switch_step": 3, "period": 3}),
-    ],
-)
+@each(("name", "options"), [("qsr-adamw", {"alpha": 0.1, "h_base": 2}), ("diloco", {"period": 4})])
 def test_any_carrier_brings_any_rounds_together(name: str, options: dict[str, Any], carrier: Any) -> None:
     """Replicas are equal to the bit after every average, and the run stays near the one that averaged in full precision."""
     ours = cluster(name, 5, carrier=carrier, total_steps=24, **options)
@@ -422,10 +333,9 @@ def test_after_a_reset_the_optimizer_is_a_fresh_one(optimizer: str) -> None:
 # ---- SparseLoCo --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bits", [2, 32])
-def test_sent_and_kept_add_up(bits: int) -> None:
+def test_sent_and_kept_add_up() -> None:
     """sent + e_new = b e_old + D on every rank, where the mean of what was sent is the anchor's move."""
-    ours = cluster("sparseloco-sgd", 3, period=2, k=3, chunk=16, value_bits=bits, error_decay=0.9)
+    ours = cluster("sparseloco-sgd", 3, period=2, k=3, chunk=16, value_bits=2, error_decay=0.9)
 
     def error(rank: int) -> Tensor:
         return torch.cat(ours.state(rank, "compression_error")).clone()
@@ -453,9 +363,8 @@ def test_the_mean_is_over_all_workers_where_few_sent() -> None:
     assert (-ours.parameters(0)[0]).tolist() == [1.0, 0, 0, 0, 0, 0.25, 0.25, 0]
 
 
-@pytest.mark.parametrize("n", [2, 5])
-def test_sparseloco_sends_14_bits_a_value(n: int) -> None:
-    d = 3 * 4096
+def test_sparseloco_sends_14_bits_a_value() -> None:
+    d, n = 3 * 4096, 3
     ours = SimulatedCluster("sparseloco", [torch.zeros(d)], n, lr=0.1, period=2)
     for step in range(4):
         ours.step([[noise(step, r, d).float()] for r in range(n)])

@@ -94,8 +94,7 @@ class Box:
             self.x[i] = self.x[i] - RATE * coefficient * f * move
 
 
-@pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("bucket_bytes", [1 << 20, 64])
+@pytest.mark.parametrize(("size", "bucket_bytes"), [(1, 1 << 20), (3, 64)])
 def test_with_an_exact_mean_it_is_its_box(size: int, bucket_bytes: int) -> None:
     """Both phases; the gradient rebuilt from momenta is the mean gradient, and feeds the fresh variance."""
     own = SimulatedCluster(
@@ -113,10 +112,10 @@ def test_with_an_exact_mean_it_is_its_box(size: int, bucket_bytes: int) -> None:
     assert any(f != 1.0 for f in box.f)
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_the_momentum_telescopes_in_the_common_scale(size: int) -> None:
+def test_the_momentum_telescopes_in_the_common_scale() -> None:
     """rho (m_t - b1 m_(t-1)) adds up to (1 - b1) rho mean g and the errors, which are all in that scale."""
-    own, warmup = cluster(size, warmup_steps=5), 5
+    size, warmup = 4, 5
+    own = cluster(size, warmup_steps=warmup)
     for step in range(warmup):
         advance(own, step)
     moved = given = torch.zeros(sum(LENGTHS), dtype=torch.float64)

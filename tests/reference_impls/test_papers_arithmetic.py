@@ -37,7 +37,7 @@ def one_bit_ratio(name: str, warm_up: float, n: int) -> float:
 
 @pytest.mark.parametrize(
     ("warm_up", "traffic"),
-    [(0.01, 24.43), (0.02, 19.75), (0.05, 12.55), (0.10, 7.80), (0.15, 5.66), (0.25, 3.66)],
+    [(0.01, 24.43), (0.15, 5.66), (0.25, 3.66)],
 )
 def test_warm_up_caps_the_speedup(warm_up: float, traffic: float) -> None:
     """APM-1: fp32 all-reduce over APMSqueeze, all steps together; always below 1/w."""
@@ -80,7 +80,7 @@ def test_zero_one_adam_in_its_published_configuration() -> None:
     assert STEPS * half / volume == pytest.approx(27.04, abs=0.01)
 
 
-@pytest.mark.parametrize("n", [4, 8, 16, 32, 64, 128, 256])
+@pytest.mark.parametrize("n", [4, 16])
 def test_traffic_of_gs_sgd_and_gtop_k(n: int) -> None:
     """Both grow as log2 P from every worker when they double; what differs is a table against 2 k numbers."""
     k, table, fetched = 1_000, 4 * 5 * 9_000, 4 * 4 * 1_000
@@ -138,8 +138,7 @@ def test_natural_compression_by_enumeration() -> None:
     assert float(((got - exact) / exact).square().mean(-1).max()) == pytest.approx(1 / 8, abs=1e-4)
 
 
-@pytest.mark.parametrize("d", [64, 512, 4096])
-@pytest.mark.parametrize("s", [1, 4, 16, 64])
+@pytest.mark.parametrize(("d", "s"), [(64, 64), (512, 1), (4096, 16)])
 def test_the_lemma_of_qsgd(d: int, s: int) -> None:
     """Lemma 3.1: variance of at most min(d/s^2, sqrt(d)/s) |v|^2, at most s (s + sqrt(d)) non-zeros on average."""
     source, grid = torch.Generator().manual_seed(0), (torch.arange(256) + 0.5) / 256

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -40,7 +38,7 @@ def without_the_rest(row, k):
     return out
 
 
-@pytest.mark.parametrize(("n", "d", "ratio"), [(2, 50, 0.1), (3, 67, 0.3), (5, 3, 0.01), (8, 1000, 0.01)])
+@pytest.mark.parametrize(("n", "d", "ratio"), [(3, 67, 0.3), (5, 3, 0.01)])
 def test_top_k_averages_the_largest_coordinates_of_each_worker(n, d, ratio):
     """Four steps against the rule written down; float32 numbers, so that messages lose nothing."""
     workers, e = cluster("top-k", n, [d], ratio=ratio), torch.zeros(n, d, dtype=torch.float64)
@@ -53,32 +51,22 @@ def test_top_k_averages_the_largest_coordinates_of_each_worker(n, d, ratio):
         torch.testing.assert_close(errors(workers, n), e, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("form", ["gather", "two-phase"])
-def test_top_k_loses_nothing(form):
+def test_top_k_in_two_phases_loses_nothing():
     """Sum of updates + error left = sum of mean gradients."""
     n, d = 3, 200
-    workers = cluster("top-k", n, [d], ratio=0.1, form=form)
+    workers = cluster("top-k", n, [d], ratio=0.1, form="two-phase")
     applied, given = torch.zeros(d), torch.zeros(d, dtype=torch.float64)
     for t in range(20):
         g = normal(n, d, seed=t)
         applied = applied + step(workers, g)
         given += g.mean(0)
-    left = errors(workers, n).mean(0)
-    if form == "two-phase":
-        left = left + torch.cat([workers.state(r, "server_error")[0] for r in range(n)])[:d]
+    servers = torch.cat([workers.state(r, "server_error")[0] for r in range(n)])[:d]
+    left = errors(workers, n).mean(0) + servers
     torch.testing.assert_close(applied + left, given, rtol=0, atol=1e-10)
     assert left.abs().max() > 0.1
 
 
-def test_top_k_of_each_tensor_is_of_each_tensor():
-    sizes, g = [7, 100, 1, 30], normal(2, 138)
-    g[:, 7:107] *= 1e6  # would win everything in one bucket
-    got = step(cluster("top-k", 2, sizes, ratio=0.1, granularity="tensor"), g, sizes)
-    for part, d in zip(got.split(sizes), sizes, strict=True):
-        assert kept(0.1, d) <= int((part != 0).sum()) <= 2 * kept(0.1, d)
-
-
-@pytest.mark.parametrize("d", [1, 7, 100, 5000])
+@pytest.mark.parametrize("d", [1, 100])
 def test_random_k_draws_exactly_k_different_places_alike_on_all_ranks(d):
     seen = set()
     for s in range(20):
@@ -90,15 +78,6 @@ def test_random_k_draws_exactly_k_different_places_alike_on_all_ranks(d):
         assert all(torch.equal(workers.parameters(0)[0], workers.parameters(r)[0]) for r in (1, 2))
         seen.add(tuple(got.nonzero().view(-1).tolist()))
     assert len(seen) == 1 if d == 1 else len(seen) > 4
-
-
-def test_random_k_draws_anew_in_every_step_and_every_place_as_often():
-    d, steps = 40, 1000
-    workers = cluster("random-k", 2, [d], ratio=0.25)
-    counts = sum((step(workers, torch.ones(2, d, dtype=torch.float64)) != 0).double() for _ in range(steps))
-    z = (counts - steps / 4) / math.sqrt(steps * 0.25 * 0.75)
-    assert z.abs().max() < 5
-    assert z.std() > 0.5
 
 
 def test_random_k_with_feedback_is_unscaled_and_loses_nothing():
