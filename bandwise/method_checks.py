@@ -203,12 +203,17 @@ def _replicas(method: Method) -> str:
 
 
 def _repeats(method: Method) -> str:
-    found = []
-    for seed in (1, 2):  # nothing may depend on torch's own generator
+    found, usual = [], torch.get_default_dtype()
+    for seed, dtype in ((1, usual), (2, torch.float64)):  # nothing may depend on what torch keeps of its own
+        cluster = _cluster(method)
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            cluster = _cluster(method)
-            _advance(cluster, STEPS)
+            for _ in range(STEPS):
+                try:
+                    torch.set_default_dtype(dtype)
+                    _advance(cluster, 1)
+                finally:
+                    torch.set_default_dtype(usual)
             found.append(_flat(cluster))
     _need(
         torch.equal(*found),
@@ -287,9 +292,10 @@ def _not_finite(method: Method) -> str:
             found[0].view(-1)[5] = float("nan")
         return found
 
-    cluster = _cluster(method)
-    _advance(cluster, 3 * STEPS, gradients)
-    seen = [rank for rank in range(WORKERS) if not bool(_flat(cluster, rank).isfinite().all())]
+    cluster, seen = _cluster(method), list[int]()
+    while cluster.steps < 3 * STEPS and len(seen) < WORKERS:
+        _advance(cluster, 1, gradients)
+        seen = [rank for rank in range(WORKERS) if not bool(_flat(cluster, rank).isfinite().all())]
     if method.algorithm.local_steps and seen == [1]:
         raise _NotDeclaredError(f"worker 1 alone sees its NaN in {3 * STEPS} steps: {SHORTEN}")
     _need(len(seen) == WORKERS, f"a NaN of worker 1 at step {at} is seen by workers {seen} alone: let NaN through, so that no "

@@ -33,9 +33,7 @@ def test_the_step_of_the_quantiser_does_not_depend_on_the_gradient() -> None:
         assert [b / a for a, b in itertools.pairwise(steps)] == pytest.approx([0.9] * 3)
 
 
-@each("bits", [2.5, 4.5, 7.0])
-@each("contraction", [1.0, 0.999, 0.9])
-@each("left", [1, 10, 1000])
+@each(("bits", "contraction", "left"), [(2.5, 1.0, 10), (4.5, 0.999, 1000), (7.0, 0.9, 10)])
 def test_calibration_meets_the_average(bits: float, contraction: float, left: int) -> None:
     factor = factor_for(bits, 0.02, contraction, left, least=2, most=16)
     found = [nominal_bits(wanted_levels(factor, 0.02, contraction, left - t)) for t in range(left)]

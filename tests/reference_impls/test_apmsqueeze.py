@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 import pytest
@@ -48,23 +47,7 @@ def error(trained: SimulatedCluster) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("size", [1, 2, 4, 5])
-def test_a_warm_up_without_end_is_adam_without_bias_correction(size: int) -> None:
-    trained = cluster(size, warmup_steps=1000, weight_decay=0.1)
-    x, m, v = start(), torch.zeros(D, dtype=torch.float64), torch.zeros(D, dtype=torch.float64)
-    for step in range(30):
-        advance(trained, step, step + 1)
-        g = mean_gradient(step, size)
-        m = BETA1 * m + (1 - BETA1) * g
-        v = BETA2 * v + (1 - BETA2) * g * g
-        x = x - RATE * 0.1 * x - RATE * m / (v.sqrt() + EPS)
-        assert trained.kind == "warm-up"
-    torch.testing.assert_close(trained.parameters(0)[0], x, rtol=0, atol=1e-12)
-    torch.testing.assert_close(trained.state(0, "momentum")[0], m, rtol=0, atol=1e-13)
-    torch.testing.assert_close(trained.state(0, "variance")[0], v, rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("size", [1, 5])
 def test_without_compression_it_is_momentum_in_a_frozen_metric(size: int) -> None:
     """T_w = 10, then the identity in place of the compressor."""
     warmup = 10
@@ -97,30 +80,13 @@ def test_coordinates_without_variance_are_not_moved(compressor: str) -> None:
     assert moved.max() < 10
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 8])
-def test_bytes_of_both_phases_are_those_of_the_formulas(size: int) -> None:
-    """Warm-up: 64 (n-1)/n bits an element. Compressed: 2 D (n-1)/n bits of signs, 64 (n-1) of scales."""
-    trained = cluster(size, torch.float32, warmup_steps=3)
-    advance(trained, 0, 8, torch.float32)
-    rows = trained.ledger.frame(0).groupby(["step", "kind"], as_index=False).wire_bytes.sum()
-    padded = 8 * size * math.ceil(D / (8 * size))
-    for row in rows.itertuples():
-        if row.kind == "warm-up":
-            assert 8 * row.wire_bytes == 64 * D * (size - 1) / size
-        else:
-            assert 8 * row.wire_bytes == 2 * padded * (size - 1) / size + 64 * (size - 1)
-    assert rows.kind.tolist() == 3 * ["warm-up"] + 5 * ["compressed"]
-
-
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
         ({"warmup_steps": 7}, 7),
         ({"warmup_steps": 7, "lr_warmup_steps": 12}, 12),
         ({"total_steps": 1000}, 150),
-        ({"total_steps": 1001}, 151),
-        ({"total_steps": 1000, "warmup_fraction": 0.25}, 250),
-        ({"total_steps": 1000, "lr_warmup_steps": 200}, 200),
+        ({"total_steps": 1001, "warmup_fraction": 0.25}, 251),
         ({"total_steps": 1000, "warmup_steps": 0}, 0),
     ],
 )
@@ -208,11 +174,6 @@ def one_bit(size: int, name: str = "one-bit-adam", **options: Any) -> SimulatedC
     return SimulatedCluster(name, [start()], size, lr=RATE, seed=2, **options)
 
 
-def one_bit_advance(own: SimulatedCluster, first: int, last: int) -> None:
-    for step in range(first, last):
-        own.step([[gradient(step, rank)] for rank in range(own.world_size)])
-
-
 def test_the_mask_is_where_the_variance_is_nothing() -> None:
     """The agreed momentum there is 0; errors are kept as they are; elsewhere it is one magnitude."""
     dead, own = slice(30, 50), one_bit(4, warmup_steps=4)
@@ -286,17 +247,11 @@ def kinds(steps: int, **options: Any) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("steps", "refreshes"), [(1000, 96), (12500, 153), (100000, 201)])
+@pytest.mark.parametrize(("steps", "refreshes"), [(1000, 96), (12500, 153)])
 def test_refreshes_of_the_variance_at_the_published_kappa(steps: int, refreshes: int) -> None:
     found = kinds(steps, variance_steps=steps, local_growth_steps=1)
     assert found.count("variance") == refreshes
     assert set(found) == {"variance", "gradient"}
-
-
-def test_gaps_double_after_every_kappa_refreshes() -> None:
-    found = kinds(40, variance_steps=40, refreshes_per_gap=3, local_growth_steps=1)
-    at = [step for step, kind in enumerate(found) if kind == "variance"]
-    assert [b - a for a, b in itertools.pairwise(at)] == [1, 1, 1, 2, 2, 2, 4, 4, 4, 8, 8]
 
 
 def test_rounds_double_up_to_the_longest_and_the_last_one_ends_with_the_training() -> None:
@@ -328,23 +283,6 @@ def test_with_rounds_of_one_step_and_an_exact_mean_it_is_momentum_in_a_frozen_me
         x = x * (1 - RATE * 0.1) - RATE * m / (v.sqrt() + EPS)
         assert own.kind == ("variance" if step < 5 else "average")
         torch.testing.assert_close(own.parameters(0)[0], x, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_compressed_gradients_move_the_momentum_and_not_the_variance(size: int) -> None:
-    """In the variance phase; one worker's gradient counts at every step."""
-    own = zero_one(size, variance_steps=100, first_gap=100, local_growth_steps=1)
-    zero_one_advance(own, 0, 1)
-    v = own.state(0, "variance")[0].clone()
-    m, e = own.state(0, "momentum")[0].clone(), error(own)
-    for step in range(1, 20):
-        zero_one_advance(own, step, step + 1)
-        assert own.kind == "gradient"
-        m = BETA1 * m + (1 - BETA1) * (mean_gradient(step, size) + e - error(own))
-        e = error(own)
-        torch.testing.assert_close(own.state(0, "momentum")[0], m, rtol=0, atol=1e-12)
-    assert torch.equal(own.state(0, "variance")[0], v)
-    assert (e.abs().max() > 0) == (size > 1)
 
 
 def test_the_momentum_after_a_round_is_the_mean_of_the_rounds_momenta_weighted_by_rates() -> None:
@@ -409,14 +347,3 @@ def test_rates_are_those_of_each_group() -> None:
     torch.testing.assert_close(momenta[:D], momenta[D:], rtol=0, atol=1e-12)
     moves = torch.cat([s.params for s in shards[1]]) - start().repeat(2)
     torch.testing.assert_close(moves[:D], 5 * moves[D:], rtol=0, atol=1e-12)
-
-
-def test_a_round_with_a_rate_of_zero_moves_nothing_and_stays_finite() -> None:
-    own = zero_one(3, variance_steps=3, first_round=2, longest_round=2, local_growth_steps=1, **EXACT)
-    zero_one_advance(own, 0, 3)
-    x = own.parameters(0)[0].clone()
-    zero_one_advance(own, 3, 5, lambda step: 0.0)
-    assert torch.equal(own.parameters(1)[0], x)
-    assert all(bool(torch.isfinite(own.state(r, "momentum")[0]).all()) for r in range(3))
-    zero_one_advance(own, 5, 9)
-    assert torch.isfinite(own.parameters(0)[0]).all()

@@ -13,7 +13,7 @@ from tests.reference_impls import averages
 from tests.reference_impls.averages import normal
 from tests.support import each
 
-RANKS = (1, 2, 3, 4, 5, 8)
+RANKS = (1, 3, 4)
 STANDARD = {"dithering": "standard"}
 TREE = {"dithering": "exponential", "form": "tree"}
 HALVING = {"dithering": "exponential", "form": "halving-doubling"}
@@ -41,8 +41,7 @@ def test_unbiased(n, options):
     assert abs(float(got.mean()) - truth) <= 5 * float(got.std()) / math.sqrt(d) + 1e-6
 
 
-@each("n", [2, 4, 8])
-@each(("norm", "d"), [("linf", 4000), ("l2", 50), ("l2", 4000)])
+@each(("n", "norm", "d"), [(4, "linf", 4000), (2, "l2", 50), (8, "l2", 4000)])
 def test_standard_variance(n, norm, d):
     x = normal(n, d, seed=n)
     s = dithering.levels(8, n)
@@ -55,7 +54,7 @@ def test_standard_variance(n, norm, d):
     assert bound / 100 < error <= bound
 
 
-@each(("n", "form"), [(2, TREE), (3, TREE), (4, TREE), (8, TREE), (4, HALVING), (8, HALVING)])
+@each(("n", "form"), [(3, TREE), (8, TREE), (4, HALVING)])
 @each("equal", [False, True])
 def test_exponential_variance(n, form, equal):
     """The derived worst case: theta = sum over layers of (9/4)^l / (8 n); error <= theta / n * |X|^2."""
@@ -64,14 +63,6 @@ def test_exponential_variance(n, form, equal):
     error = sum(float((mean(x, seed=k, **form) - x.mean(0)).square().sum()) for k in range(4)) / 4
     theta = sum((9 / 4) ** layer for layer in range(head_room(n) + 1)) / (8 * n)
     assert error <= theta / n * float(x.square().sum())
-
-
-def test_exponential_error_does_not_fall_with_the_number_of_ranks():
-    """Equal gradients: the last addition rounds the whole sum. The spec's simulation found 0.081 from 4 ranks on."""
-    for n in (4, 16):
-        x = normal(1, 4000).expand(n, 4000).clone()
-        error = float((mean(x, **TREE) - x[0]).square().sum() / x[0].square().sum())
-        assert 0.06 < error < 0.1
 
 
 @each(("n", "options"), [*CASES, (16, TREE), (16, HALVING), (16, STANDARD), (64, STANDARD)])
@@ -111,20 +102,19 @@ def test_with_a_scale_by_tensor_buckets_change_nothing(options):
     assert torch.equal(mean(x, [40, 20, 30], scale="tensor", bucket_bytes=100, **options), whole)
 
 
-@each("n", [1, 2, 3, 8])
-@each("bits", [4, 5, 8, 11, 16])
-@each("scaling", [{}, {"norm": "l2"}, {"scale": "block", "block_size": 9}])
+@each(
+    ("n", "bits", "scaling"),
+    [(2, 5, {}), (3, 11, {"norm": "l2"}), (3, 8, {"scale": "block", "block_size": 9}), (8, 16, {})],
+)
 def test_codes_sum_to_the_same_bits_however_they_travel(n, bits, scaling):
     """All-reduce, two phases, the non-zero codes alone: the same levels, so the same result."""
-    if n > 2 ** (bits - 1) - 1:
-        return
     x = normal(n, 100, seed=bits)
     packed = mean(x, bits=bits, form="two-phase", **scaling)
     assert torch.equal(packed, mean(x, bits=bits, **scaling))
     assert torch.equal(packed, mean(x, bits=bits, sparse=True, **scaling))
 
 
-@each("n", [1, 2, 3, 8])
+@each("n", [1, 3])
 def test_the_sparse_branch_sends_as_much_as_the_fullest_rank_has(n):
     d, bits = 300, 6
     s = dithering.levels(bits, n)
@@ -140,11 +130,3 @@ def test_the_sparse_branch_sends_as_much_as_the_fullest_rank_has(n):
         assert found["codes-count"] == (1, 4, 2 * (n - 1) * 4 / n)
         assert found["codes"] == (1, entries, (n - 1) * entries)
     assert torch.allclose(mean(x, bits=bits, sparse=True), x.mean(0), rtol=1e-6)
-
-
-@each("size", [1e-30, 1e25])
-@each("per", ["bucket", "tensor", "block"])
-def test_squares_of_a_two_norm_neither_over_nor_underflow(size, per):
-    x = normal(2, 40) * size
-    got = mean(x, norm="l2", scale=per, bits=16)
-    assert float((got - x.mean(0)).abs().max()) < 1e-2 * size

@@ -66,19 +66,7 @@ def test_the_factor_follows_the_rule() -> None:
             assert r_of(workers, rank) == r_of(workers, 0)  # to the bit: the factor is the same everywhere
 
 
-def test_no_float_travels_after_the_first_step() -> None:
-    workers = cluster(3)
-    for step in range(3):
-        feed(workers, normal(3, 80, seed=step))
-    rows = workers.ledger.frame(0).to_dict("records")
-    assert [(r["kind"], r["payload_bytes"]) for r in rows] == [
-        ("warm-up", 320),
-        ("integer", 81),
-        ("integer", 81),
-    ]
-
-
-@each("n", [1, 2, 8])
+@each("n", [1, 8])
 def test_unbiased_with_the_variance_of_rounding(n: int) -> None:
     """E|g - mean|^2 <= d / (4 n a^2); the first factor is `initial_factor`."""
     d, a = 40_000, 10.0
@@ -91,9 +79,7 @@ def test_unbiased_with_the_variance_of_rounding(n: int) -> None:
     assert float((got - values.double().mean()).square().sum()) <= d / (4 * n * a**2)
 
 
-@each("n", [1, 2, 3, 8])
-@each("bits", [8, 16, 32])
-@each("name", ["intsgd", "intsgd-heuristic"])
+@each(("n", "bits", "name"), [(3, 8, "intsgd"), (8, 32, "intsgd"), (8, 16, "intsgd-heuristic")])
 def test_sums_never_overflow(n: int, bits: int, name: str) -> None:
     """All ranks at +-1e6: cut, not wrapped."""
     x = torch.tensor([1e6, -1e6, 0.0]).repeat(n, 4)
@@ -152,8 +138,7 @@ def everywhere(codes: Tensor, bits: int, limit: int, form: sums.Form) -> tuple[l
     return found, sum(row["wire_bytes"] for row in ledgers[0].rows())
 
 
-@each("n", [1, 2, 3, 5, 8])
-@each("bits", range(2, 17))
+@each(("n", "bits"), [(1, 2), (2, 3), (8, 3), (5, 8), (3, 11), (8, 16)])
 def test_any_width_in_two_phases_is_the_sum_and_costs_what_is_said(bits: int, n: int) -> None:
     limit = ((1 << (bits - 1)) - 1) // n
     if limit < 1:
@@ -182,8 +167,7 @@ def test_both_forms_agree_where_all_ranks_send_their_most(bits: int, n: int) -> 
     assert one[0].tolist() == other[n - 1].tolist() == codes.sum(0).tolist()
 
 
-@each("n", [1, 2, 3, 8])
-@each("limit", [1, 7, 127, 32767])
+@each(("n", "limit"), [(1, 7), (3, 127), (8, 32767)])
 def test_the_sign_of_a_sum_takes_two_bits_down(n: int, limit: int) -> None:
     for d in LENGTHS:
         codes = codes_of(n, d, limit, seed=limit)

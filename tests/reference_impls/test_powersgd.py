@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import random
 
 import pytest
@@ -12,7 +11,7 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogonalize
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.algorithms.powersgd import cheapest, compresses, matrix, orthonormal, refreshed
+from reference_impls.algorithms.powersgd import cheapest, compresses, orthonormal, refreshed
 from reference_impls.compute import Key
 from reference_impls.drivers.alone import traced
 from tests.support import each
@@ -43,8 +42,7 @@ def error(members: SimulatedCluster, rank: int, name: str = "0") -> Tensor:
     return members.state(rank, "error")[0][name]
 
 
-@each("r", [1, 2, 5])
-@each("rank_of_mean", [1, 2, 5])
+@each(("r", "rank_of_mean"), [(1, 2), (2, 2), (5, 2)])
 def test_exact_after_one_step_where_the_rank_suffices(r: int, rank_of_mean: int) -> None:
     """Only the mean need be of low rank: what workers add to it and take from each other is not."""
     mean = normal(30, rank_of_mean) @ normal(rank_of_mean, 20, seed=1)
@@ -55,8 +53,7 @@ def test_exact_after_one_step_where_the_rank_suffices(r: int, rank_of_mean: int)
     assert off < 1e-12 if r >= rank_of_mean else off > 1e-3
 
 
-@each("options", [{"rank": 1}, {"rank": 3}, {"rank": 3, "warm_start": False}])
-@each("n", [2, 3, 8])
+@each(("n", "options"), [(2, {"rank": 1}), (3, {"rank": 3, "warm_start": False})])
 def test_what_is_applied_is_the_mean_plus_the_change_of_the_error(n: int, options: dict) -> None:
     members = cluster(n, (12, 3, 3), **options, **ALL)
     before = torch.zeros(12 * 9, dtype=torch.float64)
@@ -69,7 +66,7 @@ def test_what_is_applied_is_the_mean_plus_the_change_of_the_error(n: int, option
     assert before.abs().max() > 0.1
 
 
-@each("r", [1, 2, 3, 4])
+@each("r", [1, 4])
 def test_the_same_arithmetic_as_the_hook_of_torch(r: int) -> None:
     """Same Q at the start: torch's orthogonalisation, its order of operations, warm start and error feedback."""
     n, a, b = 3, 24, 18
@@ -93,19 +90,6 @@ def members_key(members: SimulatedCluster) -> Key:
     return Key.of(seed=0, step=0, stage="gradient-q", name="0")
 
 
-def test_steps_together_find_the_best_approximation() -> None:
-    """Subspace iteration: on a gradient that stays, warm starts reach what the singular values allow; new draws do not."""
-    u, v = (torch.linalg.qr(normal(40, 6, seed=s)).Q for s in (3, 4))
-    m = u @ torch.diag(torch.tensor([5.0, 4.0, 1.0, 0.9, 0.5, 0.1], dtype=torch.float64)) @ v.T
-    best = math.sqrt(1.0 + 0.81 + 0.25 + 0.01)
-    lost = {}
-    for warm in (True, False):
-        members = cluster(2, (40, 40), rank=2, error_feedback=False, warm_start=warm, **ALL)
-        lost[warm] = [float((step(members, [[m], [m]])[0] - m).norm()) for _ in range(8)]
-    assert lost[True][-1] == pytest.approx(best, rel=1e-6)
-    assert min(lost[False]) > 1.001 * best
-
-
 def test_a_matrix_of_zeros_is_followed_again_when_it_moves() -> None:
     for r in (1, 2, 3):
         members = cluster(2, (20, 10), rank=r, **ALL)
@@ -118,18 +102,7 @@ def test_a_matrix_of_zeros_is_followed_again_when_it_moves() -> None:
         torch.testing.assert_close(applied, m)
 
 
-def test_one_row_that_is_lost_is_found_again() -> None:
-    """Rank 3 on a gradient of rank 1: two rows hold rounding noise; when the gradient has rank 3, all are in use."""
-    members = cluster(2, (20, 10), rank=3, error_feedback=False, **ALL)
-    low = normal(20, 1) @ normal(1, 10, seed=1)
-    (applied,) = step(members, [[low], [low]])
-    torch.testing.assert_close(applied, low)
-    full = normal(20, 3, seed=2) @ normal(3, 10, seed=3)
-    (applied,) = step(members, [[full], [full]])
-    torch.testing.assert_close(applied, full)
-
-
-@each("scale", [1e-42, 1e-30, 1e-20, 1.0, 1e15, 1e30])
+@each("scale", [1e-42, 1e-20, 1e30])
 def test_any_magnitude_is_followed(scale: float) -> None:
     """float32: neither squares nor Q = M^T P over- or underflow, step after step."""
     members = cluster(2, (16, 12), rank=2, dtype=torch.float32, **ALL)
@@ -158,14 +131,6 @@ def test_buckets_and_order_change_nothing() -> None:
         found = trained(list(names), size)
         assert all(torch.equal(found[k], whole[k]) for k in "abcd")
     assert not torch.equal(whole["a"], whole["c"])
-
-
-@each(
-    ("shape", "expected"),
-    [((5,), None), ((), None), ((4, 6), (4, 6)), ((64, 32, 3, 3), (64, 288)), ((2, 32, 16), (2, 512))],
-)
-def test_which_matrix_a_tensor_is(shape: tuple[int, ...], expected: object) -> None:
-    assert matrix(shape) == expected
 
 
 def test_who_is_compressed() -> None:
@@ -201,7 +166,7 @@ def totals(layers: list, chosen: list[int]) -> tuple[float, float]:
     return cost, error
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_cheapest_of_all_choices_within_the_budget(seed: int) -> None:
     """Whole errors and as many bins as the budget: nothing is rounded, and the optimum must be found."""
     draw = random.Random(seed)
@@ -267,8 +232,8 @@ def test_ranks_follow_the_layers() -> None:
     assert torch.equal(members.parameters(0)[2], -7 * vector)
 
 
-@pytest.mark.parametrize("n", [2, 3])
-def test_all_workers_choose_the_same_from_different_gradients(n: int) -> None:
+def test_all_workers_choose_the_same_from_different_gradients() -> None:
+    n = 2
     members = adaptive(
         n, (12, 9), (5, 20), (30, 6), rank=2, max_rank=5, choose_every=2, bucket_bytes=800, **ALL
     )

@@ -38,7 +38,7 @@ def trained(rows: Tensor, steps: int = 1, seed: int = 0, **options: object) -> S
 # ---- transform -----------------------------------------------------------------------------------------------------
 
 
-@each("size", [1, 2, 4, 8, 32, 128, 1024])
+@each("size", [1, 2, 8, 1024])
 def test_butterflies_are_the_hadamard_matrix(size: int) -> None:
     matrix = torch.ones(1, 1, dtype=torch.float64)
     while len(matrix) < size:
@@ -51,8 +51,7 @@ def test_butterflies_are_the_hadamard_matrix(size: int) -> None:
     assert torch.equal(butterflies(butterflies(whole)), whole * size)
 
 
-@each("d", [*range(1, 68), 1000, 1025, 5000])
-@each("size", [16, 1024])
+@each(("d", "size"), [(1, 16), (16, 16), (67, 16), (1000, 1024), (1025, 1024)])
 def test_rotating_back_and_norms(d: int, size: int) -> None:
     chunks = Chunks(d, size)
     assert d <= chunks.padded < 2 * d + 1
@@ -97,7 +96,7 @@ def test_the_computed_table_is_the_best() -> None:
 @each("kind", ["published", "optimal", "uniform"])
 def test_rounding_is_unbiased_within_the_limits_and_of_the_computed_variance(kind: lookup.Kind) -> None:
     found = table(kind, 4, 30, 1 / 32)
-    z = normal(65_000).clamp(-LIMIT, LIMIT)
+    z = normal(30_000).clamp(-LIMIT, LIMIT)
     indices = torch.empty(z.numel(), dtype=torch.int32)
     found.encode(z, KEY, indices)
     back = (found.look_up(indices) - found.top / 2) * found.unit
@@ -111,18 +110,11 @@ def test_rounding_is_unbiased_within_the_limits_and_of_the_computed_variance(kin
     assert float(off[inside].square().sum()) / z.numel() == pytest.approx(expected, rel=0.02)
 
 
-def test_golden_indices() -> None:
-    found, z = table("published", 4, 30, 1 / 32), torch.linspace(-2, 2, 8)
-    indices = torch.empty(8, dtype=torch.int32)
-    found.encode(z, KEY, indices)
-    assert indices.tolist() == [0, 2, 4, 6, 9, 11, 13, 15]
-
-
 # ---- mean ----------------------------------------------------------------------------------------------------------
 
 
 @each("options", FORMS)
-@each(("n", "d"), [(2, 50), (3, 1100), (5, 3), (8, 7)])
+@each(("n", "d"), [(3, 1100), (5, 3)])
 def test_the_sum_decodes_to_the_mean_of_what_each_message_says(options: dict, n: int, d: int) -> None:
     """Homomorphism: applied = mean over ranks of g_i - e_i, where e_i is what rank i's own message lost."""
     g = normal(n, d, dtype=torch.float64)
@@ -165,7 +157,7 @@ def test_all_ranks_at_the_top_do_not_overflow(options: dict) -> None:
     assert float(butterflies(found * signs)[0]) / math.sqrt(d) == pytest.approx(LIMIT, rel=1e-5)
 
 
-@each("n", [2, 4, 8])
+@each("n", [2, 8])
 def test_bytes_by_hand(n: int) -> None:
     """4 bits up, 6, 7 or 8 down, 4 bytes a chunk to agree on norms; 1100 elements are 1024 and 128."""
     d, down = 1100, {2: 6, 4: 7, 8: 8}[n]
