@@ -104,11 +104,11 @@ def check_method(name: str, **options: Any) -> Iterator[Outcome]:
 def _centre(rank: int, step: int, shape: tuple[int, ...], place: int) -> Tensor:
     """What worker `rank` pulls a parameter towards at a step: the target of all, and noise."""
     own = torch.Generator().manual_seed(10_000 * step + 100 * rank + place)
-    return _target(shape, place) + 0.1 * torch.randn(shape, generator=own)
+    return _target(shape, place) + 0.1 * torch.randn(shape, generator=own, dtype=torch.float32)
 
 
 def _target(shape: tuple[int, ...], place: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(100 + place))
+    return torch.randn(shape, generator=torch.Generator().manual_seed(100 + place), dtype=torch.float32)
 
 
 def _gradients(parameters: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
@@ -217,7 +217,8 @@ def _repeats(method: Method) -> str:
             found.append(_flat(cluster))
     _need(
         torch.equal(*found),
-        "two trainings of one seed differ: draw from `shard.key(stage)`, not from torch's generator",
+        "two trainings of one seed differ: draw from `shard.key(stage)`, not from torch's generator, and give new tensors "
+        "their dtype",
     )
     return f"{STEPS} steps twice, the same bits"
 

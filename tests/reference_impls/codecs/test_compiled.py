@@ -299,20 +299,6 @@ def test_a_gpu_without_what_keeps_the_codes_runs_eagerly(monkeypatch):
 
 @pytest.mark.usefixtures("compiler")
 @torch._dynamo.config.patch(recompile_limit=2)
-@pytest.mark.full
-def test_many_variants_are_all_compiled():
-    """Of dtypes and numbers of dimensions, more than the compiler takes of one function."""
-    record = PathRecord()
-    function = Compiled(double, threshold=8, record=record)
-    for dtype in (torch.float32, torch.float64, torch.int32):
-        for shape in ((8,), (4, 2), (2, 2, 2)):
-            assert torch.equal(function(torch.ones(shape, dtype=dtype)), torch.full(shape, 2, dtype=dtype))
-    assert record.paths() == {"test_compiled.double": {"compiled": 9}}
-    assert record.failures() == {}
-
-
-@pytest.mark.usefixtures("compiler")
-@torch._dynamo.config.patch(recompile_limit=2)
 def test_a_variant_too_many_runs_eagerly():
     """Here by a text: each is compiled by itself."""
 
@@ -321,23 +307,11 @@ def test_a_variant_too_many_runs_eagerly():
 
     record = PathRecord()
     function = Compiled(multiplied, threshold=8, record=record)
-    hows = ("double", "a", "bb", "ccc", "dddd")
+    hows = ("double", "a", "bb", "ccc")
     with pytest.warns(RuntimeWarning, match="could not be compiled and runs eagerly"):
         found = [float(function(torch.ones(8), how)[7]) for how in hows]
-    assert found == [2, 1, 2, 3, 4]
-    assert record.paths() == {"test_compiled.multiplied": {"compiled": 2, "eager": 3}}
-
-
-@pytest.mark.usefixtures("compiler")
-def test_a_mistake_of_the_caller_stays_an_error():
-    def add(x, y):
-        return x + y
-
-    function = Compiled(add, threshold=8, record=PathRecord())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with pytest.raises(RuntimeError, match="size"):
-            function(torch.ones(8), torch.ones(9))
+    assert found == [2, 1, 2, 3]
+    assert record.paths() == {"test_compiled.multiplied": {"compiled": 2, "eager": 2}}
 
 
 @pytest.mark.usefixtures("compiler")

@@ -11,7 +11,7 @@ from torch import Tensor
 from reference_impls.codecs.transforms import WIRE_VERSION, BlockDCT
 from tests.support import each
 
-SHAPES = [(1,), (7,), (64,), (67,), (1, 1), (3, 5), (16, 8), (17, 23), (13, 1), (2, 3, 5), (4, 1, 9), ()]
+SHAPES = [(), (67,), (16, 8), (17, 23), (13, 1), (2, 3, 5)]
 
 
 def values(shape: tuple[int, ...], seed: int = 0) -> Tensor:

@@ -32,12 +32,14 @@ def test_scales():
     assert lion.scale_of(u, "linf").item() == u.abs().max().item()
     geometric = (u.double().abs() + 1e-12).log().mean().exp().item()
     assert math.isclose(lion.scale_of(u, "l0").item(), geometric, rel_tol=1e-5)
-    with pytest.raises(ValueError, match="l1, l0, linf"):
-        lion.scale_of(u, "l2")  # type: ignore[arg-type]
+    for size in (1e-30, 1e-3, 1e30):  # no square over- or underflows
+        assert float(lion.scale_of(size * torch.tensor([3.0, -4.0]), "l2-stochastic")) == pytest.approx(
+            5 * size, rel=1e-6
+        )
 
 
 @each("kind", NEAREST)
-@each("n", [1, 2, 3, 4, 5, 8, 64])
+@each("n", [1, 3, 64])
 def test_rounding_and_head_room(kind, n):
     s = lion.levels(8, n)
     u = updates(1000, seed=n)

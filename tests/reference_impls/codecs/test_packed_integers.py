@@ -52,7 +52,7 @@ def oracle(values, bits):
 
 @each("bits", WIDTHS)
 def test_format_and_round_trip(bits):
-    for d in (*range(36), 67, 511, 512, 513, 1024, 1603):
+    for d in (0, 1, 31, 67, 511, 512, 513, 1603):
         values = integers(d, bits=bits, seed=d)
         wire = packed(values, bits)
         assert wire.numel() == packing.wire_bytes(d, bits) == math.ceil(bits * d / 8)
@@ -80,8 +80,7 @@ def test_golden_bytes():
     }
 
 
-@each("n", [1, 2, 3, 8])
-@each("bits", [2, 3, 7, 16])
+@each(("n", "bits"), [(1, 2), (3, 7), (8, 16)])
 def test_messages_add_up(n, bits):
     for d in (1, 31, 512, 1100):
         values = integers(3, n, d, bits=bits, seed=n + d)
@@ -145,7 +144,7 @@ def packed_nibbles(values):
     return wire
 
 
-@each("d", range(68))
+@each("d", (0, 1, 2, 31, 67))
 @each("dtype", [torch.uint8, torch.int32])
 def test_round_trip(d, dtype):
     values = counters(d, seed=d, dtype=dtype)
@@ -164,7 +163,7 @@ def test_golden_nibbles():
     assert packed_nibbles(torch.tensor([1, 2, 3, 4, 5])).tolist() == [0x41, 0x52, 0x03]
 
 
-@each("n", [1, 2, 3, 5, 7])
+@each("n", [1, 3, 7])
 def test_bytes_add_up(n):
     values = counters(n, 67, high=15 // n + 1, seed=n)
     wire = torch.zeros(34, dtype=torch.uint8)
@@ -181,8 +180,8 @@ def test_bytes_add_up(n):
 KEY = Key.of(seed=1, step=2, stage="round", rank=0)
 
 
-@each("dtype", [torch.int8, torch.int32, torch.int64])
-@each("d", range(68))
+@each("dtype", [torch.int8, torch.int64])
+@each("d", (0, 1, 4, 5, 6, 67))
 def test_trits_of_any_length(d: int, dtype: torch.dtype) -> None:
     digits = torch.randint(0, 3, (2, d), generator=torch.Generator().manual_seed(d)).to(dtype)
     wire = torch.full((2, packing.trit_bytes(d)), 255, dtype=torch.uint8)
@@ -213,8 +212,8 @@ def rounded(x: Tensor, factor: float, limit: int, rounding: Rounding = "stochast
     return codes, int(flag)
 
 
-@each("bits", [4, 8, 16, 32])
-@each("n", [1, 2, 3, 7, 8, 64])
+@each("bits", [4, 8, 32])
+@each("n", [1, 7, 8])
 def test_no_sum_overflows(bits: int, n: int) -> None:
     largest = 2 ** (bits - 1) - 1
     if n > largest:

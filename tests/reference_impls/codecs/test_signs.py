@@ -10,7 +10,7 @@ import torch
 from reference_impls.codecs import signs
 from tests.support import each
 
-LENGTHS = list(range(68))
+LENGTHS = [0, 1, 7, 8, 31, 32, 33, 67]
 
 
 def coins(*shape, seed=0):
@@ -70,8 +70,8 @@ def test_zero_is_the_callers_choice_whatever_its_sign(zero):
     assert out.view(8, 9).tolist() == [[zero, zero, True, False, True, False, False, True, False]] * 8
 
 
-@each("n", [1, 2, 3, 4, 5, 8])
-@each("d", [1, 7, 32, 67, 133])
+@each("n", [1, 3, 8])
+@each("d", [1, 32, 133])
 def test_votes(n, d):
     bits = coins(n, d, seed=n)
     votes = torch.full((d,), -1, dtype=torch.int32)
@@ -79,8 +79,7 @@ def test_votes(n, d):
     assert torch.equal(votes, bits.sum(0, dtype=torch.int32))
 
 
-@each("n", [1, 3, 8])
-@each("d", [5, 67, 320])
+@each(("n", "d"), [(1, 5), (3, 67), (8, 320)])
 def test_decode_accumulate_adds_rows_in_their_order(n, d):
     bits = coins(n, d, seed=n + d)
     scales = torch.rand(n, generator=torch.Generator().manual_seed(n)) * 10.0 ** torch.arange(n)
@@ -92,7 +91,7 @@ def test_decode_accumulate_adds_rows_in_their_order(n, d):
     assert out.tolist() == expected.tolist()
 
 
-@each("d", [1, 31, 40, 67, 133])
+@each("d", [1, 40, 133])
 def test_rows_pack_as_they_would_alone(d):
     bits = coins(3, 2, d, seed=d)
     wire = packed(bits)
