@@ -5,7 +5,6 @@ To publish is to make results data in git, whole, with hashes, and never in sile
     <results>/published/            laid out and checked as `suite.analysis.published` says
         tables/<sweep>-*.csv, <sweep>-study.json, figures/<sweep>/*.svg       a study: `bandwise publish quick`
         tables/session-<name>-*.csv, session-<name>-facts.json                a session: the same command
-        patches/<sha256>.diff       how the code of runs differed from its commit
 
 Figures are seeds-*.svg and equal-time-*.svg by panel, and phases-*.svg by session and link. A page is made of the tables by
 `bandwise report`, and is not kept.
@@ -46,7 +45,7 @@ from suite.analysis.published import (
 )
 from suite.analysis.session_tables import collect_session, held_on, machine_words, newest
 from suite.analysis.tables import SESSION, TABLES
-from suite.runs.provenance import code_known, kept_changes, same_machine
+from suite.runs.provenance import code_known, same_machine
 from suite.runs.sweep import UnknownSweepError, load_sweep
 from suite.timing.spec import UnknownSessionError, load_session, sessions_of
 
@@ -213,42 +212,27 @@ def _made_here(root: Path, name: str) -> StudyData | None:
 
 
 def _tables(root: Path, name: str) -> dict[str, bytes]:
-    """The files of a set made here, and of the changes of code that they speak of. Raises `PublishedError`."""
+    """The files of a set made here. Raises `PublishedError`."""
     if why := unfinished(root, name):
         raise PublishedError(f"{name.removeprefix(SESSION)} is not whole, so it is not published: {why}")
     files = {f"{TABLES}/{file}": (root / TABLES / file).read_bytes() for file in files_of(root, name)}
-    patches: dict[str, bytes] = {}
     for file, content in files.items():
         if file.endswith((FACTS, STUDY_FACTS)):
-            for sha256 in _changes(json.loads(content), name.removeprefix(SESSION)):
-                changes = kept_changes(root, sha256)
-                if changes is None:
-                    raise PublishedError(
-                        f"{name.removeprefix(SESSION)} was made by changed code, and patches/{sha256[:12]}….diff is not here: "
-                        "take it from where it was made, or run it again from a commit"
-                    )
-                patches[f"patches/{sha256}.diff"] = changes.encode()
-    return {**files, **patches}
+            _refuse_changed_code(json.loads(content), name.removeprefix(SESSION))
+    return files
 
 
-def _changes(facts: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Hashes of the changes of code that facts speak of. Raises `PublishedError` for code that nobody can have again."""
+def _refuse_changed_code(facts: Mapping[str, Any], name: str) -> None:
+    """Raise `PublishedError` where facts speak of code that nobody can have again."""
     held = [one["provenance"] for one in facts.get("sessions", ())]
-    origins = facts.get("origins") or [facts.get("provenance") or {}, *held]
-    for origin in origins:
+    for origin in facts.get("origins") or [facts.get("provenance") or {}, *held]:
         if not code_known(origin):
             raise PublishedError(
                 f"{name}: of what was made here it is not known of which commit it is, or whether that was changed: run it "
                 "again in a checkout that git accepts (`git status` says why it does not)"
             )
-        changes = origin.get(CHANGES)
-        sha256 = changes.get("sha256") if isinstance(changes, Mapping) else changes
-        if sha256:
-            yield str(sha256)
-        elif "True" in str(origin.get("dirty")):
-            raise PublishedError(
-                f"{name} was made by changed code, and how it was changed was not kept: commit, and run it again"
-            )
+        if origin.get(CHANGES) or "True" in str(origin.get("dirty")):
+            raise PublishedError(f"{name} was made by changed code: commit, and run it again")
 
 
 def _figures(study: StudyData) -> dict[str, bytes]:

@@ -18,7 +18,6 @@ from suite.analysis.columns import ARM, BUDGET_RUNS, RUNS, TUNING
 from suite.analysis.published import CELL, CHANGES, Origin, of_study
 from suite.analysis.tables import Row
 from suite.runs.provenance import drift as code_drift
-from suite.runs.provenance import hardware
 from suite.runs.store import CIRCUMSTANCE
 
 PLACE: Final = (
@@ -115,7 +114,7 @@ KINDS: Final = MappingProxyType(
 WORDS: Final[Mapping[str, Callable[[Any], str]]] = MappingProxyType(
     {
         "dirty": lambda value: "changed files" if value else "no changed files",
-        CHANGES: lambda value: f"patches/{value[:12]}….diff",
+        CHANGES: lambda value: f"changes {value[:12]}…",
         "torch": lambda value: f"torch {value}",
         "python": lambda value: f"Python {value}",
         "cores": lambda value: f"{value} core{'' if str(value) == '1' else 's'}",
@@ -164,10 +163,7 @@ def drift(study: StudyData) -> list[str]:
     for key, own in groupby(sorted(origins_of(study), key=cell), key=cell):
         panel = f"{key[0]}, {key[1]}, {key[2]} workers"
         counts = [(origin, int(origin["runs"])) for origin in own]
-        found += [
-            f"{one.subject}: {one.what}; {one.fix}."
-            for one in [*code_drift(panel, counts), *hardware(panel, counts)]
-        ]
+        found += [f"{one.subject}: {one.what}; {one.fix}." for one in code_drift(panel, counts)]
     if stale := int(study.frame(RUNS)["stale"].sum()):
         found.append(
             f"{stale} runs come from another source of their method or workload than is here; they are in no rank."
@@ -179,8 +175,5 @@ def reproduce(study: StudyData) -> str:
     """The commands that make the page again from nothing, a line each."""
     commits = study.facts["provenance"]["commit"]
     lines = [f"git checkout {commits[0]}"] if len(commits) == 1 else []
-    changes = {origin.get(CHANGES) for origin in origins_of(study)} if lines else {None}
-    if len(changes) == 1 and (patch := changes.pop()):
-        lines.append(f"git apply results/patches/{patch}.diff   # what files of the checkout differed in")
     lines += ["make setup", str(study.facts["command"]), shlex.join(["bandwise", "report", study.called])]
     return "\n".join([*lines, "bandwise reproduce RUN_ID   # one run alone, compared with its record"])

@@ -14,7 +14,6 @@ is what provenance reads there instead of git (`suite.runs.provenance`), so that
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import shlex
@@ -40,7 +39,7 @@ from slurm.states import Record, new_folder, run_states, settle
 from suite import DATA
 from suite.runs.files import ID_DIGITS, StoreError, dump
 from suite.runs.plan import Estimator, groups
-from suite.runs.provenance import CHANGES_FILE, PACKAGES, SNAPSHOT_FILE, THREAD_VARIABLES, changes_of
+from suite.runs.provenance import PACKAGES, SNAPSHOT_FILE, THREAD_VARIABLES, changes_of
 from suite.runs.spec import RunSpec
 from suite.runs.store import CIRCUMSTANCE, Store
 
@@ -291,7 +290,7 @@ def code_folder(results_root: Path, checkout: Path = CHECKOUT, *, dry_run: bool 
         raise SnapshotError(
             f"submit from a git clone, so that runs can say which code computed them: {said}"
         ) from None
-    different = f"-{hashlib.sha256(changes).hexdigest()[:ID_DIGITS]}" if changes else ""
+    different = f"-{changes['sha256'][:ID_DIGITS]}" if changes else ""
     folder = results_root.resolve() / "code" / f"{commit}{different}"
     if dry_run or folder.exists():
         return folder
@@ -301,9 +300,7 @@ def code_folder(results_root: Path, checkout: Path = CHECKOUT, *, dry_run: bool 
             if (checkout / name).is_file():
                 (temporary / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(checkout / name, temporary / name)
-        if changes:
-            (temporary / CHANGES_FILE).write_bytes(changes)
-        facts = {"commit": commit, "dirty": bool(changes)}
+        facts = {"commit": commit, "dirty": bool(changes), **({"changes": changes} if changes else {})}
         (temporary / SNAPSHOT_FILE).write_text(dump(facts) + "\n", encoding="utf-8")
         temporary.rename(folder)
     except OSError as error:

@@ -6,7 +6,7 @@ bandwise report quick           the page of one sweep
 bandwise report claims          the claims on record
 
 Tables are brought up to date from the run folders first; those of another results folder are copied beside those here
-(`rsync -a --ignore-existing OTHER/runs OTHER/sessions OTHER/patches results/`), since they are named by what they hold.
+(`rsync -a --ignore-existing OTHER/runs OTHER/sessions results/`), since they are named by what they hold.
 
 What was made here is shown where it is whole (every run has ended, every link gave numbers), what is published otherwise, a
 study's tables always as one; pages say which. --local shows what was made here in any case. Exit code 3 where a study's

@@ -1,12 +1,12 @@
 """Any point of any plot again: a run by its id, or a timing session, held against what is on record of it.
 
     bandwise reproduce 3f2a9c0d11e4b7aa
-    bandwise reproduce 3f2a9c0d11e4b7aa --at recorded     # by the code that made it: its commit, and the changes that are kept
     bandwise reproduce --session quick                    # seconds again; speedups by their intervals, not to the bit
 
 The record is the run's folder, or in a fresh clone its row in a table. It says what of the environment is not what it
 was, does the run in a results folder of its own (never over the record), and compares the loss curve and the result: the
-same environment gives the same bits. Exit codes: 0 equal (of a session: no speedup differs), 3 not.
+same environment gives the same bits. Where the code is another, it names the commit to check out. Exit codes: 0 equal (of a session: no
+speedup differs), 3 not.
 """
 
 from __future__ import annotations
@@ -21,12 +21,10 @@ from bandwise.options import OptionError, results_root
 from bandwise.output import ProgressLine, print_json, table
 
 if TYPE_CHECKING:
-    from suite.analysis.reproduction import Recorded
     from suite.runs.spec import RunSpec
     from suite.runs.store import Store
 
 NAME = "reproduce"
-RECORDED = "recorded"
 DIFFERS = 3
 
 
@@ -34,11 +32,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     parser.add_argument("run_id", metavar="RUN_ID", nargs="?", help="16 hex digits, as in the column run_id")
     parser.add_argument("--session", metavar="NAME", help="instead of a run: run this timing session again")
-    parser.add_argument(
-        "--at",
-        metavar="COMMIT",
-        help=f"do it by the code of that commit, in a git worktree; {RECORDED}: of the one on record",
-    )
     parser.add_argument(
         "--out",
         metavar="DIR",
@@ -50,11 +43,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Reproduce."""
     from suite.analysis.reproduction import RecordError, compare, find, from_folder
-    from suite.runs.provenance import run_at
     from suite.runs.store import Store
 
-    if (args.run_id is None) == (args.session is None) or (args.session and args.at):
-        raise OptionError("give either a run id, with or without --at, or --session NAME")
+    if (args.run_id is None) == (args.session is None):
+        raise OptionError("give either a run id or --session NAME")
     root = results_root(args)
     store = Store(args.out or root / "reproduced")
     if store.root.resolve() == root.resolve():
@@ -62,26 +54,18 @@ def run(args: argparse.Namespace) -> int:
     if args.session:
         return _session(args, root, store.root)
     then = find(root, args.run_id)
-    commit = then.attributes.get("commit") if args.at == RECORDED else args.at
-    if args.at and not commit:
-        raise RecordError(f"{then.place} does not tell the commit: name one with --at COMMIT")
     _clear(store, then.spec)
-    said: list[str] = []
-    if commit:
-        changes, said = _changes(root, then) if args.at == RECORDED else ("", [])
-        said += run_at(commit, then.spec, store.root, changes=changes)
-    else:
-        _run_here(store, then.spec)
+    _run_here(store, then.spec)
     now = from_folder(store, then.spec.run_id)
     if now is None:
         raise RecordError(f"run {args.run_id} left no result under {store.root}")
     found = compare(then, now)
     if args.json:
-        print_json({**found.as_dict(), "record": then.place, "again": now.place, "code": said})
+        print_json({**found.as_dict(), "record": then.place, "again": now.place})
         return 0 if found.word == "equal" else DIFFERS
     print(f"record: {then.place}")
     print(f"again:  {now.place}")
-    for line in (*said, *found.environment, *found.harmless):
+    for line in (*found.environment, *found.harmless):
         print(f"  {line}")
     if not found.environment:
         print("  nothing on record that decides numbers differs")
@@ -89,21 +73,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"  {doubt}")
     print(f"run {args.run_id}: {found.sentence()}")
     return 0 if found.word == "equal" else DIFFERS
-
-
-def _changes(root: Path, then: Recorded) -> tuple[str, list[str]]:
-    """How the code of a record differed from its commit, where that is kept; else what is to be said about it."""
-    from suite.runs.provenance import kept_changes
-
-    sha256 = then.attributes.get("changes")
-    if not sha256:
-        return "", []
-    changes = kept_changes(root, str(sha256))
-    if changes is None:
-        return "", [
-            f"its code had changes that are not kept here (patches/{sha256}.diff): its commit alone was run"
-        ]
-    return changes, []
 
 
 def _session(args: argparse.Namespace, root: Path, again: Path) -> int:

@@ -17,7 +17,7 @@ cannot be made again; a *warning* is what a reader must know and a strict check 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,7 +30,7 @@ from suite.analysis.columns import BUDGET_RUNS, RUNS
 from suite.analysis.published import verify
 from suite.analysis.study import Entry, Study
 from suite.runs.files import RefusedError
-from suite.runs.provenance import ERROR, WARNING, Counted, Finding, drift, hardware
+from suite.runs.provenance import ERROR, WARNING, Finding, drift
 from suite.runs.store import CIRCUMSTANCE, LIVE, Store
 from suite.timing import store as sessions
 
@@ -155,16 +155,7 @@ def _stale(ran: Ran) -> Iterator[Finding]:
 
 def _drift(ran: Ran) -> Iterator[Finding]:
     for panel, entries in ran.panels():
-        yield from drift(panel, _provenances(ran, entries))
-
-
-def _hardware(ran: Ran) -> Iterator[Finding]:
-    for panel, entries in ran.panels():
-        yield from hardware(panel, _provenances(ran, entries))
-
-
-def _provenances(ran: Ran, entries: Iterable[Entry]) -> list[Counted]:
-    return [(ran.results[entry.spec.run_id]["provenance"], 1) for entry in entries]
+        yield from drift(panel, [(ran.results[entry.spec.run_id]["provenance"], 1) for entry in entries])
 
 
 def _tables(ran: Ran) -> Iterator[Finding]:
@@ -186,7 +177,6 @@ RULES: Final[tuple[Callable[[Ran], Iterator[Finding]], ...]] = (
     _seeds,
     _stale,
     _drift,
-    _hardware,
     _tables,
 )
 

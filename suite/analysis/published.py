@@ -6,7 +6,6 @@ Local results and published ones are parted, and never mixed within a set:
     <results>/published/               in git; `bandwise publish` alone writes here
         manifest.json                  every set: the day on which it was published, where it comes from, SHA-256 of each file
         tables/, figures/<study>/      as under <results>; pictures of a study
-        patches/                       how code differed from its commit
 
 A *set* is what stands or falls as one: the tables of a study (its name), those of a timing session (`session-` and its name),
 or any other table with the facts beside it (the name of its file). A set is read from here where it is whole, from what is
@@ -33,12 +32,11 @@ import pandas as pd
 from suite.analysis.columns import BUDGET_RUNS, OF_SESSION, OF_STUDY, RUNS, SWEEP_OPTIONAL, Table
 from suite.analysis.tables import SESSION, TABLES, Row, TableError, read_frame, table_path
 from suite.runs.files import RefusedError, dump, read, replacing, write_atomic
-from suite.runs.provenance import PUBLISHED
 from suite.runs.store import SETTLED, Store
 from suite.runs.sweep import WHOLE
 from suite.timing import store as sessions
 
-FOLDER: Final = PUBLISHED
+FOLDER: Final = "published"
 MANIFEST: Final = "manifest.json"
 MANIFEST_SCHEMA: Final = 1
 STUDY_FACTS: Final = "-study.json"

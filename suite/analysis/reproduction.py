@@ -191,10 +191,19 @@ class Reproduction:
             return f"equal {self.compared}"
         first = f"not equal: first at {self.gaps[0]}"
         if self.word == "other environment":
-            return f"{first}; what differs in the environment, above, may be why"
+            return f"{first}; what differs in the environment, above, may be why{self._checkout()}"
         return (
             f"{first}; the environment is the same, so either the record was changed after it was written or the "
             "training does not repeat itself: do it once more and see which of the two numbers comes"
+        )
+
+    def _checkout(self) -> str:
+        """How to have the code of the record, where it is another one."""
+        commit = next((one.then for one in self.environment if one.what == "commit"), "")
+        return (
+            f"; the code of the record: `git worktree add ../bandwise-{commit[:12]} {commit}`"
+            if commit
+            else ""
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ from suite.runs.files import (
     read,
     write_atomic,
 )
-from suite.runs.provenance import keep_changes, provenance
+from suite.runs.provenance import provenance
 from suite.runs.spec import AS_GIVEN, RunSpec, SpecError, Text, Whole
 
 Direction = Literal["higher", "lower"]
@@ -129,9 +129,9 @@ class CodeState(TypedDict):
 
     __pydantic_config__ = JSON  # type: ignore[misc]
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    """SHA-256 of the document of it, and the name of patches/<sha256>.diff."""
+    """SHA-256 of the document of it, which is kept nowhere."""
     bytes: Count
-    """Its size; above 262144 the hash alone is kept."""
+    """Its size."""
 
 
 class Provenance(TypedDict):
@@ -529,8 +529,7 @@ class Outcome:
     metrics: Sequence[Mapping[str, Any]]
 
     def save(self, store: Store) -> None:
-        """Write it into the store, after how the code that ran differs from its commit."""
-        keep_changes(store.root)
+        """Write it into the store."""
         store.finish(self.run_id, self.status, self.result, self.metrics)
 
 

@@ -18,7 +18,6 @@ from typing_extensions import TypedDict
 
 from suite.runs.documents import JSON, Amount, Count, Positive, problem
 from suite.runs.files import RefusedError, dump, identity, plain, write_atomic
-from suite.runs.provenance import keep_changes
 from suite.runs.store import Provenance, read_version
 
 SESSION_VERSION: Final = 1
@@ -167,7 +166,6 @@ def path_of(root: Path | str, name: str, session_id: str) -> Path:
 def put(root: Path | str, record: Mapping[str, Any]) -> Path:
     """Write a record as it is now; returns the file. Raises `StoreError`."""
     path = path_of(root, record["name"], record["session_id"])
-    keep_changes(Path(root))
     write_atomic(path, dump(record, indent=1) + "\n")
     return path
 

@@ -14,10 +14,8 @@ import torch
 from bandwise.cli import main
 from suite.analysis.collect import collect_sweep
 from suite.analysis.reproduction import Recorded, compare
-from suite.runs import provenance as worktree
 from suite.runs.files import dump
 from suite.runs.plan import EVALUATIONS, make_plan
-from suite.runs.provenance import changes_of
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
@@ -25,7 +23,6 @@ from suite.timing.session import Session
 from suite.training.execute import execute
 from tests.suite.analysis import made_up_session
 from tests.suite.runs.project import SWEEP, one_spec, write_sweep
-from tests.support import git
 
 FAMILIES = {
     "quantiser": ("qsgd", {"bits": 4}),
@@ -130,16 +127,19 @@ def test_what_differs_in_the_environment_is_said(store: Store, capsys: pytest.Ca
     run_id = ran(store, one_spec())
     path = store.folder(run_id) / "result.json"
     result = json.loads(path.read_text())
-    result["provenance"] |= {"torch": "1.0", "host_hash": "elsewhere"}
+    result["provenance"] |= {"torch": "1.0", "host_hash": "elsewhere", "commit": "0" * 40}
     path.write_text(dump(result))
     found = reproduced(capsys, run_id)
     assert found["verdict"] == "equal"
-    assert [(one["what"], one["then"], one["now"]) for one in found["environment"]] == [
-        ("torch", "1.0", torch.__version__)
+    assert [(one["what"], one["then"]) for one in found["environment"]] == [
+        ("commit", "0" * 40),
+        ("torch", "1.0"),
     ]
     assert [one["what"] for one in found["harmless"]] == ["host_hash"]
     change(store, run_id, 0, "train_loss", 2)
     assert reproduced(capsys, run_id, code=3)["verdict"] == "other environment"
+    assert main(["reproduce", run_id]) == 3
+    assert f"`git worktree add ../bandwise-{'0' * 12} {'0' * 40}`" in capsys.readouterr().out
 
 
 def test_bytes_that_differ_are_named(store: Store) -> None:
@@ -217,52 +217,6 @@ def test_the_record_is_never_written_over(store: Store, capsys: pytest.CaptureFi
     assert "is where the record lies" in capsys.readouterr().err
 
 
-CALLED = "import pathlib, sys; pathlib.Path(sys.argv[4], 'called').touch(); sys.exit(3)\n"
-"""A program that writes down that it was called."""
-
-
-def repository_of(folder: Path, *programs: str) -> Path:
-    """A repository with a commit for each text of its program."""
-    program = folder / "bandwise" / "__main__.py"
-    program.parent.mkdir(parents=True)
-    program.with_name("__init__.py").touch()
-    git(folder, "init", "-q")
-    for text in programs:
-        program.write_text(text)
-        git(folder, "add", ".")
-        git(folder, "commit", "-qm", "changed")
-    return program
-
-
-def test_by_the_code_of_another_commit(store: Store, tmp_path: Path) -> None:
-    repository = tmp_path / "repository"
-    repository_of(repository, CALLED, "raise SystemExit('new')")
-    store.root.mkdir(exist_ok=True)
-    worktree.run_at("HEAD~1", one_spec(), store.root, repository)
-    assert (store.root / "called").exists()
-    with pytest.raises(worktree.WorktreeError, match="did not carry the run out: new"):
-        worktree.run_at("HEAD", one_spec(), store.root, repository)
-    with pytest.raises(worktree.WorktreeError, match="no commit 0123abc"):
-        worktree.run_at("0123abc", one_spec(), store.root, repository)
-    assert len(git(repository, "worktree", "list").splitlines()) == 1
-
-
-def test_by_the_code_of_a_commit_with_changes(store: Store, tmp_path: Path) -> None:
-    """The changes on record are made in the lent code, and said; what no longer applies ends it."""
-    repository = tmp_path / "repository"
-    program = repository_of(repository, "raise SystemExit('as committed')\n")
-    program.write_text(CALLED)
-    changes = changes_of(repository).decode()
-    git(repository, "checkout", "-q", ".")
-    store.root.mkdir(exist_ok=True)
-    said = worktree.run_at("HEAD", one_spec(), store.root, repository, changes)
-    assert said == ["the changes on record were made in the code: 1 file"]
-    assert (store.root / "called").exists()
-    assert program.read_text() == "raise SystemExit('as committed')\n", "the checkout is left alone"
-    with pytest.raises(worktree.WorktreeError, match="the changes on record do not apply to HEAD"):
-        worktree.run_at("HEAD", one_spec(), store.root, repository, changes.replace("as committed", "other"))
-
-
 def test_a_session_held_again_is_judged_by_its_intervals(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,29 +244,5 @@ def test_a_session_held_again_is_judged_by_its_intervals(
     assert {change["word"] for change in found["speeds"]} == {"no change"}
     arms = again / "tables" / f"session-{record['name']}-arms.csv"
     assert arms.is_file()
-    assert main(["reproduce", "--session", "x", "--at", "HEAD"]) == 2
+    assert main(["reproduce", "0" * 16, "--session", "x"]) == 2
     assert main(["reproduce"]) == 2
-
-
-def test_changes_that_were_not_kept_are_named(
-    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_id = ran(store, one_spec(steps=8))
-    path = store.folder(run_id) / "result.json"
-    result = json.loads(path.read_text())
-    result["provenance"] |= {"commit": "0" * 40, "dirty": True, "changes": {"sha256": "ab" * 32, "bytes": 9}}
-    path.write_text(dump(result))
-    given: list[tuple[str, str]] = []
-
-    def lent(commit: str, spec: RunSpec, root: Path, changes: str = "") -> list[str]:
-        given.append((commit, changes))
-        list(execute([spec], Store(root)))
-        return []
-
-    monkeypatch.setattr(worktree, "run_at", lent)
-    found = reproduced(capsys, run_id, "--at", "recorded")
-    assert given == [("0" * 40, "")]
-    assert found["verdict"] == "equal"
-    (line,) = found["code"]
-    assert line.startswith(f"its code had changes that are not kept here (patches/{'ab' * 32}.diff)")
-    assert "changes" in {one["what"] for one in found["environment"]}

@@ -18,7 +18,6 @@ import pytest
 from report.pages import ReportError
 from report.publication import build_report
 from report.study import build_page
-from report.trust import reproduce
 from suite.analysis.collect import collect, write
 from suite.analysis.columns import SUMMARY
 from suite.analysis.published import facts_path
@@ -264,16 +263,6 @@ def test_a_sweep_without_runs_asks_for_them_or_shows_the_tables_in_git(tmp_path)
     built = build_report(tmp_path / "results", str(file), tmp_path / "page.html")
     assert built.path == tmp_path / "page.html"
     assert "22 of 22 runs done" in " ".join(built.path.read_text().split())
-
-
-def test_how_to_reproduce_names_the_changes_where_all_runs_have_the_same(built):
-    def told(*changes):
-        origins = [{**built.study.facts["origins"][0], "changes": one} for one in changes]
-        return reproduce(replace(built.study, facts={**built.study.facts, "origins": origins}))
-
-    assert f"\ngit apply results/patches/{'a' * 64}.diff" in told("a" * 64, "a" * 64)
-    assert "git apply" not in told("a" * 64, None)
-    assert "git apply" not in told(None)
 
 
 MOST_BYTES = 1_500_000

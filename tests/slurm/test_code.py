@@ -17,8 +17,8 @@ from tests.support import git
 
 PROVENANCE = """
 import json
-from suite.runs.provenance import current_changes, git_state
-print(json.dumps([*git_state(), current_changes().decode()]))
+from suite.runs.provenance import code_state
+print(json.dumps(code_state()))
 """
 
 
@@ -66,10 +66,10 @@ def test_changes_are_part_of_what_is_kept(checkout: Path, tmp_path: Path) -> Non
     (checkout / "results/table.csv").write_text("results do not count\n")
     kept = code_folder(tmp_path / "r", checkout)
     assert kept.name.startswith(f"{clean.name}-")
-    assert files(kept) == {"suite/b.py", "suite/new.py", "snapshot.json", "changes.patch"}
+    assert files(kept) == {"suite/b.py", "suite/new.py", "snapshot.json"}
     assert (kept / "suite/b.py").read_text() == "two\n"
-    assert (kept / "changes.patch").read_bytes() == changes_of(checkout)
-    assert json.loads((kept / "snapshot.json").read_text())["dirty"] is True
+    noted = json.loads((kept / "snapshot.json").read_text())
+    assert (noted["dirty"], noted["changes"]) == (True, changes_of(checkout))
     (checkout / "suite/new.py").write_text("newer\n")
     assert code_folder(tmp_path / "r", checkout) != kept
 
@@ -98,5 +98,7 @@ def test_provenance_in_a_copy_is_that_of_the_submission(tmp_path: Path) -> None:
         env={"PYTHONPATH": str(kept), "PATH": "/bin:/usr/bin"},
         cwd=code.CHECKOUT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    changes = changes_of(code.CHECKOUT).decode()
-    assert json.loads(done.stdout) == [git(code.CHECKOUT, "rev-parse", "HEAD"), bool(changes), changes]
+    changes, commit = changes_of(code.CHECKOUT), git(code.CHECKOUT, "rev-parse", "HEAD")
+    assert json.loads(done.stdout) == {"commit": commit, "dirty": bool(changes)} | (
+        {"changes": changes} if changes else {}
+    )
