@@ -57,6 +57,8 @@ class TrainRuns(Checkpointable):
         go_on, interruption = signal.getsignal(signal.SIGUSR2), Interruption()
         _listen(interruption)
         turn = Turn.of(JobEnvironment())
+        if turn.tasks > 1:
+            os.environ.update(meeting_point(os.environ))
         sys.stderr.write(
             f"{BEGUN} {turn.job_id}, turn {turn.restarts + 1}: {len(self.groups)} groups of runs\n"
         )
@@ -162,6 +164,18 @@ class Turn:
             elsewhere = note is not None and note.state == "running" and note.owner not in {"", self.owner}
             if not elsewhere and store.result(spec.run_id) is None:
                 failed(spec, status).save(store)
+
+
+def meeting_point(environment: Mapping[str, str]) -> dict[str, str]:
+    """Torch's variables (``env://``) of a task among several, by Slurm's: the node that launched, a port of the job's own."""
+    return {
+        "RANK": environment["SLURM_PROCID"],
+        "WORLD_SIZE": environment["SLURM_NTASKS"],
+        "MASTER_ADDR": environment.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"),
+        "MASTER_PORT": str(20_000 + int(environment["SLURM_JOB_ID"]) % 10_000),
+        "TORCHELASTIC_RESTART_COUNT": environment.get("SLURM_RESTART_COUNT", "0"),
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+    }
 
 
 def _listen(interruption: Interruption) -> None:

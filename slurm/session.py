@@ -27,6 +27,7 @@ from types import FrameType
 from typing import Any, Final
 
 from slurm import scheduler
+from slurm.job import meeting_point
 from slurm.profile import Profile, ProfileError
 from slurm.scheduler import SlurmError
 from slurm.states import REASONS, last_words, new_folder
@@ -41,7 +42,6 @@ from suite.training.processes import (
     interface_of,
     join_launch,
     own_address,
-    place_in_launch,
 )
 
 SRUN: Final = ("--kill-on-bad-exit=0", "--no-kill", "--distribution=block", "--wait=30")
@@ -66,10 +66,10 @@ class Task:
 
     def __call__(self) -> None:
         """Be the session where this is the first task, else a rank of it. Raises `SystemExit` where it does not end well."""
-        environment = _without_master(os.environ)
-        place = place_in_launch(environment)
-        if place is None:
+        if "SLURM_PROCID" not in os.environ:
             sys.exit("this is a task of a session's job, started by srun with a task for each rank")
+        environment = {**os.environ, **meeting_point(os.environ)}
+        place = Place(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
         folder = Path(environment["SUBMITIT_FOLDER"])
         if code := (_lead if place.rank == 0 else _follow)(self, place, folder, environment):
             sys.exit(code)
@@ -200,13 +200,13 @@ def _again(logs: Path, session: str) -> str:
 def _follow(job: Task, place: Place, folder: Path, environment: Mapping[str, str]) -> int:
     """Find the session and become a rank of it."""
     try:
-        rendezvous = join_launch(place, folder, environment)
+        rendezvous = join_launch(place, environment)
         where = rendezvous.recv("session")
         own = own_address(environment)
     except RendezvousError as error:
         sys.stderr.write(f"{error}\n")
         return FAULT
-    os.environ.update(_variables(where, place, job, interface_of(own)))
+    os.environ.update(_variables(where, environment, job, interface_of(own)))
     from suite.timing.rank import main  # with torch, which takes seconds
 
     return main([where["session"]])
@@ -275,21 +275,17 @@ def _cluster(
 ) -> RealCluster:
     """Bring all ranks together. Raises `RendezvousError`, or `RankLostError` where one comes and is lost at once."""
     try:
-        rendezvous = join_launch(place, folder, environment)
+        rendezvous = join_launch(place, environment)
     except RendezvousError as error:
         raise RendezvousError(
             f"{error}; the job's nodes: {environment.get('SLURM_JOB_NODELIST', '?')}"
         ) from error
     board = Switchboard(own_address(environment))
-    where = {
-        "session": board.where,
-        "token": board.token,
-        "store": [rendezvous.store.host, rendezvous.store.port],
-    }
+    where = {"session": board.where, "token": board.token}
     rendezvous.send("session", where)
     first = subprocess.Popen(
         [sys.executable, "-m", "suite.timing.rank", board.where],
-        env={**environment, **_variables(where, place, job, link.interface)},
+        env={**environment, **_variables(where, environment, job, link.interface)},
         stdin=subprocess.DEVNULL,
     )
 
@@ -325,22 +321,15 @@ def _slurm_says(log: Path, number: int) -> str:
         time.sleep(0.1)
 
 
-def _variables(where: Mapping[str, Any], place: Place, job: Task, interface: str) -> dict[str, str]:
+def _variables(
+    where: Mapping[str, Any], environment: Mapping[str, str], job: Task, interface: str
+) -> dict[str, str]:
     """What a rank's environment needs. The first task hosts the store at which the process group meets, as torchrun does."""
-    address, port = where["store"]
+    there = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
     own = {
-        "RANK": str(place.rank),
-        "WORLD_SIZE": str(place.size),
-        "MASTER_ADDR": str(address),
-        "MASTER_PORT": str(port),
+        **{name: environment[name] for name in there},
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_RESTART_COUNT": "0",
         TOKEN: str(where["token"]),
         BACKEND: job.backend,
     }
     return own | ({"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {})
-
-
-def _without_master(environment: Mapping[str, str]) -> dict[str, str]:
-    """Without a meeting point of somebody else's launch."""
-    return {key: value for key, value in environment.items() if key not in {"MASTER_ADDR", "MASTER_PORT"}}

@@ -49,9 +49,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--bucket-bytes", type=int, default=4 << 20, help="size of a gradient bucket (default: 4 MiB)"
     )
     parser.add_argument("--seed", type=int, default=0, help="(default: 0)")
-    parser.add_argument(
-        "--port", type=int, default=0, help="gloo: port of the rendezvous (default: any free one)"
-    )
     parser.add_argument("--again", action="store_true", help="also when it has settled already")
 
 
@@ -82,7 +79,6 @@ def run(args: argparse.Namespace) -> int:
                     [spec],
                     store,
                     lambda step: line.steps(step, spec.steps),
-                    args.port,
                     interruption=asked,
                     again=args.again,
                 )

@@ -5,7 +5,7 @@ over; what an earlier attempt began is gone on with. An interruption stops all r
 
     simulated            a group of runs from one batched gradient call (`train`)
     gloo                 a process a rank, started here (`processes`, `gloo`)
-    torchrun, srun       this process is one rank, and trains run after run with the others
+    torchrun, Slurm      this process is one rank, and trains run after run with the others
 
 In a launch rank 0 decides which runs are trained, keeps what becomes of them, and tells the others, who only take part. Where
 a rank was killed and a scheduler will say why, rank 0 waits for that and leaves the run as if it had been killed too.
@@ -64,7 +64,6 @@ def execute(
     specs: Sequence[RunSpec],
     store: Store,
     progress: Callable[[int], None] = lambda step: None,
-    port: int = 0,
     *,
     owner: Owner | None = None,
     interruption: Interruption | None = None,
@@ -77,8 +76,8 @@ def execute(
 ) -> Iterator[Outcome]:
     """Train a group of runs (see `suite.runs.plan.groups`), save each outcome, then yield it. `progress`: completed steps.
 
-    Runs on real processes start their ranks here, with their rendezvous at `port` (0: any free one); under torchrun or srun this
-    process is one rank, whose own outcome is yielded, and only rank 0 saves. Results are defined on one thread: the
+    Runs on real processes start their ranks here; under torchrun or Slurm this process is one rank, whose own outcome is yielded,
+    and only rank 0 saves. Results are defined on one thread: the
     caller has set `torch.set_num_threads(1)`.
 
     owner: who leases the runs, this process unless given. checkpoint_s: seconds between checkpoints. max_attempts: how
@@ -108,11 +107,11 @@ def execute(
             starts = ownership.starts(taken)
             for part in ownership.parts(taken, starts):
                 own = {spec.run_id: starts.pop(spec.run_id) for spec in part}
-                yield from _carry_out(part, own, ownership, port, device)
+                yield from _carry_out(part, own, ownership, device)
 
 
 def _carry_out(
-    part: Sequence[RunSpec], starts: dict[str, Start], ownership: RunOwnership, port: int, device: str
+    part: Sequence[RunSpec], starts: dict[str, Start], ownership: RunOwnership, device: str
 ) -> Iterator[Outcome]:
     """Begin leased runs that stand at the same step, train them together, and keep how they end."""
     specs = []
@@ -124,7 +123,7 @@ def _carry_out(
         elif ownership.end(begun):
             yield begun
     try:
-        for outcome in _outcomes(specs, starts, ownership, port, device):
+        for outcome in _outcomes(specs, starts, ownership, device):
             if ownership.end(outcome):
                 yield outcome
     except Interrupted as interrupted:
@@ -133,7 +132,7 @@ def _carry_out(
 
 
 def _outcomes(
-    specs: Sequence[RunSpec], starts: dict[str, Start], ownership: RunOwnership, port: int, device: str
+    specs: Sequence[RunSpec], starts: dict[str, Start], ownership: RunOwnership, device: str
 ) -> Iterator[Outcome]:
     """The outcomes as they come. What stops the whole group before its runs can end alone ends them all."""
     left = {spec.run_id: spec for spec in specs}
@@ -145,7 +144,7 @@ def _outcomes(
             outcomes = train_group(specs, starts, hooks, keep=ownership.keep, device=device)
         else:
             outcomes = (
-                launch(spec, starts[spec.run_id], ownership.folder(spec), ownership.hooks(spec), port)
+                launch(spec, starts[spec.run_id], ownership.folder(spec), ownership.hooks(spec))
                 for spec in specs
             )
         for outcome in outcomes:
@@ -171,7 +170,7 @@ def _join(
     for spec in specs:
         check_size(spec, place)
     try:
-        rendezvous = join_launch(place, ownership.folder(specs[0]), os.environ)
+        rendezvous = join_launch(place, os.environ)
     except RendezvousError as error:
         yield from _not_joined(specs, ownership, place, str(error))
         return

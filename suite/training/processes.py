@@ -5,15 +5,9 @@ and its port is whatever the system gives. A rank that dies ends the run as `err
 told to stop through their pipes; signals are the affair of the process at the top. `gloo.train_rank` is what every rank does,
 whoever started it.
 
-*Ranks of torchrun or srun*: they agree on what to do, and find out why a run failed, at torch's `TCPStore`. With MASTER_ADDR and
-MASTER_PORT (torchrun) it is there. Otherwise rank 0 opens it at whatever port the system gives and writes where into a file in
-the run's folder; its name carries the identity of the launch, so that nobody joins an earlier one. The others look for it by
-listing the folder, since network file systems remember that a file was not there. All ranks come, or rank 0 says which have not.
-
-What torch offers above the store does not say that. ``env://`` counts who came without naming the absent, and says even that
-to rank 0 alone: the others go on and fail later. ``file://`` needs locks, which not every network file system has, leaves its
-file behind where a rank was killed, and lets the others wait for their whole timeout where rank 0 has died, since a file
-outlives its owner as a server does not. Neither finds a port or an interface for ranks of srun.
+*Ranks of torchrun or Slurm* meet as torch's ``env://`` has it, by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which torchrun
+and `slurm.job` set. At torch's store there they agree on what to do, and find out why a run failed. All ranks come, or rank 0
+says which have not.
 
 A rank that loses a peer faults in turn, in words of the transport that name neither the peer nor its end. So every
 rank sends how it ended, rank 0 asks around before it says how the run ended, and who says nothing was killed.
@@ -39,7 +33,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
-from suite.runs.files import dump, write_atomic
+from suite.runs.files import dump
 from suite.runs.provenance import THREAD_VARIABLES
 from suite.runs.spec import RunSpec, SpecError
 from suite.runs.store import Outcome, Status, failed
@@ -51,8 +45,6 @@ RENDEZVOUS_S: Final = 120.0
 """How long ranks wait for each other."""
 PART_S: Final = 10.0
 POLL_S: Final = 0.1
-LAUNCH: Final = "BANDWISE_LAUNCH"
-"""Variable with the identity of a launch that neither torchrun nor Slurm made: any text, another for each."""
 _GET_ADDRESS: Final = 0x8915  # SIOCGIFADDR of Linux
 
 
@@ -62,18 +54,16 @@ class RendezvousError(RuntimeError):
 
 @dataclass(frozen=True)
 class Place:
-    """Which rank of how many this process is in a launch made by torchrun or srun."""
+    """Which rank of how many this process is in a launch of several ranks."""
 
     rank: int
     size: int
 
 
 def place_in_launch(environment: Mapping[str, str]) -> Place | None:
-    """This process's place, by RANK and WORLD_SIZE or by Slurm's variables; None outside of any launch."""
+    """This process's place, by RANK and WORLD_SIZE; None outside of any launch."""
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return Place(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
-    if "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1:
-        return Place(int(environment["SLURM_PROCID"]), int(environment["SLURM_NTASKS"]))
     return None
 
 
@@ -83,36 +73,20 @@ def check_size(spec: RunSpec, place: Place) -> None:
         raise SpecError(f"launched with {place.size} ranks, but the run has world_size {spec.world_size}")
 
 
-def launch_identity(environment: Mapping[str, str]) -> str:
-    """What tells this launch from every other: job, step and restart under Slurm. Raises `RendezvousError`."""
-    if LAUNCH in environment:
-        return re.sub(r"[^\w.-]", "_", environment[LAUNCH])
-    if "SLURM_JOB_ID" in environment:
-        names = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
-        return ".".join(environment.get(name, "0") for name in names)
-    raise RendezvousError(
-        f"nothing tells this launch from others: set MASTER_ADDR and MASTER_PORT, or {LAUNCH} to a text that is equal "
-        "on all ranks and new for each launch"
-    )
-
-
 def own_address(environment: Mapping[str, str]) -> str:
     """IPv4 address at which the other ranks reach this process. Raises `RendezvousError`.
 
-    MASTER_ADDR when given, else that of the interface GLOO_SOCKET_IFNAME, else the one that faces the node that
-    launched, else this machine's own.
+    That of the interface GLOO_SOCKET_IFNAME, else the one that faces MASTER_ADDR.
     """
-    if "MASTER_ADDR" in environment:
-        return environment["MASTER_ADDR"]
     if interface := environment.get("GLOO_SOCKET_IFNAME", "").split(",")[0]:
         return _address_of(interface)
-    launcher = environment.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
+    master = environment.get("MASTER_ADDR", "127.0.0.1")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((launcher, 9))  # sends nothing
+            probe.connect((master, 9))  # sends nothing
         except OSError as error:
             raise RendezvousError(
-                f"no way to {launcher}, which launched this job ({error.strerror}): name the interface with "
+                f"no way to MASTER_ADDR, {master} ({error.strerror}): name the interface with "
                 "GLOO_SOCKET_IFNAME"
             ) from error
         return str(probe.getsockname()[0])
@@ -154,27 +128,17 @@ class Rendezvous:
             return  # the store has gone, and all is said
 
 
-def join_launch(
-    place: Place, folder: Path, environment: Mapping[str, str], timeout_s: float = RENDEZVOUS_S
-) -> Rendezvous:
-    """Come together with the other ranks of this launch; folder: of a run, the same for all ranks.
+def join_launch(place: Place, environment: Mapping[str, str], timeout_s: float = RENDEZVOUS_S) -> Rendezvous:
+    """Come together with the other ranks of this launch at MASTER_ADDR and MASTER_PORT. Raises `RendezvousError`."""
+    import torch.distributed as dist
 
-    Raises `RendezvousError`.
-    """
-    if "MASTER_ADDR" in environment and "MASTER_PORT" in environment:
-        store = _at(place, environment, timeout_s)
-        published = None
-    elif place.rank == 0:
-        published = folder / f"rendezvous-{launch_identity(environment)}.json"
-        store = _open(published, own_address(environment))
-    else:
-        published = None
-        store = _find(folder, f"rendezvous-{launch_identity(environment)}.json", timeout_s)
-    try:
-        _gather(store, place, timeout_s)
-    finally:
-        if published is not None:
-            published.unlink(missing_ok=True)
+    if not {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
+        raise RendezvousError("set MASTER_ADDR and MASTER_PORT on all ranks, as torchrun does")
+    hosts = place.rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    there = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+    launch = f"bandwise/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    store = dist.PrefixStore(launch, connect(*there, timeout_s, is_master=hosts))  # type: ignore[attr-defined]
+    _gather(store, place, timeout_s)
     return Rendezvous(store, place)
 
 
@@ -200,50 +164,10 @@ def connect(address: str, port: int, timeout_s: float = RENDEZVOUS_S, **argument
             address, port, timeout=timedelta(seconds=timeout_s), wait_for_workers=False, **arguments
         )
     except RuntimeError as error:
-        raise _no_store(address, port, error) from error
-
-
-def _no_store(address: str, port: int, error: Exception) -> RendezvousError:
-    first = (str(error).splitlines() or [""])[0]
-    return RendezvousError(
-        f"no rendezvous at {address}:{port} ({first}): choose a free port (`--port`, MASTER_PORT), 0 for any"
-    )
-
-
-def _at(place: Place, environment: Mapping[str, str], timeout_s: float) -> Any:
-    """The store at MASTER_ADDR and MASTER_PORT, which torchrun's agent hosts, or rank 0."""
-    import torch.distributed as dist
-
-    address, port = environment["MASTER_ADDR"], environment["MASTER_PORT"]
-    hosts = place.rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    store = connect(address, int(port), timeout_s, is_master=hosts)
-    launch = f"bandwise/{environment.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-    return dist.PrefixStore(launch, store)  # type: ignore[attr-defined]
-
-
-def _open(path: Path, address: str) -> Any:
-    """Host the store at any free port and publish it."""
-    try:
-        listening = socket.create_server((address, 0), backlog=1024)
-    except OSError as error:
-        raise _no_store(address, 0, error) from error
-    port = listening.getsockname()[1]
-    store = connect(address, port, RENDEZVOUS_S, is_master=True, master_listen_fd=listening.detach())
-    write_atomic(path, dump({"schema_version": 1, "address": address, "port": port}) + "\n")
-    return store
-
-
-def _find(folder: Path, name: str, timeout_s: float) -> Any:
-    """The store that rank 0 publishes."""
-    deadline = time.monotonic() + timeout_s
-    while not (folder.is_dir() and name in os.listdir(folder)):
-        if time.monotonic() > deadline:
-            raise RendezvousError(
-                f"rank 0 did not come within {timeout_s:g} s: it published no {name} in {folder}"
-            )
-        time.sleep(POLL_S)
-    where = json.loads((folder / name).read_text(encoding="utf-8"))
-    return connect(where["address"], where["port"], timeout_s, is_master=False)
+        first = (str(error).splitlines() or [""])[0]
+        raise RendezvousError(
+            f"no rendezvous at {address}:{port} ({first}): see whether rank 0 lives, and choose a free port (MASTER_PORT)"
+        ) from error
 
 
 def _gather(store: Any, place: Place, timeout_s: float) -> None:
@@ -356,15 +280,9 @@ def _ranks(numbers: list[int]) -> str:
 # ---- ranks of this machine
 
 
-def launch(spec: RunSpec, start: Start, folder: Path, hooks: Hooks, port: int = 0) -> Outcome:
-    """Start the ranks here and wait for the run's outcome. port: of the rendezvous point, 0 for any that is free.
-
-    folder: of the run, for its checkpoints. Raises `Interrupted`.
-    """
-    try:
-        host = connect("127.0.0.1", port, is_master=True)
-    except RendezvousError as error:
-        return failed(spec, Status("error", str(error)))
+def launch(spec: RunSpec, start: Start, folder: Path, hooks: Hooks) -> Outcome:
+    """Start the ranks here and wait for the run's outcome. folder: of the run, for its checkpoints. Raises `Interrupted`."""
+    host = connect("127.0.0.1", 0, is_master=True)
     ranks = _Ranks(spec, start, folder, hooks, host.port)
     try:
         return ranks.result()

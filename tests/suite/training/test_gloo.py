@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import multiprocessing
 import os
 import signal
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
+from slurm.job import meeting_point
 from suite.runs.files import Owner, take_lease
 from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store, failed
@@ -36,7 +36,6 @@ from suite.training.processes import (
     first_cause,
     join_launch,
     launch,
-    launch_identity,
     own_address,
     place_in_launch,
     send_end,
@@ -46,8 +45,14 @@ from tests.suite.runs.project import kept, one_spec
 from tests.support import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
-SRUN = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "GLOO_SOCKET_IFNAME": "lo"}
 UNEQUAL = {"run_id", "spec", "train_s", "lost_s", "provenance", "attempt", "sources"}
+
+
+def meeting() -> dict[str, str]:
+    """Where ranks meet: a port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+
 
 # ---- ranks of this machine -------------------------------------------------------------------------------------------------
 
@@ -92,15 +97,6 @@ def test_a_rank_that_dies_is_named_and_the_others_are_stopped(tmp_path: Path) ->
     assert outcome.status.state == "error"
     assert outcome.status.reason.startswith("rank 1 died: signal SIGKILL")
     assert set(multiprocessing.active_children()) == others
-
-
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        outcome = launch(one_spec(backend="gloo"), Start(), tmp_path, Hooks(), port)
-    assert outcome.status.state == "error"
-    assert f"no rendezvous at 127.0.0.1:{port}" in outcome.status.reason
-    assert "choose a free port" in outcome.status.reason
 
 
 # ---- interrupted, killed, out of space -------------------------------------------------------------------------------------
@@ -233,8 +229,7 @@ def test_the_old_checkpoint_stands_until_the_new_one_is_whole(
     [
         ({}, None),
         ({"RANK": "1", "WORLD_SIZE": "4"}, Place(1, 4)),
-        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "3"}, Place(2, 3)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, None),
+        (meeting_point({"SLURM_PROCID": "2", "SLURM_NTASKS": "3", "SLURM_JOB_ID": "17"}), Place(2, 3)),
     ],
 )
 def test_the_place_in_a_launch_is_read_from_the_environment(
@@ -250,30 +245,21 @@ def test_a_launch_of_another_size_is_refused(monkeypatch: pytest.MonkeyPatch, tm
         list(execute([one_spec(backend="gloo")], Store(tmp_path)))
 
 
-def test_a_launch_differs_from_its_restart_and_from_other_steps() -> None:
-    job = {"SLURM_JOB_ID": "17", "SLURM_STEP_ID": "0"}
-    others = ({"SLURM_RESTART_COUNT": "1"}, {"SLURM_STEP_ID": "1"}, {"BANDWISE_LAUNCH": "a/b"})
-    found = [launch_identity({**job, **more}) for more in ({}, *others)]
-    assert found == ["17.0.0", "17.0.1", "17.1.0", "a_b"]
-    with pytest.raises(RendezvousError, match="set MASTER_ADDR and MASTER_PORT, or BANDWISE_LAUNCH"):
-        launch_identity({})
-
-
 def test_the_address_is_that_of_the_interface() -> None:
-    assert own_address({"GLOO_SOCKET_IFNAME": "lo"}) == "127.0.0.1"
-    assert own_address({"MASTER_ADDR": "10.0.0.7", "GLOO_SOCKET_IFNAME": "lo"}) == "10.0.0.7"
-    assert own_address({"SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}) == "127.0.0.1"
+    assert own_address({"GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "10.0.0.7"}) == "127.0.0.1"
+    assert own_address({"MASTER_ADDR": "127.0.0.1"}) == "127.0.0.1"
     with pytest.raises(RendezvousError, match=r"interface 'eth77' .* there are .*lo"):
         own_address({"GLOO_SOCKET_IFNAME": "eth77"})
 
 
-def come_together(folder: Path, places: list[Place], timeout_s: float = 20.0) -> list[Any]:
+def come_together(places: list[Place], timeout_s: float = 20.0) -> list[Any]:
     """What becomes of ranks that come one after the other: a `Rendezvous`, or the error."""
     found: list[Any] = []
+    there = meeting()
 
     def come(place: Place) -> None:
         try:
-            found.append(join_launch(place, folder, SRUN, timeout_s))
+            found.append(join_launch(place, there, timeout_s))
         except RendezvousError as error:
             found.append(error)
 
@@ -286,25 +272,22 @@ def come_together(folder: Path, places: list[Place], timeout_s: float = 20.0) ->
     return found
 
 
-def test_ranks_find_each_other_by_a_file_that_is_gone_afterwards(tmp_path: Path) -> None:
-    (tmp_path / "rendezvous-17.0.1.json").write_text(json.dumps({"address": "127.0.0.1", "port": 1}))
-    one, other = come_together(tmp_path, [Place(1, 2), Place(0, 2)])
-    left = [path.name for path in tmp_path.iterdir()]
-    assert left == ["rendezvous-17.0.1.json"], "another launch's file stays"
+def test_ranks_find_each_other_and_who_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = come_together([Place(1, 2), Place(0, 2)])
     one.send("key", {"step": 3})
     assert other.recv("key") == {"step": 3}
     with pytest.raises(RendezvousError, match=r"waited 0\.2 s for 'nothing' in vain"):
         other.recv("nothing", 0.2)
-
-
-def test_who_does_not_come_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del one, other
     monkeypatch.setattr(processes, "PART_S", 1.0)  # rank 0 waits so long that the absent one may leave
-    said = {str(error) for error in come_together(tmp_path, [Place(0, 3), Place(2, 3)], 1.0)}
+    said = {str(error) for error in come_together([Place(0, 3), Place(2, 3)], 1.0)}
     assert said == {
         "ranks [1] did not come within 1 s; those who came: [0, 2]. Look at the logs of the absent"
     }
-    (error,) = come_together(tmp_path, [Place(1, 2)], 0.5)
-    assert "rank 0 did not come within 0.5 s: it published no rendezvous-17.0.0.json" in str(error)
+    (error,) = come_together([Place(1, 2)], 0.5)
+    assert "see whether rank 0 lives" in str(error)
+    with pytest.raises(RendezvousError, match="set MASTER_ADDR and MASTER_PORT"):
+        join_launch(Place(0, 2), {})
 
 
 # ---- rank 0 asks around before it says why a run failed --------------------------------------------------------------------
@@ -347,8 +330,8 @@ def test_who_says_nothing_is_named(rendezvous: Rendezvous) -> None:
 # ---- whole launches --------------------------------------------------------------------------------------------------------
 
 
-def launched(results: Path, specs: list[str], **more: str) -> list[subprocess.Popen[str]]:
-    """Two ranks as srun would start them, or torchrun where `more` says so."""
+def launched(results: Path, specs: list[str]) -> list[subprocess.Popen[str]]:
+    """Two ranks as torchrun would start them, or the job of Slurm."""
     code = (
         "import sys, torch\n"
         "from suite.training.execute import execute\n"
@@ -358,12 +341,17 @@ def launched(results: Path, specs: list[str], **more: str) -> list[subprocess.Po
         "for o in execute([store.spec(i) for i in sys.argv[2:]], store):\n"
         "    print(o.run_id, o.status.state, o.status.reason)\n"
     )
-    common = {**os.environ, **SRUN, "BANDWISE_COMPILE": "0", **more}
+    common = {
+        **os.environ,
+        **meeting(),
+        "BANDWISE_COMPILE": "0",
+        "WORLD_SIZE": "2",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     return [
         subprocess.Popen(
             [sys.executable, "-c", code, str(results), *specs],
-            cwd=ROOT, env={**common, "SLURM_PROCID": str(rank), **({"RANK": str(rank)} if more else {})},
-            stdout=subprocess.PIPE, text=True,
+            cwd=ROOT, env={**common, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True,
         )
         for rank in range(2)
     ]  # fmt: skip
@@ -371,27 +359,20 @@ def launched(results: Path, specs: list[str], **more: str) -> list[subprocess.Po
 
 @pytest.mark.gloo
 @pytest.mark.full
-@pytest.mark.parametrize("torchrun", [False, True])
-def test_a_launch_trains_run_after_run_and_passes_over_what_others_have(
-    torchrun: bool, tmp_path: Path
-) -> None:
+def test_a_launch_trains_run_after_run_and_passes_over_what_others_have(tmp_path: Path) -> None:
     specs = [one_spec(steps=20, seed=seed, backend="gloo") for seed in range(4)]
-    store, more = Store(tmp_path / "joined"), dict[str, str]()
+    store = Store(tmp_path / "joined")
     for spec in specs:
         store.put_spec(spec)
     assert take_lease(store.folder(specs[1].run_id), Owner("another")) is not None
     failed(specs[2], Status("skipped", "a test")).save(store)
-    if torchrun:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            more = {"MASTER_PORT": str(free.getsockname()[1]), "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
-    ranks = launched(store.root, [spec.run_id for spec in specs], **more)
+    ranks = launched(store.root, [spec.run_id for spec in specs])
     expected = [f"{specs[i].run_id} done " for i in (0, 3)]
     assert [rank.communicate(timeout=120)[0].splitlines() for rank in ranks] == [expected, expected]
     whole = Store(tmp_path / "whole")
     list(execute([specs[3]], whole))
     assert kept(store, specs[3].run_id) == kept(whole, specs[3].run_id)
     assert store.status(specs[1].run_id).state == "missing"
-    assert not list(store.folder(specs[0].run_id).glob("rendezvous*"))
 
 
 @pytest.mark.gloo
