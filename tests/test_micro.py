@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import subprocess
@@ -16,19 +15,16 @@ import torch
 
 from reference_impls import info, list_algorithms
 from reference_impls.catalogue import BUILT_IN
-from suite.micro.cases import CODECS, VERBS, build
-from suite.micro.codecs import TimeAccumulate, TimeDecode, TimeEncode, TrackCodec, TrackMemory
-from suite.micro.exchanges import REDUCERS, STARTS_IN_FULL, TimeExchange, TrackExchange
-from suite.micro.memory import LARGE, changes, large_bytes, peak_bytes
-from suite.micro.startup import TimeImport
+from suite.micro.cases import CODECS, build
+from suite.micro.codecs import TimeAccumulate, TimeDecode, TimeEncode, TrackCodec
 from suite.micro.steps import METHODS, TimeStep, TrackStep
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def sampled(names: Iterable[str]) -> list[Any]:
-    """Names as parameters of a test: every fourth in the fast tests, all in the full ones."""
-    return [pytest.param(name, marks=pytest.mark.full if i % 4 else ()) for i, name in enumerate(names)]
+    """Names as parameters of a test: every eighth in the fast tests, all in the full ones."""
+    return [pytest.param(name, marks=pytest.mark.full if i % 8 else ()) for i, name in enumerate(names)]
 
 
 NUMEL = 16384
@@ -156,66 +152,10 @@ def test_what_cannot_add_has_no_number() -> None:
         TimeAccumulate().setup("count-sketch", 4096)
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_bytes_that_must_be_touched(codec: str) -> None:
-    """By hand: a copy reads 4 and writes 4 twice; nothing can do with less than reading its vector, or writing it."""
-    case = build(codec, NUMEL)
-    for verb in VERBS:
-        if verb in case.verbs:
-            assert case.touched(verb) >= (4 if verb == "encode" else 1.28)
-    by_hand = {
-        "copy": (12, 12), "signs": (4 + 2 / 8, 8 + 1 / 8), "standard-dithering-8bit-global": (8 + 2 + 8 / NUMEL, None),
-        "bf16": (8, 10),
-    }  # fmt: skip
-    for verb, bytes_ in zip(VERBS, by_hand.get(codec, ()), strict=False):
-        if bytes_ is not None:
-            assert case.touched(verb) == pytest.approx(bytes_)
-
-
 def test_a_slow_path_has_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BANDWISE_COMPILE", "0")
     with pytest.raises(NotImplementedError, match="did not run on the compiled path"):
         TimeEncode().setup("signs", 1048576)
-
-
-def test_allocations_are_seen_though_they_are_given_back() -> None:
-    def run() -> None:
-        for _ in range(2):
-            torch.empty(3 * LARGE, dtype=torch.uint8)
-        torch.empty(100, dtype=torch.uint8)
-
-    assert [size for size in changes(run) if size > 0] == [3 * LARGE, 3 * LARGE, 100]
-    assert large_bytes(run) == 6 * LARGE
-    assert peak_bytes(run) == 3 * LARGE
-
-
-def test_what_is_allocated_shows() -> None:
-    memory = TrackMemory()
-    memory.setup("copy")
-    assert memory.track_allocated("copy") == memory.track_peak("copy") == 0
-    case, numel = memory.case, memory.NUMEL
-    case.encode = lambda: torch.zeros(numel)
-    assert memory.track_allocated("copy") == memory.track_peak("copy") == 4
-
-
-@pytest.mark.parametrize("reducer", sampled(["copy", *REDUCERS]))
-def test_exchanges(reducer: str) -> None:
-    """Its mean is one; it sends what its formula says; time and memory can be taken."""
-    track = TrackExchange()
-    track.setup(reducer)
-    if reducer not in STARTS_IN_FULL:
-        assert track.track_error(reducer) <= {"copy": 0.0, "all-reduce": 1e-6, "all-reduce-bf16": 2**-7}.get(
-            reducer, 1.0
-        )
-    expected = {"copy": 0, "all-reduce": 6.0, "all-reduce-bf16": 3.0, "gather-4bit": 3 * (1 / 2 + 4 / 512)}
-    if reducer in expected:
-        assert track.track_wire_bytes_per_element(reducer) == pytest.approx(expected[reducer])
-    timed = TimeExchange()
-    timed.setup(reducer)
-    timed.time_exchange(reducer)
-    if reducer != "copy":
-        assert timed.cluster.parameters(0)[0].any()
-    assert track.track_peak(reducer) >= 0
 
 
 @pytest.mark.parametrize("method", sampled(METHODS))
@@ -238,16 +178,6 @@ def test_unknown_at_this_commit_is_not_available_instead_of_failed() -> None:
         TimeStep().setup("a-method-of-tomorrow")
 
 
-@pytest.mark.parametrize("name", [name for name in dir(TimeImport) if name.startswith("timeraw_")])
-def test_start_up_code_runs_and_imports_torch_only_where_it_says_so(name: str) -> None:
-    code = getattr(TimeImport(), name)()
-    ended = subprocess.run(
-        [sys.executable, "-c", f"{code}\nimport sys; print('torch' in sys.modules)"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert ended.stdout.splitlines()[-1] == str(name == "timeraw_torch_alone")
-
-
 @pytest.mark.full
 def test_asv_finds_no_problem(tmp_path: Path) -> None:
     asv = [sys.executable, "-m", "asv"]
@@ -262,7 +192,3 @@ def test_asv_finds_no_problem(tmp_path: Path) -> None:
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "No problems found" in checked.stdout
-
-
-def test_the_results_directory_is_the_one_that_tables_read() -> None:
-    assert json.loads((ROOT / "asv.conf.json").read_text())["results_dir"] == "results/asv"

@@ -1,8 +1,8 @@
 """The codecs as one table of cases, so that every benchmark runs every codec the same way.
 
 A case holds its buffers and knows how to encode, to decode, for most codecs to add what is decoded to what is there
-(`accumulate`, which averaging needs), how many bytes went over the wire, and how many bytes of memory have to be touched
-at least. The control `copy` sends float32 as it is: the time of a codec means something only beside a memory copy.
+(`accumulate`, which averaging needs), and how many bytes went over the wire. The control `copy` sends float32 as it is: the time
+of a codec means something only beside a memory copy.
 
 Benchmarks come from the working tree and the code they measure from the commit under test. What a commit does not have
 yet therefore raises NotImplementedError, which asv shows as "not available" instead of as a failure.
@@ -24,7 +24,6 @@ import torch._inductor.compile_fx
 VERBS = ("encode", "decode", "accumulate")
 WORLD_SIZE = 4
 THREADS = 1
-FLOAT = 4  # bytes
 
 
 def single_thread() -> None:
@@ -60,14 +59,11 @@ class Case:
     """One codec on one vector. x, out: float32 [numel]; wire: what is sent; side_bytes: scales sent beside it.
 
     verbs: what it can do. small_parts: part of its work is on vectors much shorter than x, too short to be compiled for.
-    reads: how often x has to be read to encode it: twice where what is found in all of it must be known before the first
-    element can be written.
     """
 
     side_bytes = 0
     verbs: tuple[str, ...] = ("encode", "decode")
     small_parts = False
-    reads = 1
 
     def __init__(self, numel: int) -> None:
         self.x = gradient(numel)
@@ -95,15 +91,6 @@ class Case:
 
     def sent_bytes(self) -> int:
         return self.wire.numel() * self.wire.element_size() + self.side_bytes
-
-    def touched(self, verb: str) -> float:
-        """Bytes an element between processor and memory that no implementation can avoid, large vectors assumed.
-
-        What is read counts once for each time it must be read; what is written counts twice, since a processor reads a
-        line of the cache before it writes to it; what is added to is read and written. A copy touches 4 + 8.
-        """
-        sent = self.sent_bytes() / max(self.x.numel(), 1)
-        return self.reads * FLOAT + 2 * sent if verb == "encode" else sent + 2 * FLOAT
 
 
 class Copy(Case):
@@ -172,7 +159,6 @@ class EqualLevels(ByProtocol):
     def __init__(self, numel: int, levels: int, *, given: bool) -> None:
         self.given = given
         super().__init__(numel, "codecs.levels", "UniformLevels", levels=levels, norm="linf", block_size=0)
-        self.reads = 1 if given else 2
 
     def buffer(self, numel: int) -> torch.Tensor:
         if not hasattr(self.codec, "encode_by"):
@@ -220,7 +206,6 @@ class StandardDithering(Keyed):
     def __init__(self, numel: int) -> None:
         super().__init__(numel)
         self.scale = self.largest()
-        self.reads = 2 if self.finds_scale else 1
 
     def largest(self) -> torch.Tensor:
         """As the reducers find it."""
@@ -345,8 +330,6 @@ class ScaledRounding(Keyed):
 class LionIntegers(Case):
     """Votes in small integers. No scale is sent: a receiver takes the sign of their sum, which is the decoding here."""
 
-    reads = 2
-
     def buffer(self, numel: int) -> torch.Tensor:
         self.codec = module("reference_impls.algorithms.lion_integers")
         return torch.zeros(numel, dtype=torch.int8)
@@ -408,9 +391,6 @@ class Hadamard(Keyed):
         sizes: torch.Tensor = self.chunks.spread(self.chunks.sizes(self.out.device))
         return self.out / sizes[: self.out.numel()]
 
-    def touched(self, verb: str) -> float:
-        return 3 * 4 + 4  # numbers read, numbers written, signs read
-
 
 def by_protocol(place: str, name: str, **options: Any) -> Callable[[int], Case]:
     return lambda numel: ByProtocol(numel, place, name, **options)
@@ -449,23 +429,16 @@ DENSE_CASES: dict[str, Callable[[int], Case]] = {
 
 
 RANK = 4
-LINE = 64  # bytes of the cache that are moved together
 
 
 class Sparse(ByProtocol):
-    """Some coordinates. What is added touches their lines of the cache alone."""
+    """Some coordinates."""
 
     small_parts = True
-    reads = 2
 
     def __init__(self, numel: int, place: str, name: str, share: float) -> None:
         self.share = share  # of the coordinates that are sent
         super().__init__(numel, place, name)
-
-    def touched(self, verb: str) -> float:
-        if verb != "accumulate":
-            return super().touched(verb)
-        return self.sent_bytes() / self.x.numel() + min(8.0, 2 * LINE * self.share)
 
 
 class CountSketch(Case):
@@ -494,7 +467,6 @@ class LowRank(Keyed):
     """
 
     small_parts = True
-    reads = 2
 
     def buffer(self, numel: int) -> torch.Tensor:
         self.codec = module("reference_impls.algorithms.powersgd")

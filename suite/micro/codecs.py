@@ -1,11 +1,10 @@
-"""Codecs: seconds to encode, decode and add up, memory, bytes an element, and what is lost. `copy` is the yardstick."""
+"""Codecs: seconds to encode, decode and add up, bytes an element, and what is lost. `copy` is the yardstick."""
 
 from __future__ import annotations
 
 from .cases import CODECS, build, module
-from .memory import large_bytes, peak_bytes
 
-__all__ = ["TimeAccumulate", "TimeDecode", "TimeEncode", "TrackCodec", "TrackMemory"]
+__all__ = ["TimeAccumulate", "TimeDecode", "TimeEncode", "TrackCodec"]
 
 # Below and above the size from which on codecs are compiled: the first runs eagerly.
 NUMELS = (4096, 1048576)
@@ -79,36 +78,6 @@ class TimeAccumulate(_Timed):
 
     def time_accumulate(self, codec: str, numel: int) -> None:
         self.case.accumulate()
-
-
-class TrackMemory:
-    """Bytes an element. Lower is better; what a warm call allocates in large pieces should be nothing."""
-
-    params = (CODECS,)
-    param_names = ("codec",)
-    version = "1"
-    timeout = 120
-    NUMEL = 1 << 20
-
-    def setup(self, codec: str) -> None:
-        self.case = build(codec, self.NUMEL)
-        self.all()
-
-    def all(self) -> None:
-        for verb in self.case.verbs:
-            getattr(self.case, verb)()
-
-    def track_peak(self, codec: str) -> float:
-        """Most that is held at once beyond the case's own buffers, by a call that finds nothing in the pool."""
-        module("reference_impls.compute").release()
-        return peak_bytes(self.all) / self.NUMEL
-
-    def track_allocated(self, codec: str) -> float:
-        self.all()
-        return large_bytes(self.all) / self.NUMEL
-
-    track_peak.unit = "bytes/element"
-    track_allocated.unit = "bytes/element"
 
 
 class TrackCodec:

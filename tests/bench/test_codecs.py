@@ -28,7 +28,7 @@ from reference_impls.codecs.sparse import kept
 from reference_impls.collectives import Group, Ledger
 from reference_impls.drivers.engine import Engine, Lockstep
 from suite.micro.cases import CODECS, RANK, VERBS, build
-from suite.micro.memory import large_bytes
+from tests.bench.memory import large_bytes
 from tests.support import require_compiler
 
 pytestmark = pytest.mark.compiled

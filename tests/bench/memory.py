@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-__all__ = ["LARGE", "changes", "large_bytes", "peak_bytes"]
-
 LARGE = 1 << 16
 """Bytes from which on the C library takes memory from the system and gives it back, at a fault a page."""
 
@@ -40,15 +38,6 @@ def changes(run: Callable[[], object]) -> list[int]:
 def large_bytes(run: Callable[[], object]) -> int:
     """Bytes that one call allocates in pieces of `LARGE` or more."""
     return sum(size for size in changes(run) if size >= LARGE)
-
-
-def peak_bytes(run: Callable[[], object]) -> int:
-    """Most bytes that one call holds at once of what it allocates."""
-    now = most = 0
-    for size in changes(run):
-        now += size
-        most = max(most, now)
-    return most
 
 
 @contextlib.contextmanager
