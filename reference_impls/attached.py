@@ -26,9 +26,9 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -44,7 +44,6 @@ from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageEr
 from reference_impls.optimizer import DataParallelOptimizer, refuse_scaler
 from reference_impls.optimizers import WithLocalOptimizer
 from reference_impls.registry import AnyMethod, Method, create
-from reference_impls.sharded import STREAMS, OnParts, Parts, is_sharded, refuse_whole
 
 __all__ = ["Attached", "attach", "takes_any_optimizer"]
 
@@ -133,8 +132,8 @@ def _named(model: Parameters) -> tuple[nn.Module | None, dict[Tensor, str]]:
     for name, param in named(model if module is None else module):
         if hasattr(param, "to_local"):
             raise UnsupportedError(
-                f"parameter {name!r} is sharded (a DTensor): give the model itself and group=, the ranks that hold the same "
-                "parts in other nodes; or use fsdp_hook"
+                f"parameter {name!r} is sharded (a DTensor): use fsdp_optimizer(model, NAME, group=..., optimizer=lambda groups: "
+                "torch.optim.AdamW(groups)), group being the ranks that hold the same parts in other nodes; or fsdp_hook"
             )
         names.setdefault(param, name)
     return module, names
@@ -279,104 +278,6 @@ class Attached(DataParallelOptimizer):
             super()._on_gradient(param)
 
 
-# ---- the same around the parts of a sharded model ---------------------------------------------------------------------
-
-ELEMENTWISE: Final = frozenset(
-    {"SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "ASGD", "Rprop"}
-)
-"""torch's optimizers that treat every element by itself."""
-
-
-class AttachedToParts(OnParts, Attached):
-    """What `attach` answers for a sharded model: inside the block your optimizer steps this rank's parts, as plain tensors."""
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        model: nn.Module,
-        method: Method,
-        *,
-        seed: int,
-        **settings: Any,
-    ) -> None:
-        name = type(optimizer).__name__
-        if name not in ELEMENTWISE:
-            raise UnsupportedError(
-                f"{name} may look at whole tensors, of which a rank holds a part: on a sharded model attach() takes torch's "
-                f"{', '.join(sorted(ELEMENTWISE))}"
-            )
-        refuse_whole(method)
-        if settings.get("clip_norm") is not None:
-            raise UnsupportedError(
-                "clip_norm= would clip by the norm of a part: clip before the step by "
-                "torch.nn.utils.clip_grad_norm_(model.parameters(), ...)"
-            )
-        self._parts = Parts(model, settings.get("group"))
-        self._swap(optimizer, {p: self._parts.plain[n] for n, p in self._parts.whole.items()}, _local)
-        try:
-            settings["broadcast_buffers"] = False
-            super().__init__(
-                optimizer,
-                list(self._parts.plain.items()),
-                method,
-                seed=seed + self._parts.place * STREAMS,
-                **settings,
-            )
-        except Exception:
-            self._swap_back(optimizer)
-            raise
-        optimizer.zero_grad = self.zero_grad  # type: ignore[method-assign]
-        self._begin()
-
-    def release(self) -> None:
-        """See `Attached`; the optimizer holds the sharded parameters again, and its state is sharded like them."""
-        if self._released:
-            return
-        super().release()
-        self._parts.push()
-        vars(self._yours).pop("zero_grad", None)
-        self._swap_back(self._yours)
-
-    def _swap_back(self, optimizer: torch.optim.Optimizer) -> None:
-        self._swap(optimizer, {self._parts.plain[n]: p for n, p in self._parts.whole.items()}, _like)
-
-    @staticmethod
-    def _swap(
-        optimizer: torch.optim.Optimizer,
-        others: Mapping[Any, Any],
-        state: Callable[[Any, Any, Any], Any],
-    ) -> None:
-        """Put other parameters in the place of the optimizer's, and its state for them with it."""
-        for group in optimizer.param_groups:
-            for param in group["params"]:
-                if param not in others and param.requires_grad:
-                    raise UsageError(
-                        f"the optimizer has a tensor of shape {tuple(param.shape)} that is no parameter of the model given: "
-                        "build it with model.parameters() after fully_shard"
-                    )
-        for group in optimizer.param_groups:
-            group["params"] = [others.get(param, param) for param in group["params"]]
-        for param, other in others.items():
-            if param in optimizer.state:
-                held = optimizer.state.pop(param)
-                optimizer.state[other] = {k: state(v, param, other) for k, v in held.items()}
-
-
-def _local(value: Any, param: Any, part: Any) -> Any:
-    return value.to_local().clone() if hasattr(value, "to_local") else value
-
-
-def _like(value: Any, part: Any, param: Any) -> Any:
-    """A part's state as state of the sharded parameter."""
-    from torch.distributed.tensor import DTensor
-
-    if not isinstance(value, Tensor) or value.shape != part.shape or not part.dim():
-        return value
-    return DTensor.from_local(
-        value, param.device_mesh, param.placements, run_check=False, shape=param.shape, stride=param.stride()
-    )
-
-
 def attach(
     optimizer: torch.optim.Optimizer,
     model: Parameters,
@@ -397,9 +298,8 @@ def attach(
 ) -> Attached:
     """Train with `optimizer` by a method, in your own loop: ``with attach(optimizer, model, "qsgd", bits=4) as attached:``.
 
-    Call it on all ranks, with the model bare, or sharded by FSDP2 within nodes and `group` across them
-    (`reference_impls.sharded`). It takes effect at once; the end of the block, or `Attached.release`, gives
-    the optimizer back. Where a name says a local optimizer (``qsr-adamw``), yours stands in its place.
+    Call it on all ranks, with the model bare. It takes effect at once; the end of the block, or `Attached.release`, gives the
+    optimizer back. Where a name says a local optimizer (``qsr-adamw``), yours stands in its place.
 
     Args:
         optimizer: Any torch optimizer that takes one gradient a step. Its parameter groups are compared between ranks.
@@ -432,9 +332,9 @@ def attach(
         MismatchError: Ranks have different models, optimizers or options.
     """
     _refuse_optimizer(optimizer)
-    return (AttachedToParts if is_sharded(model) else Attached)(
+    return Attached(
         optimizer,
-        model,  # type: ignore[arg-type]  # a module, where it is sharded
+        model,
         _method(algorithm, options, optimizer),
         group=group,
         seed=seed,

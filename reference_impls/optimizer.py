@@ -683,8 +683,7 @@ def _named_groups(
         if parted := [name for name, p in pairs if hasattr(p, "to_local")]:
             raise UnsupportedError(
                 f"parameter {parted[0]!r} is sharded (a DTensor), of which this rank holds a part: use fsdp_optimizer(model, "
-                f"{method.name!r}, group=...), group being the ranks that hold the same parts in other nodes; or, around an "
-                "optimizer of yours, attach(optimizer, model, ...) or fsdp_hook"
+                f"{method.name!r}, group=...), group being the ranks that hold the same parts in other nodes; or fsdp_hook"
             )
         own = {key: value for key, value in group.items() if key != "params"}
         trainable = [(name, p) for name, p in pairs if p.requires_grad]

@@ -6,8 +6,8 @@
 
 Within a node FSDP2 gathers parameters and scatters gradients as ever. Across nodes each rank trains its own parts of the
 parameters with the ranks that hold the same parts, by a `DataParallelOptimizer` of its own: at the step it reads
-``p.grad.to_local()``, and what it answers is written back into the parameters. `attach` does the same around an optimizer of
-yours when the model's parameters are sharded.
+``p.grad.to_local()``, and what it answers is written back into the parameters. An optimizer of yours, one that goes by the
+element, steps these parts too: ``optimizer=lambda groups: torch.optim.RAdam(groups)`` where a method has a local one.
 
 What is the same as unsharded: a method that treats every element by itself gives the same bits as on whole parameters. One
 that has a scale or chooses elements for each bucket (`bucket_bytes`) does so for each bucket of a part: sound, and not the
@@ -35,18 +35,13 @@ from reference_impls.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.optimizer import DataParallelOptimizer
 from reference_impls.registry import AnyMethod, Method, create
 
-__all__ = ["OnParts", "Parts", "PartsOptimizer", "fsdp_optimizer", "is_sharded", "refuse_whole"]
+__all__ = ["PartsOptimizer", "fsdp_optimizer"]
 
 STREAMS: Final = 1 << 32
 """Distance of the seeds of two ranks that hold different parts."""
 
 
-def is_sharded(model: nn.Module | Any) -> bool:
-    """Whether a model has parameters that are DTensors."""
-    return isinstance(model, nn.Module) and any(hasattr(p, "to_local") for p in model.parameters())
-
-
-def refuse_whole(method: Method) -> None:
+def _refuse_whole(method: Method) -> None:
     """Raise `UnsupportedError` for a method that has to see more than this rank's parts."""
     own = method.algorithm
     tensors = any(slot.shape is not None for slot in own.slots.values())
@@ -67,7 +62,7 @@ def refuse_whole(method: Method) -> None:
         )
 
 
-class Parts:
+class _Parts:
     """This rank's parts of a sharded model: plain tensors beside the model's own, by name."""
 
     def __init__(self, model: nn.Module, group: dist.ProcessGroup | None) -> None:
@@ -130,20 +125,26 @@ class Parts:
                 param.grad.to_local().zero_()
 
 
-class OnParts(DataParallelOptimizer):
-    """A `DataParallelOptimizer` of plain parts, which are read from a sharded model before a step and written back after it."""
+class PartsOptimizer(DataParallelOptimizer):
+    """A `DataParallelOptimizer` of plain parts, which are read from a sharded model before a step and written back after it.
 
-    _parts: Parts
+    Made by `fsdp_optimizer`.
+
+    Attributes:
+        method: The configured method.
+        ledger: This rank's bytes across nodes.
+    """
+
+    def __init__(self, parts: _Parts, method: Method, lr: float, seed: int, **settings: Any) -> None:
+        self._parts = parts
+        self._place_in_node = parts.place
+        super().__init__(parts.plain.items(), method, lr, seed=seed + parts.place * STREAMS, **settings)
+        self._parts.push()  # what rank 0 of the group gave
 
     def _compare_construction(self, layout: Settings) -> None:
         own = {"the place within its node": self._parts.place}
         self._construction = {**own, **self._construction}  # before the seed
         super()._compare_construction(layout)
-
-    def _begin(self) -> None:
-        """The parts are laid out: take over what rank 0 of the group gave."""
-        self._place_in_node = self._parts.place
-        self._parts.push()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step on the model's gradients. With `closure`, it is called first to compute them.
@@ -182,20 +183,6 @@ class OnParts(DataParallelOptimizer):
             self._parts.push()
             yield
         self._parts.push()
-
-
-class PartsOptimizer(OnParts):
-    """A method across the nodes of a sharded model, made by `fsdp_optimizer`.
-
-    Attributes:
-        method: The configured method.
-        ledger: This rank's bytes across nodes.
-    """
-
-    def __init__(self, parts: Parts, method: Method, lr: float, seed: int, **settings: Any) -> None:
-        self._parts = parts
-        super().__init__(parts.plain.items(), method, lr, seed=seed + parts.place * STREAMS, **settings)
-        self._begin()
 
 
 def fsdp_optimizer(
@@ -245,13 +232,13 @@ def fsdp_optimizer(
         MismatchError: Ranks have different models, methods, options or places.
     """
     method = create(algorithm, **options)
-    refuse_whole(method)
-    if not is_sharded(model):
+    _refuse_whole(method)
+    if not any(hasattr(p, "to_local") for p in model.parameters()):
         raise UsageError(
             "the model is not sharded: train it with DataParallelOptimizer, or call fully_shard first"
         )
     return PartsOptimizer(
-        Parts(model, group),
+        _Parts(model, group),
         method,
         lr,
         seed,
