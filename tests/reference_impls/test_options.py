@@ -140,32 +140,6 @@ def test_a_plug_in_s_options_are_checked_alike() -> None:
         registry._entries.pop("scaled-in-a-test")
 
 
-@each(
-    ("name", "options", "own"),
-    [
-        ("lion-cub-1bit", {}, "local_clip_norm"),
-        ("distributed-lion-mavo", {}, "local_clip_norm"),
-        ("dgc", {}, "local_clip"),
-        ("apmsqueeze", {"warmup_steps": 1}, "max_grad_norm"),
-    ],
-)
-def test_one_name_for_clipping_sets_the_option_of_the_method(
-    name: str, options: dict[str, Any], own: str
-) -> None:
-    def trained(**more: Any) -> list[torch.Tensor]:
-        cluster = SimulatedCluster(name, [torch.zeros(20)], 2, **options, **more)
-        generator = torch.Generator().manual_seed(3)
-        for _ in range(3):
-            cluster.step([[torch.randn(20, generator=generator) * 5] for _ in range(2)])
-        return cluster.parameters(0)
-
-    assert torch.equal(trained(clip_norm=0.5)[0], trained(**{own: 0.5})[0])
-    with pytest.raises(UnsupportedError, match=f"{name}: clip_norm=0.5 sets its option {own}, which is 0.25"):
-        trained(clip_norm=0.5, **{own: 0.25})
-    with pytest.raises(UnsupportedError, match=f"{name}: {own} must be"):
-        trained(clip_norm=-1.0)
-
-
 @each("name", list_algorithms())
 def test_every_method_clips_or_refuses_by_its_own_name(name: str) -> None:
     made = create(name)
@@ -175,6 +149,8 @@ def test_every_method_clips_or_refuses_by_its_own_name(name: str) -> None:
         method, left = made.clipped(1.0)
         assert left is None
         assert getattr(method.algorithm, method.algorithm.clipping) == 1.0
+        with pytest.raises(UnsupportedError, match=f"{name}: clip_norm=0.5 sets its option"):
+            method.clipped(0.5)
     else:
         with pytest.raises(UnsupportedError, match=f"^{name} does not reduce a gradient"):
             made.clipped(1.0)

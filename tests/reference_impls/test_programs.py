@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from reference_impls import compute, programs
-from reference_impls.compute import Compiled, CompiledTiles, Key, PathRecord
+from reference_impls.compute import Compiled, Key, PathRecord
 from tests.support import require_compiler
 
 
@@ -71,22 +71,6 @@ def test_one_piece_of_memory_as_two_arguments():
     function(x, True, x)
     function(x[:], True, x[:])
     assert torch.equal(x, torch.arange(100.0) + 2)
-    assert made(function) == 2
-
-
-@pytest.mark.full
-def test_rows_of_a_fixed_shape():
-    def tiles(x, out):
-        out.copy_(x + 1)
-
-    function = CompiledTiles(tiles, threshold=8, record=PathRecord())
-    for rows in (3, 5, 70):
-        x = torch.randn(rows, 4, 8)
-        out = torch.empty_like(x)
-        function(x, out)
-        assert torch.equal(out, x + 1)
-    assert made(function) == 1
-    function(torch.randn(3, 4, 4), torch.empty(3, 4, 4))
     assert made(function) == 2
 
 
@@ -220,18 +204,3 @@ def test_the_first_compilation_is_announced_and_a_kept_program_is_loaded_in_sile
     programs._say_that_it_takes_long.cache_clear()  # as in a later process
     call(of_package(rounded), torch.tensor(1.0), 7, words(1))
     assert len(announced()) == 1, "nothing is compiled"
-
-
-def test_what_torch_does_not_keep_is_told_once_by_name(monkeypatch, caplog):
-    def refuse(*args, **kwargs):
-        raise AttributeError("nothing is kept here")
-
-    programs._say_that_it_is_not_kept.cache_clear()
-    monkeypatch.setattr("torch._dynamo.aot_compile.aot_compile_fullgraph", refuse)
-    out = torch.empty(100)
-    for _ in range(2):
-        of_package(shifted)(torch.zeros(100), True, out)
-        assert torch.equal(out, torch.ones(100))
-    (told,) = [r.getMessage() for r in caplog.records if "compiled anew by each process" in r.message]
-    assert told.startswith("test.shifted is compiled anew by each process")
-    assert told.endswith("AttributeError('nothing is kept here')")

@@ -84,7 +84,7 @@ def through_a_file(state: dict[str, Any]) -> Any:
     return torch.load(file, weights_only=True)
 
 
-@pytest.mark.parametrize("buckets", [(256, 256), (256, 1 << 20), (1 << 20, 128)])
+@pytest.mark.parametrize("buckets", [(256, 1 << 20), (1 << 20, 128)])
 def test_a_checkpoint_goes_on_to_the_bit_under_any_bucket_size(buckets: tuple[int, int]) -> None:
     whole, first = build(buckets[0]), build(buckets[0])
     advance(whole, 0, 8)
@@ -121,22 +121,12 @@ def _per_shard(slots: dict[str, Any]) -> None:
     slots["columns"] = {"kind": "replicated", "entries": []}
 
 
-def _per_parameter(slots: dict[str, Any]) -> None:
-    slots["error"] = {"kind": "per_rank", "tensors": {}}
-
-
-def _another_name(slots: dict[str, Any]) -> None:
-    slots["rows"] = slots.pop("columns")
-
-
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
         (_without_a_tensor, "'second'"),
         (_another_shape, r"\(13, 3\)"),
         (_per_shard, "per tensor"),
-        (_per_parameter, "per tensor"),
-        (_another_name, "'rows'"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(spoil: Any, words: str) -> None:
