@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from reference_impls.algorithm import Shard
 from reference_impls.collectives import KEPT_STEPS, Ledger, Ledgers
-from reference_impls.drivers.checkpoints import packed, refuse_what_torch_would_lose, unpacked
+from reference_impls.drivers.checkpoints import packed, refuse_by_parameter, unpacked
 from reference_impls.drivers.checks import Check, Settings, described
 from reference_impls.drivers.engine import (
     Engine,
@@ -370,12 +370,12 @@ class DataParallelOptimizer(torch.optim.Optimizer):
 
         Raises:
             UsageError: A step is under way.
-            UnsupportedError: It is called by torch's ``get_state_dict`` with options by which parts would be lost.
+            UnsupportedError: It is called by torch's ``get_state_dict``, which would lose parts.
         """
         self._refuse_released()
         if any(shard.pending for shard in self._worker.shards):
             self._all_at("state_dict()")
-        refuse_what_torch_would_lose(bool(self._worker.kept_by_rank), self.method.algorithm.local_steps)
+        refuse_by_parameter()
         part = packed(
             self._local_workers.state_dict()[0],
             local=self.method.algorithm.local_steps,

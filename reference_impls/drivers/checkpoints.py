@@ -78,54 +78,21 @@ def unpacked(state: Mapping[str, Any], what: str, *, rank: int, place: int | Non
     )
 
 
-def refuse_what_torch_would_lose(keeps_by_rank: bool, local: bool) -> None:
-    """For a state that torch.distributed.checkpoint.state_dict asks for, with options by which it would lose some.
+def refuse_by_parameter() -> None:
+    """Raise `UnsupportedError` where ``get_state_dict`` of torch.distributed.checkpoint.state_dict asks for an optimizer's state.
 
-    It does so without a word, so its frame is read, where the options are. local: whether ranks take steps of their own.
-
-    Raises:
-        UnsupportedError: The option and what to do instead are named.
+    It sorts state by parameter, loads the model after the optimizer, and leaves out the rest in silence: its frame is looked for.
     """
-    frame = calling("_get_optim_state_dict")
-    if frame is None:
-        return
-    if local:
-        raise UnsupportedError(
-            "set_state_dict loads the model after the optimizer, and so one rank's parameters over those of all: save what "
-            "state_dict() answers by torch.distributed.checkpoint, and load it after the model"
-        )
-    if calling("_load_optim_state_dict") is not None:
-        raise UnsupportedError(
-            "full_state_dict=True and broadcast_from_rank0=True fill in tensors that are there, and a fresh optimizer has few: "
-            "load the checkpoint on every rank, and call set_optimizer_state_dict without these options"
-        )
-    info, optimizers = frame.f_locals.get("info"), frame.f_locals.get("optimizers", ())
-    if getattr(info, "flatten_optimizer_state_dict", False):
-        raise UnsupportedError(
-            "flatten_optimizer_state_dict=True leaves out what an optimizer does not keep by parameter, which is all of this "
-            "one's: leave the option out"
-        )
-    if len(optimizers) > 1:
-        raise UnsupportedError(
-            "get_state_dict puts the states of several optimizers into one, from which this one's cannot be told apart: call it "
-            "for each optimizer"
-        )
-    if keeps_by_rank and getattr(info, "full_state_dict", False):
-        raise UnsupportedError(
-            "full_state_dict=True is for one file, and here every rank keeps a state of its own: leave the option out and save "
-            "by torch.distributed.checkpoint, or save what consolidate() answers"
-        )
-
-
-def calling(function: str) -> FrameType | None:
-    """The frame of a function of torch.distributed.checkpoint.state_dict that is under way in this thread."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         code = frame.f_code
-        if code.co_name == function and code.co_filename.endswith("distributed/checkpoint/state_dict.py"):
-            return frame
+        if code.co_name == "_get_optim_state_dict" and code.co_filename.endswith("checkpoint/state_dict.py"):
+            raise UnsupportedError(
+                "get_state_dict() keeps an optimizer's state by parameter, and would lose what else a method and a rank have: "
+                'save {"model": model, "optimizer": optimizer} by torch.distributed.checkpoint.save, or what consolidate() '
+                "answers; of a sharded model take get_model_state_dict(model)"
+            )
         frame = frame.f_back
-    return None
 
 
 def _at(place: int | None) -> str:

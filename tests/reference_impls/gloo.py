@@ -40,21 +40,16 @@ def run_ranks(
     *arguments: Any,
     timeout_s: float = 120.0,
     joins: bool = True,
-    fresh: bool = False,
     awaited: Collection[int] | None = None,
 ) -> list[Any]:
     """``function(rank, size, *arguments)`` on `size` processes inside an initialised group.
 
     Answers one value a rank: what the function returned, or ("error", type name, message) if it raised, or None if the
     process left nothing behind. joins: whether to expect all processes to exit with code 0; else an answer is enough.
-    fresh: whether each is an interpreter of its own, which runs its exit handlers when it ends; the server's children do not.
     awaited: ranks whose end is waited for, all by default; the others are ended after them.
     """
     with tempfile.TemporaryDirectory() as folder:
-        context, surroundings = (
-            mp.get_context("spawn") if fresh else processes_that_have_torch(),
-            dict(os.environ),
-        )
+        context, surroundings = processes_that_have_torch(), dict(os.environ)
         store = host()
         processes = [
             context.Process(

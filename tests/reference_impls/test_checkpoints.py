@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -33,10 +31,6 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "an exchange under way": ("streaming-diloco", {"period": 4, "fragments": 2, "overlap": 2}),
     "nothing": ("allreduce-adamw", {}),
 }
-
-
-LOCAL = ("an exchange under way",)
-"""Whose parameters are a rank's own between rounds: torch's set_state_dict would load the model's over them."""
 
 
 def _net(seed: int = 1) -> nn.Sequential:
@@ -85,29 +79,9 @@ def _load_stateful(folder: str, model: Any, optimizer: Any) -> None:
     dcp.load({"opt": optimizer}, checkpoint_id=folder)
 
 
-def _save_by_torch(folder: str, model: Any, optimizer: Any) -> None:
-    parts = get_state_dict(model, optimizer)
-    dcp.save(dict(zip(("model", "optim"), parts, strict=True)), checkpoint_id=folder)
-
-
-def _save_without_gradients(folder: str, model: Any, optimizer: Any) -> None:
-    optimizer.zero_grad()
-    _save_by_torch(folder, model, optimizer)
-
-
-def _load_by_torch(folder: str, model: Any, optimizer: Any, aside: bool = False) -> None:
-    """aside: into copies, not into the memory of the model, which torch would then load from itself."""
-    parts = get_state_dict(model, optimizer)
-    state = dict(zip(("model", "optim"), copy.deepcopy(parts) if aside else parts, strict=True))
-    dcp.load(state, checkpoint_id=folder)
-    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optim"])
-
-
 WAYS = {
     "dcp.save of state_dict()": (_save_state_dict, _load_state_dict),
     "dcp.save of the optimizer": (_save_stateful, _load_stateful),
-    "get_state_dict with gradients": (_save_by_torch, _load_by_torch),
-    "get_state_dict without, loaded aside": (_save_without_gradients, partial(_load_by_torch, aside=True)),
 }
 
 
@@ -122,14 +96,13 @@ def _resumed(rank: int, size: int, method: str, folder: str) -> dict[str, bool]:
     model, optimizer = made(1)
     for step in range(CUT):
         _step(model, optimizer, rank, step)
-    ways = {way: own for way, own in WAYS.items() if method not in LOCAL or not way.startswith("get")}
-    for way, (save, _) in ways.items():
+    for way, (save, _) in WAYS.items():
         save(f"{folder}/{way}", model, optimizer)
     torch.save(optimizer.state_dict(), f"{folder}/{rank}.pt")
     whole = _go_on(model, optimizer, rank)
     optimizer.release()
     found = {}
-    for way, (_, load) in ways.items():
+    for way, (_, load) in WAYS.items():
         model, optimizer = made(2)
         load(f"{folder}/{way}", model, optimizer)
         found[way] = all(map(torch.equal, _go_on(model, optimizer, rank), whole))
@@ -199,26 +172,18 @@ def _resumed_holder(rank: int, size: int, holder: str, folder: str) -> list[bool
     values = _values(own.model)
     dcp.save({"state": own.state.state_dict()}, checkpoint_id=f"{folder}/dict")
     dcp.save({"state": own.state}, checkpoint_id=f"{folder}/object")
-    by_torch = own.state is own.steps and not own.state.method.algorithm.local_steps
-    optim = get_state_dict(own.model, own.state)[1] if by_torch else None
-    if optim is not None:
-        dcp.save({"state": optim}, checkpoint_id=f"{folder}/optim")
     whole = _go_on(own.model, own.steps, rank)
     own.state.release()
     found = []
-    for way in ("dict", "object", *(() if optim is None else ("optim",))):
+    for way in ("dict", "object"):
         own = HOLDERS[holder][1]()
         with torch.no_grad():
             for param, value in zip(own.model.parameters(), values, strict=True):
                 (param.to_local() if hasattr(param, "to_local") else param).copy_(value)
         state = {"state": own.state if way == "object" else own.state.state_dict()}
-        if way == "optim":
-            state = {"state": get_state_dict(own.model, own.state)[1]}
         dcp.load(state, checkpoint_id=f"{folder}/{way}")
         if way == "dict":
             own.state.load_state_dict(state["state"])
-        elif way == "optim":
-            set_state_dict(own.model, own.state, model_state_dict={}, optim_state_dict=state["state"])
         found.append(all(map(torch.equal, _go_on(own.model, own.steps, rank), whole)))
         own.state.release()
     return found
@@ -239,19 +204,7 @@ def _lost(rank: int, size: int, folder: str) -> dict[str, str]:
     model = _net()
     optimizer = DataParallelOptimizer(model, "qsgd", lr=LR, error_feedback=True, **SETTINGS)
     _step(model, optimizer, rank, 0)
-    other = torch.optim.SGD(_net().parameters())
-    found = {
-        "flat": told(
-            lambda: get_state_dict(
-                model, optimizer, options=StateDictOptions(flatten_optimizer_state_dict=True)
-            )
-        ),
-        "full": told(
-            lambda: get_state_dict(model, optimizer, options=StateDictOptions(full_state_dict=True))
-        ),
-        "two": told(lambda: get_state_dict(model, [optimizer, other])),
-        "local": told(lambda: get_state_dict(model, DataParallelOptimizer(model, "diloco"))),
-    }
+    found = {"by parameter": told(lambda: get_state_dict(model, optimizer))}
     states: list[Any] = [optimizer.state_dict()]
     dist.broadcast_object_list(states, src=0)  # the main process alone has written
     optimizer.release()
@@ -270,10 +223,7 @@ def _lost(rank: int, size: int, folder: str) -> dict[str, str]:
 def test_what_would_be_lost_is_refused_with_the_remedy(ranks: Callable[[int], Ranks], tmp_path: Path) -> None:
     for rank, found in enumerate(ranks(2).run(_lost, str(tmp_path))):
         assert isinstance(found, dict), found
-        assert "flatten_optimizer_state_dict=True leaves out" in found["flat"]
-        assert "leave the option out and save by torch.distributed.checkpoint" in found["full"]
-        assert "call it for each optimizer" in found["two"]
-        assert "and load it after the model" in found["local"]
+        assert 'save {"model": model, "optimizer": optimizer}' in found["by parameter"]
         assert "what ranks share is of step 1" in found["mixed"]
         assert "All ranks must save" in found["mixed"]
         assert "state version 1, this code reads 2" in found["old"]
@@ -282,31 +232,3 @@ def test_what_would_be_lost_is_refused_with_the_remedy(ranks: Callable[[int], Ra
         else:
             assert "every rank has its own slot 'worker_error'" in found["lone"]
             assert "All ranks must save: each a file of its own" in found["lone"]
-
-
-def _full(rank: int, size: int) -> tuple[str, list[bool]]:
-    """One file of the whole, by rank 0, where a method keeps nothing by rank."""
-    model = _net()
-    optimizer = DataParallelOptimizer(model, "allreduce-adamw", lr=LR, **SETTINGS)
-    for step in range(CUT):
-        _step(model, optimizer, rank, step)
-    full = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    parts = [copy.deepcopy(get_state_dict(model, optimizer, options=full))]
-    dist.broadcast_object_list(parts, src=0)  # as if written and read
-    whole = _go_on(model, optimizer, rank)
-    optimizer.release()
-    model = _net(2)
-    optimizer = DataParallelOptimizer(model, "allreduce-adamw", lr=LR, **SETTINGS)
-    given = {"model_state_dict": parts[0][0], "optim_state_dict": parts[0][1]}
-    filled = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    word = told(lambda: set_state_dict(model, optimizer, **given, options=filled))
-    set_state_dict(model, optimizer, **given)
-    same = list(map(torch.equal, _go_on(model, optimizer, rank), whole))
-    optimizer.release()
-    return word, same
-
-
-def test_a_full_state_dict_resumes_all_where_nothing_is_kept_by_rank(ranks: Callable[[int], Ranks]) -> None:
-    for word, same in ranks(2).run(_full):
-        assert "call set_optimizer_state_dict without these options" in word
-        assert set(same) == {True}

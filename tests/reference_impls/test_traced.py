@@ -1,4 +1,4 @@
-"""Bytes that a rank taking steps alone would send: those that the simulated cluster counts, and those of closed formulas."""
+"""Bytes of a rank that takes steps alone, by closed formulas; `test_conformance.py` holds them against what a cluster counts."""
 
 from __future__ import annotations
 
@@ -8,59 +8,10 @@ import pytest
 import torch
 
 from bandwise.options import parse_value
-from reference_impls import SimulatedCluster, create
+from reference_impls import create
 from reference_impls.algorithm import Algorithm
 from reference_impls.drivers.alone import LARGEST, kinds, taken, traced
 from reference_impls.errors import UnsupportedError
-from tests.reference_impls.problem import Net
-from tests.reference_impls.table import SOME, STEPS, Row, tiered
-from tests.reference_impls.trajectories import advance, build
-
-SHAPES = [tuple(p.shape) for p in Net().parameters()]
-BY_GRADIENTS = {
-    "control-random-k": "step",
-    "global-qsgd-sparse": "step",
-    "l-greco": "compressed",
-    "l-greco-warm-up": "compressed",
-    "lag": "step",
-    "lag-short-memory": "step",
-    "lion-cub-1bit-selective": "sync",
-}
-"""Rows of which a kind of step sends what gradients decide."""
-
-
-def counted(cluster: SimulatedCluster, kinds: list[str]) -> dict[str, list[float]]:
-    """Kind -> bytes sent in each of its steps, mean over ranks; "plan" -> what deciding took, where it sent."""
-    found: dict[str, list[float]] = {}
-    by_step: dict[tuple[str, int], float] = {}
-    for row in cluster.ledger.frame(rank=None).to_dict("records"):
-        key = (row["kind"], row["step"])
-        by_step[key] = by_step.get(key, 0.0) + row["wire_bytes"] / cluster.world_size
-    for step, kind in enumerate(kinds):
-        found.setdefault(kind, []).append(by_step.pop((kind, step), 0.0))
-    for (kind, _), sent in by_step.items():
-        if (
-            kind != "unused"
-        ):  # a byte a parameter that has had no gradient yet: the driver's, not the method's
-            assert kind == "plan", kind
-            found.setdefault(kind, []).append(sent)
-    return found
-
-
-@pytest.mark.parametrize("row", tiered(fast=SOME))
-def test_a_rank_alone_sends_what_the_cluster_counts(row: Row) -> None:
-    n = min(3, row.largest)
-    cluster, came = build(row, n, bucket_bytes=1 << 20), []
-    for step in range(STEPS):
-        advance(cluster, step, step + 1)
-        came.append(cluster.kind)
-    alone = traced(create(row.algorithm, **row.options), SHAPES, n)
-    for kind, steps in counted(cluster, came).items():
-        if BY_GRADIENTS.get(row.id) != kind:
-            assert sum(steps) / len(steps) == pytest.approx(alone[kind], rel=1e-9, abs=1e-6), kind
-        else:
-            assert 0 < alone[kind] <= 2 * (n - 1) * 4 * sum(map(math.prod, SHAPES))
-
 
 # ---- closed formulas, of papers and of the modules' own texts --------------------------------------------------------
 
