@@ -115,6 +115,7 @@ def test_the_table_of_costs(n: int) -> None:
         ("lion-sign-sum-fp32",): 64 * share,
         ("lion-sign-gather",): n - 1,
         ("distributed-lion-mavo",): 2 * share,
+        ("signsgd",): 2 * share,
         ("distributed-lion-avg",): (1 + b) * share,
         ("lion-cub-1bit",): 2 * share,
         ("lion-cub-pbit",): 16 * share,

@@ -115,6 +115,12 @@ def test_where_the_rate_is_zero_slow_momentum_takes_the_limit() -> None:
     )
 
 
+def test_slow_momentum_outlives_a_change_of_the_rate_and_block_momentum_does_not() -> None:
+    lr = LearningRate("linear", peak=0.05, min=0.005, total=20)
+    ours, other = (trained(name, 3, 20, lr, period=5, outer_momentum=0.6) for name in ("slowmo-sgd", "bmuf"))
+    assert (point(ours) - point(other)).abs().max() > 1e-3
+
+
 def test_after_a_data_parallel_phase_the_round_begins_at_its_end() -> None:
     """Post-local SGD under DiLoCo's outer optimizer: as DiLoCo begun where the first phase ended."""
     ours = cluster("post-local-sgd", 3, switch_step=4, period=3, **NESTEROV)

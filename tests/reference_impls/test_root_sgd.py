@@ -86,3 +86,31 @@ def test_rates_shrink_by_the_rules() -> None:
         advance(own, step, lambda x, step, rank: true_gradient(x))
         x = x - 0.4 * (step + 1) ** -0.5 * true_gradient(x)
     torch.testing.assert_close(own.parameters(0)[0], x, rtol=0, atol=1e-13)
+
+
+SEEDS, STEPS = 400, 2000
+
+
+def last_iterates() -> tuple[Tensor, Tensor]:
+    """theta_T - theta* of many seeds at once, [seeds, 5], and the curvature. Noise of covariance 1 in each coordinate.
+
+    The seeds are the rows of one parameter: nothing mixes them.
+    """
+    curvature = torch.tensor([0.5, 0.875, 1.25, 1.625, 2.0], dtype=torch.float64)
+    own = SimulatedCluster("root-sgd", [torch.zeros(SEEDS, 5, dtype=torch.float64)], 1, lr=0.25, burn_in=40)
+    source = torch.Generator().manual_seed(11)
+    for _ in range(STEPS):
+        xi = torch.randn(SEEDS, 5, generator=source, dtype=torch.float64)
+        probes = {p: [[own.probe_parameters(0, p)[0] * curvature + xi]] for p in own.probes}
+        own.step([[own.parameters(0)[0] * curvature + xi]], probes=probes)
+    return own.parameters(0)[0], curvature
+
+
+@pytest.mark.full  # 2,000 steps, which a claim rests on
+def test_the_last_iterate_has_the_best_covariance_there_is() -> None:
+    """T Cov(theta_T) = A^-1 A^-1, the mean of 400 squares in each of 5 coordinates."""
+    theta, curvature = last_iterates()
+    ratio = STEPS * theta.square().mean(0) * curvature**2
+    low, high = 0.758, 1.285  # chi-square with 400 degrees of freedom / 400 at 1e-4 and at 1 - 1e-4
+    assert (ratio > low).all(), ratio
+    assert (ratio < high).all(), ratio

@@ -55,6 +55,18 @@ def test_the_official_counts_to_the_step(case: str) -> None:
     assert rounds(found)[-3:] == last
 
 
+@pytest.mark.parametrize("case", ROWS)
+def test_rounds_fill_the_training_and_grow(case: str) -> None:
+    rate, _, h_base, *_ = ROWS[case]
+    lengths = [h for _, h in rounds(syncs(ROWS[case][1], h_base, **rate))]
+    assert sum(lengths) == rate["total"]
+    assert all(
+        h == h_base for (start, h) in rounds(syncs(ROWS[case][1], h_base, **rate)) if start < rate["warmup"]
+    )
+    assert min(lengths[:-1]) == h_base
+    assert all(a <= b for a, b in pairwise(lengths[:-1]))
+
+
 def test_neighbouring_readings_of_the_rule_give_other_lists() -> None:
     """The traps: the rate of the last completed step; H asked again at every step; the rule during warm-up."""
 
@@ -109,6 +121,14 @@ def test_linear_and_cubic_rules(
 
 
 # ---- the rules --------------------------------------------------------------------------------------------------------
+
+
+def test_limits_and_scaling_of_alpha() -> None:
+    rate = {"total": 4_000, "warmup": 400, "peak": 0.5, "min": 0.0}
+    assert syncs(0.0, 4, **rate) == syncs(1e-9, 4, **rate) == list(range(4, 4_001, 4))
+    assert syncs(1e9, 4, **rate) == [*range(4, 401, 4), 4_000]
+    scaled = {**rate, "peak": 0.125}
+    assert syncs(0.3, 4, **rate) == syncs(0.075, 4, **scaled)
 
 
 def test_constant_rounds_end_with_the_training() -> None:
