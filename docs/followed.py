@@ -1,8 +1,10 @@
 """How many files a reader opens to follow one thing, counted while it happens: `python -m docs.followed`.
 
-A file counts where one of its functions runs. Two things are followed: a method from its constructor to the wire (three steps
-on a group of one), and a run from its YAML file to a dot on a page (`bandwise sweep`, then `bandwise report`; files of the
-methods are those of the first, and not counted again). `docs/architecture.md` has what this prints.
+A file counts where one of its functions runs, unless a module is just being imported. Two things are followed: a method from its
+constructor to the wire (three steps on a group of one); and one run, with that of its baseline, from their YAML file to a dot:
+`bandwise sweep FILE` with the process that trains, its tables, `bandwise.load(NAME)`, and the accuracy figure of a page
+(`report.accuracy.seeds`) on these frames. Not followed is what a whole page has besides: sessions, claims, words on equality.
+Files of the methods are those of the first, and not counted again. `docs/architecture.md` has what this prints.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -33,13 +36,14 @@ shardings: [iid]
 world_size: 2
 steps: 3
 batch_size: 8
-seeds: 6
+seeds: 1
 lr: {schedule: constant}
 arms:
-  allreduce-sgd: {algorithm: allreduce-sgd, lr: 0.1}
+  plain: {algorithm: allreduce-sgd, lr: 0.1}
+  half: {algorithm: local-sgd, options: {period: 2}, lr: 0.1, baseline: plain}
 """
 _IN_CHILDREN: Final = "import docs.followed\ndocs.followed.keep()\n"
-"""What each process of a command does first: `sitecustomize`, which Python imports by itself."""
+"""What each process does first: `sitecustomize`, which Python imports by itself."""
 _FOLDER: Final = "BANDWISE_FOLLOWED"
 
 
@@ -48,10 +52,22 @@ def follow() -> set[str]:
     seen: set[str] = set()
     ours = tuple(f"{ROOT / package}{os.sep}" for package in PACKAGES)
 
+    def imports(frame: FrameType | None) -> bool:
+        """Whether a module of ours is being imported: it, or the body of a class, is under way."""
+        while frame is not None:
+            if not frame.f_code.co_flags & CO_OPTIMIZED and frame.f_code.co_filename.startswith(ours):
+                return True
+            frame = frame.f_back
+        return False
+
     def trace(frame: FrameType, event: str, argument: object) -> None:
-        code = frame.f_code
-        if code.co_name != "<module>" and code.co_filename.startswith(ours):
-            seen.add(Path(code.co_filename).relative_to(ROOT).as_posix())
+        name = frame.f_code.co_filename
+        if (
+            name.startswith(ours)
+            and (file := name.removeprefix(f"{ROOT}{os.sep}")) not in seen
+            and not imports(frame)
+        ):
+            seen.add(file)
 
     sys.settrace(trace)
     threading.settrace(trace)
@@ -97,17 +113,36 @@ def to_the_wire(name: str, options: dict[str, Any]) -> list[str]:
     return sorted(seen)
 
 
+def one_run(folder: Path) -> None:
+    """Carry the sweep of that folder out, and draw its dot."""
+    from bandwise import load
+    from bandwise.cli import main as command
+    from report.accuracy import seeds
+    from report.data import Panel
+    from suite.analysis.collect import collect_sweep, write
+    from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY
+    from suite.analysis.tables import rows_of
+
+    file = str(folder / "one.yaml")
+    command(["sweep", file, "--jobs", "1", "--results", str(folder)])
+    made = collect_sweep(folder, file)
+    write(folder, made)
+    runs = load("one", folder).runs[list(RUNS.names)]
+    summary, (verdict,), (facts,) = made.rows(SUMMARY), made.rows(SENSITIVITY), made.facts["workloads"]
+    seeds(Panel("digits-mlp", "iid", 2, summary, rows_of(runs), verdict, facts))
+
+
 def to_a_dot() -> list[str]:
-    """Files from a sweep of one run to its page."""
-    with tempfile.TemporaryDirectory() as made:
+    """Files from a sweep to a dot."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
         folder = Path(made)
         (folder / "sitecustomize.py").write_text(_IN_CHILDREN, encoding="utf-8")
         (folder / "one.yaml").write_text(SWEEP, encoding="utf-8")
         paths = os.pathsep.join([made, str(ROOT)])
         environment = {**os.environ, "PYTHONPATH": paths, _FOLDER: made, "OMP_NUM_THREADS": "1"}
-        for verb in (["sweep", "--jobs", "1"], ["report"]):
-            command = [sys.executable, "-m", "bandwise", *verb, folder / "one.yaml", "--results", folder]
-            subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        code = "import pathlib, sys, docs.followed; docs.followed.one_run(pathlib.Path(sys.argv[1]))"
+        command = [sys.executable, "-c", code, made]
+        subprocess.run(command, env=environment, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         seen = {name for path in folder.glob("*.json") for name in json.loads(path.read_text("utf-8"))}
     return sorted(name for name in seen if not name.startswith("reference_impls"))
 
