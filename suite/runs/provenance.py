@@ -72,7 +72,7 @@ def _constant() -> dict[str, Any]:
 
 
 def code_state() -> dict[str, Any]:
-    """The `commit` of the code that runs, whether tracked files are `dirty` (None where git does not tell), and `changes`, if any.
+    """The `commit` of the code that runs, whether tracked files are `dirty`, and any `changes`; None where git does not tell.
 
     A copy of the code for a job is no checkout, and may lie inside of another one: it says itself what it is of.
     """
