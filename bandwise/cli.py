@@ -1,4 +1,7 @@
-"""The command line: ``bandwise VERB ...``, one small file a verb under `bandwise.verbs`.
+"""The command line: ``bandwise VERB ...``, a file a verb under `bandwise.verbs`: NAME, configure(parser), run(args) -> exit code.
+
+A verb is loaded when it is called, and imports the floors below (suite, slurm, report) inside `run` only, so that the command
+starts fast and the wheel works without a checkout.
 
 Answers go to standard output, as text or with ``--json`` as one JSON document; progress and errors go to standard
 error. Exit codes: 0 well, 2 the request is wrong, 3 a run or the store ended in failure, 130 interrupted.
@@ -8,20 +11,60 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import io
 import os
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType, ModuleType
+from typing import Any, Final
 
 from bandwise.options import OptionError, extra_needed, require_checkout
-from bandwise.verbs import ALONE, GROUPS, VERBS, load
 
 USAGE, FAILURE, INTERRUPTED = 2, 3, 130
 HELP_WIDTH = 80
 OUR_PACKAGES = frozenset({"bandwise", "report", "slurm", "suite", "reference_impls"})
+
+
+GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
+    {
+        "choose a method": {
+            "list": "algorithms, workloads, sweeps",
+            "info": "options, differences and bytes of an algorithm; a workload",
+            "advise": "which method to run for a model, a link and a number of workers",
+            "try": "five methods on your own model and data, simulated side by side",
+        },
+        "train and time": {
+            "run": "train one run",
+            "sweep": "train what is missing of a sweep, here or on a cluster",
+            "status": "the state of a sweep's runs, once or until nothing is under way",
+            "session": "time the methods of a study on an emulated cluster or between nodes",
+        },
+        "results": {
+            "report": "build the pages of all results, of a sweep, or of the claims",
+            "export": "a table as CSV, LaTeX or Parquet",
+            "publish": "make results part of the project; whether they can be relied on",
+            "claims": "claims of papers: verdicts, checks",
+            "reproduce": "train a run again and compare it with its record",
+        },
+        "your own method and workload": {
+            "new": "begin a method or a workload: a file that works, to be changed into yours",
+            "test-method": "hold a method to what every method has to keep",
+        },
+    }
+)
+"""What `bandwise --help` lists, in its order: a title, and its verbs with a line of what each is for."""
+VERBS: Final = tuple(name for verbs in GROUPS.values() for name in verbs)
+ALONE: Final = frozenset({"advise", "info", "list", "new", "test-method"})
+"""Verbs that need no checkout; all others do, and have ``--results``."""
+
+
+def load(name: str) -> ModuleType:
+    """The module of a verb; `list` and `try` have other names in Python, and hyphens are underscores."""
+    module = name.replace("-", "_") + ("_" if name in ("list", "try") else "")
+    return importlib.import_module(f"bandwise.verbs.{module}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -27,8 +27,7 @@ from pydantic.fields import FieldInfo
 from scipy import stats
 
 from bandwise import output
-from bandwise.cli import main, parser_of
-from bandwise.verbs import GROUPS
+from bandwise.cli import GROUPS, main, parser_of
 from docs.document import fill, markdown
 from docs.measured import files as advice_known
 from docs.ngrams import ngram_bits

@@ -15,8 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bandwise.cli import main
-from bandwise.verbs import VERBS, load
+from bandwise.cli import VERBS, load, main
 from docs import make, measured
 from reference_impls import SimulatedCluster
 from reference_impls.catalogue import BUILT_IN

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bandwise.verbs import VERBS
+from bandwise.cli import VERBS
 from tests.support import ROOT, blocks
 
 METHOD = "lion-cub-1bit"

@@ -5,8 +5,8 @@
 
 The record is the run's folder, or in a fresh clone its row in a table. It says what of the environment is not what it
 was, does the run in a results folder of its own (never over the record), and compares the loss curve and the result: the
-same environment gives the same bits. Where the code is another, it names the commit to check out. Exit codes: 0 equal (of a session: no
-speedup differs), 3 not.
+same environment gives the same bits. Where the code is another, it names the commit to check out. Exit codes:
+0 equal (of a session: no speedup differs), 3 not.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from suite.runs.spec import RunSpec
     from suite.runs.store import Status, Store
     from suite.runs.sweep import Sweep
-    from suite.training.pool import Slot, Tally
+    from suite.training.execute import Slot, Tally
 
 NAME = "sweep"
 SETTLED_WELL = frozenset({"done", "diverged"})
@@ -280,7 +280,7 @@ def _locally(
 
 def _carry_out(label: str, specs: Sequence[RunSpec], store: Store, places: Sequence[Slot]) -> Tally:
     from suite.runs.plan import Estimator
-    from suite.training.pool import run_local
+    from suite.training.execute import run_local
 
     line = ProgressLine(label)
 
@@ -295,7 +295,7 @@ def _carry_out(label: str, specs: Sequence[RunSpec], store: Store, places: Seque
 
 def _slots(args: argparse.Namespace) -> tuple[Slot, ...]:
     """The slots that were asked for."""
-    from suite.training.pool import slots
+    from suite.training.execute import slots
 
     for name in ("jobs", "cores"):
         if (given := getattr(args, name)) is not None and given < 1:

@@ -34,8 +34,18 @@ from suite.analysis.columns import (
 )
 from suite.analysis.equal_time import worth_table
 from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path
-from suite.analysis.study import Arm, Entry, Study, Yardstick, study_of, tuning_rows
-from suite.analysis.summary import ends_of, interval_by, refuse_two_of_a_seed, summarise
+from suite.analysis.summary import (
+    Arm,
+    Entry,
+    Study,
+    Yardstick,
+    ends_of,
+    interval_by,
+    refuse_two_of_a_seed,
+    study_of,
+    summarise,
+    tuning_rows,
+)
 from suite.analysis.tables import Row, Value, checked, frame_of, rows_of, table_path, to_csv
 from suite.runs.files import RefusedError, canonical_json, dump, write_atomic
 from suite.runs.plan import make_plan

@@ -40,8 +40,7 @@ from suite.analysis.statistics import (
     TooFewSamplesError,
     cells,
 )
-from suite.analysis.study import Study
-from suite.analysis.summary import Cell, refuse_two_of_a_seed
+from suite.analysis.summary import Cell, Study, refuse_two_of_a_seed
 from suite.analysis.tables import Row, frame_of
 from suite.runs.sweep import WHOLE
 

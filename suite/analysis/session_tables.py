@@ -50,7 +50,7 @@ from suite.analysis.speed import (
     probe_table,
 )
 from suite.analysis.speed import alike as composed_alike
-from suite.analysis.study import study_of
+from suite.analysis.summary import study_of
 from suite.analysis.tables import SESSION, Row, frame_of, session_table_path, write_table
 from suite.links.link import ALL_REDUCE_FP32, REAL
 from suite.runs.files import canonical_json, dump, write_atomic

@@ -11,18 +11,25 @@ is too wide calls anything equal, so the same study must tell the negative contr
 from the baseline, and the margin may be at most half the loss of the weakest of them. Where that fails the
 study is *not sensitive*, and no method of it is called equal. Judged are the controls of optimizers that some method uses: where
 none does, as SGD where a study shows only that AdamW is ahead of it, there is no verdict that they could take back.
+
+A `Study` is what all this has to know about a sweep: its arms, planned runs, how workloads are judged, what tuning tried. It is
+checked when it is made, so that a table never compares an arm with one that does not exist. `study_of` is the one place
+where the analysis meets the planner, the registry and the workloads.
 """
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import pandas as pd
 
+from reference_impls.registry import registry
 from suite.analysis.columns import ARM, CELL, RUN, SENSITIVITY, SUMMARY
+from suite.analysis.net_speedup import Trials
 from suite.analysis.statistics import (
     MINIMUM_FOR_INTERVAL,
     Interval,
@@ -32,8 +39,199 @@ from suite.analysis.statistics import (
     mean_interval,
     sign_flip_p,
 )
-from suite.analysis.study import Study, StudyError, Yardstick
-from suite.analysis.tables import checked, frame_of
+from suite.analysis.tables import Row, checked, frame_of
+from suite.runs.files import canonical_json
+from suite.runs.plan import Plan
+from suite.runs.spec import RunSpec, judgement, source_hash, workload_hash
+from suite.runs.sweep import WHOLE, Rates, Sweep, Tuned, WorkloadChoice, load_rates
+
+
+class StudyError(ValueError):
+    """A study contradicts itself; the message names the arm or the run."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A label for a method with its options. `baseline` is None for an uncompressed run, which has none.
+
+    `source_hash` is that of the method now; a result with another one is stale. `lr_edges` says for (workload
+    label, sharding, world size) whether the tuned rate lies on an edge of its grid.
+    """
+
+    name: str
+    algorithm: str
+    family: str
+    baseline: str | None = None
+    control: bool = False
+    source_hash: str | None = None
+    lr_edges: Mapping[tuple[str, str, int], bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """How a workload is judged: metric, the unit and direction ("higher", "lower" is better), the margin of
+    "equal", and why there is no such verdict, if there is none. `source_hash`: of a workload from outside, as it is now.
+    """
+
+    metric: str
+    unit: str
+    direction: str
+    margin: float
+    no_verdict: str = ""
+    source_hash: str | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One planned run, the arm it belongs to, the workload's label (its name, with the options it was given), and its
+    budget, where the sweep is over several.
+    """
+
+    arm: str
+    workload: str
+    spec: RunSpec
+    budget: float = WHOLE
+
+
+@dataclass(frozen=True)
+class Study:
+    """A sweep as the analysis sees it. Raises StudyError when arms, baselines and runs do not fit together.
+
+    `yardsticks` are by workload label; `ranks` says that the sweep compares methods by tests, not by
+    intervals alone; `command` remakes the study, as tables say it; `called` is how a command here
+    names it; `about` is one sentence for the reader. `references`: arms that run at all budgets, net speedups are read on the
+    first. `trials`: by workload's label, sharding, world size and arm, the metric by tuning seed at every rate, of arms that
+    were tuned by two seeds or more; nan where a run failed.
+    """
+
+    name: str
+    arms: tuple[Arm, ...]
+    entries: tuple[Entry, ...]
+    yardsticks: Mapping[str, Yardstick]
+    ranks: bool = False
+    command: str = ""
+    about: str = ""
+    called: str = ""
+    references: tuple[str, ...] = ()
+    trials: Mapping[tuple[str, str, int, str], Trials] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = self.by_name
+        if len(known) != len(self.arms):
+            raise StudyError(f"sweep {self.name}: two arms have one name")
+        for arm in self.arms:
+            if arm.baseline is None:
+                continue
+            if arm.baseline not in known:
+                raise StudyError(
+                    f"sweep {self.name}: arm {arm.name} names the baseline {arm.baseline}, which is no arm"
+                )
+            if known[arm.baseline].baseline is not None:
+                raise StudyError(
+                    f"sweep {self.name}: {arm.baseline} has a baseline, so it cannot be {arm.name}'s"
+                )
+        for entry in self.entries:
+            if entry.arm not in known:
+                raise StudyError(
+                    f"sweep {self.name}: run {entry.spec.run_id} belongs to the unknown arm {entry.arm}"
+                )
+            if entry.workload not in self.yardsticks:
+                raise StudyError(f"sweep {self.name}: nothing says how workload {entry.workload} is judged")
+
+    def again(self, verb: str, *more: str) -> str:
+        """A command on the study as people can give it here."""
+        return shlex.join(["bandwise", verb, self.called or self.name, *more])
+
+    @property
+    def whole(self) -> list[Entry]:
+        """The planned runs of budget 1: all of them where the sweep has no other."""
+        return [entry for entry in self.entries if entry.budget == WHOLE]
+
+    @property
+    def by_name(self) -> dict[str, Arm]:
+        """The arms by name."""
+        return {arm.name: arm for arm in self.arms}
+
+
+def _tuned(sweep: Sweep, rates: Rates) -> list[Tuned]:
+    """The entries that the sweep uses: of arms that it still has and that pin no rate."""
+    found = [
+        rates.find(panel, arm) for panel in sweep.panels() for arm in sweep.arms_of(panel) if arm.lr is None
+    ]
+    return [entry for entry in found if entry is not None]
+
+
+def _yardstick(sweep: Sweep, choice: WorkloadChoice) -> Yardstick:
+    told = judgement(choice.name, choice.options)
+    told["margin"] = sweep.margin or told["margin"]
+    return Yardstick(**told, source_hash=workload_hash(choice.name))
+
+
+def study_of(plan: Plan) -> Study:
+    """The study that a plan stands for. Raises ValueError for unknown names, StudyError for contradictions."""
+    sweep = plan.sweep
+    edges: dict[str, dict[tuple[str, str, int], bool]] = {}
+    trials: dict[tuple[str, str, int, str], Trials] = {}
+    for entry in _tuned(sweep, load_rates(sweep.rates_path)):
+        cell = (entry.workload, entry.sharding, entry.world_size)
+        edges.setdefault(entry.arm, {})[cell] = entry.edge != "none"
+        chosen = next((i for i, trial in enumerate(entry.trials) if entry.is_of(trial)), None)
+        if chosen is not None and len(entry.trials[chosen].values) > 1:
+            failed = (math.nan,) * len(entry.trials[chosen].values)
+            trials[*cell, entry.arm] = Trials([trial.values or failed for trial in entry.trials], chosen)
+    arms = []
+    for arm in sweep.arms.values():
+        baseline = None if arm.baseline == arm.label else arm.baseline
+        arms.append(
+            Arm(
+                name=arm.label,
+                algorithm=arm.algorithm,
+                family=registry.entry(arm.algorithm).family,
+                baseline=baseline,
+                control=arm.control,
+                source_hash=source_hash(arm.algorithm),
+                lr_edges=edges.get(arm.label, {}),
+            )
+        )
+    return Study(
+        name=sweep.name,
+        arms=tuple(arms),
+        entries=tuple(
+            Entry(run.arm.label, run.panel.workload.label, run.spec, run.budget) for run in plan.runs
+        ),
+        yardsticks={choice.label: _yardstick(sweep, choice) for choice in sweep.workloads},
+        ranks=sweep.ranks,
+        command=shlex.join(["bandwise", "sweep", sweep.published_as]),
+        about=sweep.title,
+        called=sweep.called,
+        references=sweep.references,
+        trials=trials,
+    )
+
+
+def tuning_rows(sweep: Sweep) -> list[Row]:
+    """What tuning tried for the arms of the sweep, one row a learning rate; empty where nothing was tuned."""
+    return [
+        {
+            "workload": entry.workload,
+            "sharding": entry.sharding,
+            "world_size": entry.world_size,
+            "arm": entry.arm,
+            "lr": trial.lr,
+            "options": canonical_json(trial.options) if trial.options else None,
+            "status": trial.status,
+            "value": trial.value,
+            "nll": trial.nll,
+            "chosen": entry.is_of(trial),
+            "edge": entry.is_of(trial) and entry.edge != "none",
+        }
+        for entry in _tuned(sweep, load_rates(sweep.rates_path))
+        for trial in entry.trials
+    ]
+
+
+# ---- from runs to arms
+
 
 Cell = tuple[str, str, int]
 """A workload's label, a sharding, a number of workers."""

@@ -53,27 +53,25 @@ from torch import Tensor, nn
 
 from suite.workloads.base import (
     DataError,
-    Task,
-    Workload,
-    check_sha256,
-    classified,
-    find_distribution,
-    predict,
-    told,
-)
-from suite.workloads.sampling import (
     Indices,
     ShardSampler,
     Stream,
+    Task,
+    Workload,
     by_part_shards,
+    check_sha256,
+    classified,
     evenly,
+    find_distribution,
     fold_of,
     generator,
     iid_shards,
     in_fold,
     permutation,
     places,
+    predict,
     shards_of,
+    told,
 )
 
 DISTRIBUTION, VERSION = "sympy", "1.14.0"

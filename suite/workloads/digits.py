@@ -34,18 +34,16 @@ from torch import Tensor, nn
 
 from suite.workloads.base import (
     DataError,
+    ShardSampler,
+    Stream,
     Task,
     Workload,
     check_sha256,
     classified,
     find_distribution,
-    predict,
-)
-from suite.workloads.sampling import (
-    ShardSampler,
-    Stream,
     generator,
     permutation,
+    predict,
     shards_of,
     split,
     uniform_integers,

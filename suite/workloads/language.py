@@ -29,9 +29,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.workloads.base import DataError, predict, told
+from suite.workloads.base import (
+    DataError,
+    Indices,
+    ShardSampler,
+    Stream,
+    evenly,
+    generator,
+    iid_shards,
+    places,
+    predict,
+    told,
+)
 from suite.workloads.models import Model, ModelTask, ModelWorkload, extra, transformers_model
-from suite.workloads.sampling import Indices, ShardSampler, Stream, evenly, generator, iid_shards, places
 
 FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
     "tokens": {

@@ -33,8 +33,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from suite.workloads.base import DataError, skeleton
-from suite.workloads.sampling import Stream, generator
+from suite.workloads.base import DataError, Stream, generator, skeleton
 from suite.workloads.user_data import DataWorkload, RankedTask
 
 EXTRA: Final = "bandwise[models]"

@@ -45,14 +45,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.workloads.base import Task, Workload, predict
-from suite.workloads.sampling import (
+from suite.workloads.base import (
     Indices,
     ShardSampler,
     Stream,
+    Task,
+    Workload,
     generator,
     iid_shards,
     permutation,
+    predict,
     shards_of,
     uniform_integers,
     uniforms,

@@ -27,9 +27,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from suite.workloads.base import DataError, classified
+from suite.workloads.base import (
+    DataError,
+    Indices,
+    ShardSampler,
+    Stream,
+    classified,
+    evenly,
+    generator,
+    shards_of,
+    uniforms,
+)
 from suite.workloads.models import SMALL_PIXELS, Model, ModelTask, ModelWorkload, extra, transformers_model
-from suite.workloads.sampling import Indices, ShardSampler, Stream, evenly, generator, shards_of, uniforms
 
 SIDE: Final = 32
 """Pixels a side of an image of CIFAR."""

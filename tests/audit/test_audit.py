@@ -15,7 +15,7 @@ import pytest
 from suite.analysis.columns import NET, NET_ROUNDS, ONE_WORKER, WORTH
 from suite.analysis.equal_time import net_table, round_rows, worth_table
 from suite.analysis.net_speedup import Trials
-from suite.analysis.study import Arm, Study, Yardstick
+from suite.analysis.summary import Arm, Study, Yardstick
 from suite.analysis.tables import frame_of, write_table
 from tests.audit.__main__ import main
 

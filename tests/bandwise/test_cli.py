@@ -14,10 +14,9 @@ import pytest
 
 import bandwise
 from bandwise import verbs
-from bandwise.cli import main, parser
+from bandwise.cli import ALONE, GROUPS, VERBS, load, main, parser
 from bandwise.options import CheckoutError, OptionError, parse_settings, parse_value, require_checkout
 from bandwise.output import ProgressLine, duration, table
-from bandwise.verbs import ALONE, GROUPS, VERBS, load
 from tests.bandwise.said import answer, refusal
 from tests.suite.runs.project import SWEEP, one_spec, train_here, write_sweep
 
@@ -378,8 +377,7 @@ def test_no_rate_is_written_from_failures(
 ) -> None:
     from bandwise.verbs import sweep as verb
     from suite.runs.store import Status, failed
-    from suite.training.execute import execute
-    from suite.training.pool import Tally
+    from suite.training.execute import Tally, execute
 
     names = {"plain": "allreduce-sgd", "local": "local-sgd"}
     broken = {names[arm] for arm in arms_that_fail}
@@ -417,8 +415,7 @@ def test_rates_that_failed_are_told_beside_the_choice(
     tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from bandwise.verbs import sweep as verb
-    from suite.training.execute import execute
-    from suite.training.pool import Tally
+    from suite.training.execute import Tally, execute
 
     def carry_out(label: str, specs: Any, store: Any, places: Any) -> Tally:
         list(execute(specs, store))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from bandwise.cli import VERBS
 from bandwise.options import SUITE_PACKAGES
-from bandwise.verbs import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN_ID = "0123456789abcdef"

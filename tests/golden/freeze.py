@@ -455,7 +455,7 @@ def _rows(file: str) -> list[dict[str, str]]:
 
 def _put_back(sweep: str, root: Path) -> None:
     """Run folders that say what the tables of the sweep say of them."""
-    from suite.analysis.study import study_of
+    from suite.analysis.summary import study_of
     from suite.runs.files import dump
     from suite.runs.plan import make_plan
     from suite.runs.store import Status, Store

@@ -17,7 +17,7 @@ import pandas as pd
 from suite.analysis.collect import Collected, collect, write
 from suite.analysis.columns import NET, NET_ROUNDS
 from suite.analysis.equal_time import net_table, round_rows
-from suite.analysis.study import Entry, Study, Yardstick
+from suite.analysis.summary import Entry, Study, Yardstick
 from suite.analysis.tables import frame_of, session_table_path, write_table
 from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store

@@ -13,7 +13,7 @@ import pytest
 from suite.analysis.check import check_store, check_study
 from suite.analysis.collect import collect, write
 from suite.analysis.published import facts_path
-from suite.analysis.study import Study
+from suite.analysis.summary import Study
 from suite.runs.provenance import ERROR, WARNING
 from suite.runs.store import Status, Store
 from tests.suite.analysis import made_up_study as made

@@ -10,7 +10,7 @@ import pytest
 from suite.analysis.collect import collect, documents, write
 from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY
 from suite.analysis.statistics import paired_difference
-from suite.analysis.study import StudyError
+from suite.analysis.summary import StudyError
 from suite.runs.store import Status, Store
 from tests.suite.analysis import made_up_study as made
 

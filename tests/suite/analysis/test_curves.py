@@ -10,7 +10,7 @@ import pytest
 from suite.analysis.check import check_study
 from suite.analysis.collect import collect, documents
 from suite.analysis.columns import CURVES, RUNS
-from suite.analysis.study import Study
+from suite.analysis.summary import Study
 from suite.analysis.tables import parsed, rows_of, table_path
 from suite.runs.store import Status, Store
 from tests.suite.analysis import made_up_study as made

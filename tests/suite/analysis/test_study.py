@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reference_impls import info
-from suite.analysis.study import Yardstick, study_of, tuning_rows
+from suite.analysis.summary import Yardstick, study_of, tuning_rows
 from suite.runs.plan import make_plan
 from suite.runs.sweep import Trial, Tuned, load_sweep, tuned_for, write_rates
 from suite.workloads import get

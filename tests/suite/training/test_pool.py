@@ -20,8 +20,7 @@ from suite.runs.spec import RunSpec
 from suite.runs.store import Store, counts
 from suite.runs.sweep import load_sweep
 from suite.training.checkpoint import Interrupted
-from suite.training.execute import execute
-from suite.training.pool import Slot, SlotError, Tally, run_local, slots
+from suite.training.execute import Slot, SlotError, Tally, execute, run_local, slots
 from tests.suite.runs.project import SWEEP, After, beats, one_spec, write_sweep
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from suite.runs.sweep import TUNING_SEED
 from suite.workloads import DataError, code, get
+from suite.workloads.base import UNSCORED_SEED, Stream, generator, places
 from suite.workloads.code import (
     BUCKETS,
     CLASSES,
@@ -28,7 +29,6 @@ from suite.workloads.code import (
     windows,
     windows_by_class,
 )
-from suite.workloads.sampling import UNSCORED_SEED, Stream, generator, places
 
 ROOT = Path(sympy.__file__).parent
 SIXTEEN = (*range(12), *range(UNSCORED_SEED, UNSCORED_SEED + 4))

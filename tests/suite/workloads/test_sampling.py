@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from suite.workloads.sampling import (
+from suite.workloads.base import (
     ShardSampler,
     Stream,
     by_class_shards,
