@@ -16,8 +16,6 @@ import pytest
 from bandwise.cli import main
 from reference_impls import load_plugin
 from reference_impls.registry import PLUGINS, registry
-from slurm.profile import Profile
-from slurm.submit import executor
 from suite import DATA
 from suite.runs.spec import resolve_workload, workload_hash
 from suite.workloads import DataError, DataWorkload, WorkloadDeclarationError, get, names, user_data
@@ -123,24 +121,6 @@ def test_worker_processes_train_it_and_the_page_has_its_own_metric(
     page = Path("r/reports/mine.html").read_text()
     assert "my-rings" in page
     assert "error rate (percent)" in page
-
-
-@pytest.mark.gloo
-@pytest.mark.full
-def test_it_trains_alike_on_real_processes(capsys: pytest.CaptureFixture[str]) -> None:
-    run = [
-        "run", "--workload", "my-rings", "--algorithm", "allreduce-sgd", "--lr", "0.1", "--steps", "20", "--world-size", "2",
-        "--results", "r",
-    ]  # fmt: skip
-    path = begin()
-    found = [
-        answer(capsys, "--plugin", path, *run, "--backend", backend) for backend in ("simulated", "gloo")
-    ]
-    simulated, real = (
-        json.loads(next(Path("r/runs").rglob(f"{one['run_id']}/result.json")).read_text()) for one in found
-    )
-    assert real["final"]["nll"] == pytest.approx(simulated["final"]["nll"], rel=1e-4)
-    assert real["sources"] == simulated["sources"]
 
 
 @pytest.mark.parametrize(
@@ -341,16 +321,6 @@ def test_a_run_does_not_train_on_other_files_than_it_was_planned_on(
     assert resolve_workload("my-rings", dict(part.options), "iid") == part, (
         "a digest that is stated needs no files"
     )
-
-
-def test_jobs_know_the_data_folder_of_their_submission(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    profile = Profile(name="site", timeout_min=20, partition="cpu", mem="2G", setup=())
-    for folder, said in (("", False), ("/data/of mine", True)):
-        monkeypatch.setenv(DATA, folder)
-        text = executor(profile, tmp_path, "a", 1, Path("/code/abc")).script()
-        assert (f"export {DATA}='/data/of mine'" in text) is said
 
 
 class Folder(DataWorkload):

@@ -105,24 +105,6 @@ def test_the_last_bit_of_the_last_number_counts(store: Store, capsys: pytest.Cap
     assert gap["what"] == "evaluation 16 (step 16), excess_loss"
 
 
-def test_a_record_with_fewer_evaluations_and_no_bytes_is_compared_where_it_has_some(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As earlier versions wrote it."""
-    run_id = ran(store, one_spec(steps=16))
-    path = store.folder(run_id) / "metrics.jsonl"
-    lines = [json.loads(text) for text in path.read_text().splitlines()][1::2]
-    for line in lines:
-        del line["wire_bytes"]
-    path.write_text("".join(dump(line) + "\n" for line in lines))
-    found = reproduced(capsys, run_id)
-    assert (found["verdict"], found["gaps"]) == ("equal", [])
-    assert found["doubts"][0] == "8 evaluations then, 16 now: the 8 that both have were compared"
-    change(store, run_id, 3, "excess_loss", 1 + 2**-52)
-    (gap,) = reproduced(capsys, run_id, code=3)["gaps"]
-    assert gap["what"] == "evaluation 4 (step 8), excess_loss"
-
-
 def test_what_differs_in_the_environment_is_said(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     run_id = ran(store, one_spec())
     path = store.folder(run_id) / "result.json"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-import shutil
-from dataclasses import replace
 
 import pytest
 
-from suite.analysis.check import check_study
-from suite.analysis.collect import collect, documents, write
-from suite.analysis.columns import BUDGET_RUNS, BUDGET_SWEEP, RUNS, SENSITIVITY, SUMMARY
+from suite.analysis.collect import collect
+from suite.analysis.columns import BUDGET_SWEEP, SUMMARY
 from suite.runs.store import Status
 from tests.suite.analysis import made_up_ladder as ladder
 from tests.suite.analysis import made_up_study as made
@@ -32,24 +29,6 @@ def exact(tmp_path_factory, study):
 @pytest.fixture
 def noisy(tmp_path, study):
     return ladder.run_all(tmp_path, study)
-
-
-def test_rungs_leave_the_tables_of_budget_1_as_they_are(tmp_path, study, noisy):
-    whole = replace(study, entries=tuple(study.whole))
-    alone, found = collect(tmp_path, whole), collect(tmp_path, study)
-    assert (found.rows(RUNS), found.rows(SUMMARY), found.rows(SENSITIVITY)) == (
-        alone.rows(RUNS),
-        alone.rows(SUMMARY),
-        alone.rows(SENSITIVITY),
-    )
-    assert {row["steps"] for row in found.rows(RUNS)} == {made.STEPS}
-    assert {row["budget"] for row in found.rows(BUDGET_RUNS)} == {0.5, 0.71, 1.41}
-    assert found.facts["statuses"] == {"done": len(study.entries)}
-    assert found.facts["budgets"] == list(ladder.BUDGETS)
-    assert {cell["steps"] for cell in found.facts["workloads"]} == {made.STEPS}
-    names = {path.name for path in documents(tmp_path, alone)}
-    assert not names & {"climbed-rungs.csv", "climbed-ladder.csv"}
-    assert "budgets" not in alone.facts
 
 
 def test_what_the_rungs_say(exact):
@@ -77,13 +56,3 @@ def test_a_diverged_rung_is_counted_and_moves_nothing_else(tmp_path, study, nois
         (r["arm"], r["budget"]): r["n_diverged"] for r in found.rows(BUDGET_SWEEP) if r["sharding"] == "iid"
     }
     assert {key for key, count in lost.items() if count} == {("qsr-sgd", 1.41)}
-
-
-def test_a_rung_that_is_missing_is_found(tmp_path, study, noisy):
-    write(tmp_path, collect(tmp_path, study))
-    assert not {finding.rule for finding in check_study(tmp_path, study)} & {"complete", "seeds", "tables"}
-    moved = next(e.spec for e in study.entries if e.budget == 1.41)
-    shutil.rmtree(noisy.folder(moved.run_id))
-    findings = {finding.rule: finding for finding in check_study(tmp_path, study)}
-    assert moved.run_id in findings["complete"].subject
-    assert "tables" in findings

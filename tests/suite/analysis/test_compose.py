@@ -11,9 +11,7 @@ from reference_impls import SimulatedCluster
 from suite.analysis.speed import (
     CompositionError,
     Makeup,
-    average_s,
     composed_s,
-    composition,
     makeup,
     makeup_of,
     planned_kinds,
@@ -87,15 +85,6 @@ def test_makeup_of_rounds():
         makeup(["average", "local", "local"], ["round-1", "round-4"])
 
 
-def test_makeup_of_steps_and_then_rounds():
-    kinds = ["step"] * 3 + ["local", "average", "average", "local", "local", "average"]
-    parts = makeup(kinds, ["step", "round-1", "round-4"])
-    assert parts == Makeup(9, {"step": 3, "round-1": 1, "round-2": 1, "round-3": 1}, True)
-    assert composition(parts, ["step", "round-1", "round-4"]) == "rounds interpolated"
-    assert composed_s(parts, {"step": 0.5, "round-1": 1.0, "round-4": 4.0}) == pytest.approx(1.5 + 1 + 2 + 3)
-    assert makeup(["step"] * 2, ["step", "round-1"]) == Makeup(2, {"step": 2}, False)
-
-
 @pytest.mark.parametrize(("bucket_bytes", "steps"), [(1 << 20, 48), (4 << 20, 48), (1 << 18, 45)])
 def test_averages_of_fragments_are_those_that_the_ledger_counts(bucket_bytes, steps):
     """As many whole models leave as are counted, whether fragments are alike, differ in size, or one is empty."""
@@ -118,12 +107,6 @@ def test_averages_of_fragments_are_those_that_the_ledger_counts(bucket_bytes, st
     assert seconds == pytest.approx(steps * 0.1 + 3.0 * 2 * sent / a_model, rel=1e-3)
 
 
-def test_an_average_alone_may_seem_to_take_less_than_no_time():
-    assert average_s({4: 1.0, 16: 4.6}) == pytest.approx(-0.2)
-    with pytest.raises(CompositionError, match="two measured lengths"):
-        average_s({4: 1.0})
-
-
 def test_rounds_lie_on_the_line_between_their_neighbours():
     known = {4: 1.0, 16: 2.0, 64: 10.0}
     assert [round_s(h, known) for h in (4, 10, 16, 40, 64)] == [1.0, 1.5, 2.0, 6.0, 10.0]
@@ -142,9 +125,3 @@ def test_composed_seconds():
     )
     rounds = Makeup(20, {"round-8": 2, "round-4": 1}, True)
     assert composed_s(rounds, {"round-4": 1.0, "round-16": 4.0}) == pytest.approx(2 * 2.0 + 1.0)
-
-
-def test_extrapolation_is_said():
-    timed = ["round-4", "round-16"]
-    for length, word in ((4, "measured"), (5, "interpolated"), (2, "extrapolated"), (17, "extrapolated")):
-        assert composition(Makeup(length, {f"round-{length}": 1}, True), timed) == f"rounds {word}"

@@ -12,7 +12,7 @@ from suite.analysis.collect import collect, documents
 from suite.analysis.columns import CURVES, RUNS
 from suite.analysis.summary import Study
 from suite.analysis.tables import parsed, rows_of, table_path
-from suite.runs.store import Status, Store
+from suite.runs.store import Store
 from tests.suite.analysis import made_up_study as made
 from tests.suite.analysis.made_up_curves import keep, spec_of
 
@@ -56,19 +56,6 @@ def test_the_table_of_curves_holds_every_evaluation_and_reads_back(store: Store,
     assert (first["value"], first["nll"], first["train_loss"], first["wire_bytes"]) == (50.0, 0.5, 1.0, 500.0)
     shuffled = replace(study, entries=tuple(reversed(study.entries)))
     assert documents(store.root, collect(store.root, shuffled)) == texts
-
-
-def test_rungs_of_a_ladder_are_in_no_curve(store: Store, study: Study) -> None:
-    """They are evaluated at steps of the whole runs, so that one table could not hold both."""
-    alone = collect(store.root, study)
-    rungs = [replace(e, spec=replace(e.spec, steps=made.STEPS // 2), budget=0.5) for e in study.entries]
-    by_name = {m.arm.name: m for m in CHOSEN}
-    for entry in rungs:
-        made.finish(store, entry.spec, Status("done"), made.result_of(by_name[entry.arm], entry.spec))
-        keep(store, entry.spec, PATH)
-    climbed = collect(store.root, replace(study, entries=(*study.entries, *rungs)))
-    assert climbed.rows(CURVES) == alone.rows(CURVES)
-    assert documents(store.root, climbed)
 
 
 REFUSED = {

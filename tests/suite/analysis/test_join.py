@@ -53,14 +53,6 @@ def test_of_several_world_sizes_the_one_that_was_timed_is_joined(sweep, store, t
     assert not made.derived(record, store)[1]["join"]["refused"]
 
 
-def test_a_sweep_that_is_gone_refuses_the_join(sweep, store):
-    tables, facts = made.derived(made.changed(made.record(sweep), sweep="no-such-sweep"), store)
-    assert facts["join"]["refused"]
-    assert "no-such-sweep" in facts["join"]["reason"]
-    assert tables["arms"] == []
-    assert tables["cases"]  # what was timed stays
-
-
 def lose_a_case(record: dict[str, Any]) -> None:
     lost = record["uses"]["squeeze"]["iid"]["warm-up"]
     record["cases"] = [case for case in record["cases"] if case["case_id"] != lost]
@@ -118,14 +110,6 @@ def only_refused(record: dict[str, Any], store: Store, name: str, reason: str) -
         assert row["refused"] == refused, (arm, row["reason"])
         assert all((row[column] is None) == refused for column in NUMBERS)
         assert not refused or reason in row["reason"]
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_gives_no_number_is_refused_and_nothing_else(sweep, store, name):
-    change, arm, reason = REFUSED[name]
-    record = made.record(sweep)
-    change(record)
-    only_refused(record, store, arm, reason)
 
 
 def test_an_arm_whose_options_have_changed_since(sweep, store, tmp_path_factory):
@@ -267,13 +251,6 @@ def test_disturbed_direct_runs_do_not_count_and_repeated_ones_take_their_place(s
     runs.append(again)
     (row,) = made.derived(record, store)[0]["direct"]
     assert (row["n"], row["n_disturbed"], row["verdict"], row["value"]) == (6, 1, "confirmed", 97.5)
-
-
-def test_a_direct_run_that_took_other_steps_contradicts(sweep, store):
-    record = made.record(sweep)
-    record["links"][0]["direct"] = made.direct(sweep, "squeeze", noisy(1.0, 0.0))
-    record["links"][0]["direct"][3]["steps_by_kind"] = {"warm-up": 100}
-    assert arms(record, store)["squeeze"]["refused"]
 
 
 def test_a_shorter_direct_run_is_composed_of_its_own_steps(sweep, store):

@@ -90,13 +90,6 @@ def test_a_session_is_read_here_where_all_its_links_gave_numbers(tmp_path: Path)
     assert sessions_held(tmp_path) == ["quick"]
 
 
-def test_damaged_facts_here_do_not_hide_what_is_published(tmp_path: Path) -> None:
-    study(tmp_path / "published", "digits", done=6)
-    study(tmp_path, "digits", done=6)
-    (tmp_path / "tables" / "digits-study.json").write_text("{")
-    assert source(tmp_path, "digits").aside == "its facts are damaged"
-
-
 def test_all_that_ships_is_whole() -> None:
     sets = [*studies_of(SHIPPED), *(f"session-{name}" for name in sessions_held(SHIPPED))]
     assert {name: unfinished(SHIPPED, name) for name in sets if unfinished(SHIPPED, name)} == {}

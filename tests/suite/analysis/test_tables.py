@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from suite.analysis.columns import OF_SESSION, OF_STUDY, RUNS, SUMMARY, SWEEP_OPTIONAL, TUNING, VERDICT_TABLES
+from suite.analysis.columns import RUNS, SUMMARY, TUNING
 from suite.analysis.tables import TableError, parsed, read_table, rows_of, table_path, to_csv, write_table
 
 
@@ -68,15 +68,6 @@ def test_rows_that_do_not_fit_are_refused(change, message):
         to_csv(TUNING, [trial(**change)])
 
 
-def test_a_rare_column_is_in_a_file_only_where_a_row_has_it():
-    plain, eps = trial(), trial(options='{"eps":1e-05}')
-    assert "options" not in to_csv(TUNING, [plain])
-    assert from_csv(TUNING, to_csv(TUNING, [plain])) == [plain]
-    assert from_csv(TUNING, to_csv(TUNING, [eps, plain])) == [plain, eps]
-    with pytest.raises(TableError, match="columns of table tuning"):
-        from_csv(TUNING, to_csv(TUNING, [plain]).replace(",nll,", ",", 1))
-
-
 def test_two_rows_with_one_key_are_refused():
     with pytest.raises(TableError, match=r"two rows of table tuning have the key .* lr 0\.1"):
         to_csv(TUNING, [trial(), trial(value=3.0)])
@@ -100,12 +91,3 @@ def test_write_and_read(tmp_path):
     assert write_table(path, TUNING, [trial()]) == path
     assert read_table(path, TUNING) == [trial()]
     assert [file.name for file in path.parent.iterdir()] == ["quick-tuning.csv"]
-
-
-@pytest.mark.parametrize(
-    "table", [*OF_STUDY, *SWEEP_OPTIONAL, *OF_SESSION, *VERDICT_TABLES], ids=lambda table: table.suffix
-)
-def test_every_column_says_what_it_means(table):
-    assert len(set(table.names)) == len(table.names)
-    assert all(column.meaning.strip() for column in table.columns)
-    assert from_csv(table, to_csv(table, [])) == []

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bandwise.verbs.sweep import described
 from suite.runs.documents import YamlError
 from suite.runs.plan import (
-    Estimator,
     PlanError,
     make_plan,
     open_specs,
@@ -18,8 +16,7 @@ from suite.runs.plan import (
 )
 from suite.runs.store import Status, Store, failed
 from suite.runs.sweep import Arm, load_sweep, sweep_names, tuned_for
-from suite.training.train import train_group
-from tests.suite.runs.project import SWEEP, one_spec, write_sweep
+from tests.suite.runs.project import SWEEP, write_sweep
 
 
 @pytest.mark.parametrize(
@@ -128,31 +125,6 @@ def test_a_study_at_equal_time_has_a_control_with_every_optimizer_and_two_tuning
     assert {arm.label for panel in sweep.panels() for arm in sweep.arms_at(panel, sweep.budgets[0])} == {
         *sweep.references
     }
-
-
-@pytest.mark.parametrize(("period", "warned"), [(13, True), (12, False), (4, False)])
-def test_rounds_longer_than_the_training_are_warned_of(period: int, warned: bool, tmp_path: Path) -> None:
-    """The training has 12 steps."""
-    path = write_sweep(tmp_path, SWEEP.replace("period: 4", f"period: {period}"))
-    found = summary(make_plan(load_sweep(path)), Store(tmp_path / "results"))
-    assert [("local:" in text, "once, after the last step" in text) for text in found["warnings"]] == [
-        (True, True)
-    ] * warned
-    assert (
-        any("warning: local: local-sgd has rounds of 13 steps" in line for line in described(found)) == warned
-    )
-
-
-@pytest.mark.full
-def test_a_guess_before_any_run_is_near_what_training_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BANDWISE_CACHE", str(tmp_path))
-    spec = one_spec("allreduce-adamw", workload="code-gpt", world_size=4, steps=40)
-    guess = Estimator().of([spec]).seconds
-    (outcome,) = train_group([spec])
-    assert outcome.result["status"] == "done"
-    assert guess == pytest.approx(outcome.result["train_s"], rel=0.5)
 
 
 # ---- budgets ----------------------------------------------------------------------------------------------------------------

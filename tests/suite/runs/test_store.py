@@ -67,18 +67,6 @@ def test_a_silent_run_is_stale_and_a_stopped_one_missing(tmp_path: Path) -> None
     assert store.status(spec.run_id).state == "missing"
 
 
-def test_who_has_a_file_open_reads_the_old_one_to_its_end(tmp_path: Path) -> None:
-    """What replaces a file is another file: no reader ever sees a half of each."""
-    path = tmp_path / "result.json"
-    write_atomic(path, "old " * 10_000)
-    with path.open() as reader:
-        start = reader.read(3)
-        write_atomic(path, "new")
-        assert start + reader.read() == "old " * 10_000
-    assert path.read_text() == "new"
-    assert os.listdir(tmp_path) == ["result.json"]
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_keeps_the_old_file_and_says_what_to_do(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.documents import YamlError, YamlFile, scalar
+from suite.runs.documents import YamlError, YamlFile
 from suite.runs.sweep import UnknownSweepError, load_rates, load_sweep, sweep_names
 from tests.suite.runs.project import SWEEP, write_sweep
 
@@ -96,12 +96,6 @@ def test_a_file_that_cannot_be_read_names_file_and_line(content: bytes, message:
         load_rates(path)
 
 
-def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "odd.yaml").mkdir()
-    with pytest.raises(YamlError, match=r"^odd.yaml:1: cannot be read: Is a directory"):
-        load_sweep(str(tmp_path / "odd.yaml"))
-
-
 def test_a_baseline_must_be_uncompressed_itself(tmp_path: Path) -> None:
     text = SWEEP + "  third: {algorithm: local-sgd, baseline: local, lr: 0.1}\n"
     with pytest.raises(
@@ -153,16 +147,6 @@ def test_options_may_follow_the_learning_rate(tmp_path: Path) -> None:
         + "  q: {algorithm: qsr-sgd, options: {h_base: 2}, per_lr: {alpha: 2}, baseline: plain, lr: 0.1}\n"
     )
     assert load_sweep(write_sweep(tmp_path, text)).arms["q"].options_at(0.25) == {"h_base": 2, "alpha": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("1e-6", 1e-6), ("12", 12), ("-3", -3), (".5", 0.5), ("1.", 1.0), ("true", True), ("null", None), ("~", None),
-     ("no", "no"), ("on", "on"), ("1_000", "1_000"), ("12:30", "12:30"), ("0x10", "0x10"), ("nan", "nan"), (".inf", ".inf")],
-)  # fmt: skip
-def test_plain_scalars_are_what_they_look_like(text: str, value: object) -> None:
-    assert scalar(text) == value
-    assert type(scalar(text)) is type(value)
 
 
 def test_a_sweep_in_a_folder_has_the_folder_in_its_name(

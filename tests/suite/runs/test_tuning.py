@@ -13,7 +13,6 @@ from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store, failed
 from suite.runs.sweep import TUNING_SEED, Trial, load_rates, load_sweep, write_rates
 from suite.runs.tuning import (
-    TuningError,
     TuningFailedError,
     best_trial,
     tune,
@@ -47,12 +46,6 @@ def test_within_the_margin_of_the_best_metric_the_lowest_nll_wins(trials: list[T
     best = best_trial(trials, get("digits-mlp"))
     assert best is not None
     assert best.lr == chosen
-
-
-def test_without_an_nll_the_best_metric_wins_in_its_own_direction() -> None:
-    best = best_trial([trial(1, 0.5), trial(2, 0.499), trial(3, 0.6)], get("quadratic"))
-    assert best is not None
-    assert best.lr == 2
 
 
 def carry_out(store: Store, seen: list[RunSpec]) -> Callable[[Sequence[RunSpec]], None]:
@@ -118,12 +111,6 @@ def test_pinned_arms_are_left_alone_and_a_missing_centre_is_named(tmp_path: Path
     sweep = load_sweep(write_sweep(tmp_path, text + BUDGET.format(extensions=0, centre=0.5)))
     store = Store(tmp_path / "results")
     assert [tuned.arm for tuned in tune(sweep, store, carry_out(store, []))] == ["local"]
-
-
-def test_unfinished_trials_stop_the_choice(tmp_path: Path) -> None:
-    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(extensions=0, centre=0.5)))
-    with pytest.raises(TuningError, match="has not ended: start the tuning again"):
-        tune(sweep, Store(tmp_path / "results"), lambda specs: None)
 
 
 FINALS = BUDGET.replace("seeds: 2,", "seeds: 2, finals: {{rates: 2, seeds: 5}},")

@@ -19,7 +19,6 @@ from suite.runs.sweep import TUNING_SEED
 from suite.workloads import DataError, code, get
 from suite.workloads.base import UNSCORED_SEED, Stream, generator, places
 from suite.workloads.code import (
-    BUCKETS,
     CLASSES,
     HELD_OUT,
     MASK,
@@ -137,20 +136,6 @@ def test_by_package_no_two_ranks_read_the_same_package(world_size: int) -> None:
     assert readers[0] != readers[1]
 
 
-@pytest.mark.parametrize(("size", "millions"), [("0.14m", 0.14), ("0.9m", 0.9), ("3.3m", 3.3), ("20m", 20.1)])
-def test_sizes_are_what_they_say(size: str, millions: float) -> None:
-    parameters = sum(parameter.numel() for parameter in get("code-gpt", size=size).build().parameters())
-    assert parameters / 1e6 == pytest.approx(millions, rel=0.03)
-
-
-@pytest.mark.parametrize("name", ["code-gpt", "byte-mlm"])
-def test_a_model_that_knows_nothing_scores_eight_bits(name: str) -> None:
-    made = task(name)
-    scored = made.evaluate({key: torch.zeros_like(value) for key, value in made.initial().items()})
-    assert scored["bits_per_byte"] == pytest.approx(8.0, rel=1e-6)
-    assert scored["nll"] == pytest.approx(8 * math.log(2), rel=1e-6)
-
-
 def test_no_byte_sees_a_later_one() -> None:
     module, text = get("code-gpt").module(0), task("code-gpt").batch(0)[0][0, :2]
     other = text.clone()
@@ -177,20 +162,6 @@ def test_masks_are_uniform_and_hide_the_bytes_that_are_asked_for() -> None:
     # every step and every rank has masks of its own
     assert not torch.equal(where, made.batch(6)[1])
     assert not torch.equal(where[0], where[1])
-
-
-def test_both_sides_are_read_and_logits_belong_to_their_places() -> None:
-    module = get("byte-mlm").module(0)
-    text = torch.arange(64)[None].repeat(3, 1)
-    text[:, 30] = MASK
-    text[1, 5], text[2, 60] = 200, 200
-    with torch.no_grad():
-        alone, before, after = module(text, torch.full((3, 1), 30))
-        one, other = module(text[:1], torch.tensor([[3, 50]])), module(text[:1], torch.tensor([[50, 3]]))
-    assert not torch.equal(alone, before)
-    assert not torch.equal(alone, after)
-    assert torch.equal(one.flip(1), other)
-    assert not torch.equal(one, other)
 
 
 # ---- which package a window comes from -------------------------------------------------------------------------------------
@@ -224,14 +195,6 @@ def test_no_file_is_trained_on_and_judged() -> None:
         assert 0.2 < len(scored) / (len(learnt) + len(scored)) < 0.28
 
 
-def test_seeds_train_on_windows_of_their_own_and_are_judged_on_draws_of_their_own() -> None:
-    read = Counter(window for seed in SIXTEEN for window in set(task("code-packages", seed).train.tolist()))
-    assert set(read.values()) == {1}
-    zero, one = (set(task("code-packages", seed).test.tolist()) for seed in (0, 1))
-    assert len(zero) == len(one) == task("code-packages").test_size == 10_240
-    assert 2_000 < len(zero & one) < 6_000
-
-
 @pytest.mark.parametrize("world_size", [4, 16])
 def test_classes_are_equally_many(world_size: int) -> None:
     made, spans = task("code-packages", world_size=world_size, sharding="by-class"), load_corpus().spans
@@ -247,22 +210,6 @@ def test_classes_are_equally_many(world_size: int) -> None:
         # what a small class repeats it repeats evenly
         times = set(Counter(own.tolist()).values())
         assert max(times) - min(times) <= 1
-
-
-def test_a_batch_is_the_trigrams_of_its_windows() -> None:
-    made, text = task("code-packages"), load_corpus().text.tobytes()
-    counts, labels = made.batch(7)
-    chosen = made.sampler.indices(7)
-    assert (labels.numpy() == made.labels[chosen]).all()
-    for rank, place in ((0, 0), (2, 3), (3, 7)):
-        start = int(made.train[chosen[rank, place]])
-        buckets = [hashed(text[i : i + 3]) for i in range(start, start + 126)]
-        assert (counts[rank, place].numpy() == np.bincount(buckets, minlength=BUCKETS)).all()
-
-
-def hashed(trigram: bytes) -> int:
-    """Knuth's multiplicative hash with the golden ratio, the upper ten of 64 bits."""
-    return (int.from_bytes(trigram, "little") + 1) * 0x9E3779B97F4A7C15 % 2**64 >> 54
 
 
 def test_scores_are_those_of_all_judged_windows() -> None:

@@ -17,11 +17,6 @@ def test_options_explain_themselves(name: str) -> None:
         assert isinstance(info.default, info.type)
 
 
-def test_an_integer_is_taken_where_a_float_is_due() -> None:
-    sigma = get("quadratic", sigma=2).options["sigma"]
-    assert (sigma, type(sigma)) == (2.0, float)
-
-
 def test_a_mistyped_name_gets_the_nearest() -> None:
     for ask in (get, options):
         with pytest.raises(UnknownWorkloadError, match=r"\"digit-mlp\"; did you mean 'digits-mlp'\?"):

@@ -81,11 +81,3 @@ def test_an_epoch_shows_every_example_once() -> None:
 def test_the_stream_does_not_depend_on_the_batch_size() -> None:
     for rank in range(3):
         assert stream(sampler(6), rank, 10).tolist() == stream(sampler(4), rank, 15).tolist()
-
-
-def test_any_step_in_any_order() -> None:
-    used, steps = sampler(), [5, 4, 30, 0, 31, 5, 1]
-    for step in steps:
-        assert (used.indices(step) == sampler().indices(step)).all()
-    with pytest.raises(ValueError, match="step must be >= 0, got -1"):
-        used.indices(-1)
