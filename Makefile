@@ -8,8 +8,7 @@
 #   make audit      every interval of the published tables once more, by code of its own (tests/audit)
 #   make gpu        on a machine with a GPU: how fast every codec is there, beside a copy, and whether its bits are the CPU's;
 #                   results/gpu/codecs.csv, resumed where it stopped
-#   make docs       pages of methods, verbs and keys and what `advise` knows, from declarations and published tables; then all
-#                   documents as a site, results/docs/index.html
+#   make docs       pages of methods, verbs and keys and what `advise` knows, from declarations and published tables
 #   make lint       formatting, ruff, mypy
 #   make system     as root on Debian or Ubuntu: what some tests need (Slurm, iproute2, Chromium, g++)
 # Variables:
@@ -90,8 +89,6 @@ audit: setup
 
 docs: setup
 	$(VENV)/bin/python -m docs.make
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
-	@echo "results/docs/index.html"
 
 gpu: setup
 	$(VENV)/bin/python -m suite.gpu.codecs

@@ -3,9 +3,10 @@
 <results>/reports/
     index.html          the answer of the study that compared most, the studies, what was refused
     <sweep>.html        a study, as `bandwise report <sweep>` makes it, without what belongs to no study
-    methods.html        every method of the catalogue
     claims.html         the claims on record
     speed.html          sessions of no study
+    docs/               the documents of the checkout
+    search.html         all headings, to search
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final, TypeVar
 from report.accuracy import failure_sentence
 from report.claims import Verdicts, build_claims_page, findings, load_verdicts, tally
 from report.data import SessionData, StudyData, load, load_sessions
-from report.methods import build_methods_page
+from report.documents import documents, write_document, write_search
 from report.numbers import MISSING, share
 from report.pages import HOME, Place, ReportError, write_page
 from report.publication import update_tables
@@ -35,10 +36,10 @@ from suite.runs.sweep import sweep_names
 from suite.timing.spec import sessions_of
 from suite.workloads.base import DataError
 
-METHODS, CLAIMS, SPEED = "methods.html", "claims.html", "speed.html"
+CLAIMS, SPEED, SEARCH = "claims.html", "speed.html", "search.html"
 RARELY: Final = 200_000
 """New objects, more than have gone, from which on cycles are looked for while pages are built."""
-RESERVED: Final = frozenset({"index", "methods", "claims", "speed"})
+RESERVED: Final = frozenset({"index", "claims", "speed", "search"})
 """Names of pages that no study can have."""
 
 Read = TypeVar("Read")
@@ -100,25 +101,29 @@ def _build(root: Path, folder: Path) -> BuiltSite:
     alone = _readable(unread, root, "sessions of no study", lambda: load_sessions(root, None), none)
     verdicts = _readable(unread, root, "claims", lambda: load_verdicts(root), Verdicts())
     studies = _studies(root, verdicts, unread)
+    own = documents()
     pages = (
-        *([(f"{HOME}#studies", "Studies"), (METHODS, "Methods")] if studies else []),
+        *([("docs/index.html", "Start")] if own else []),
+        (f"{HOME}#studies", "Studies"),
+        *([("docs/methods.html", "Methods")] if own else []),
         *([(CLAIMS, "Claims")] if verdicts.claims else []),
         *([(SPEED, "Speed alone")] if alone else []),
+        *([("docs/README.html", "Documents")] if own else []),
     )
     drawn: dict[str, BuiltReport] = {}
     for name, study in studies.items():
         drawn[f"{name}.html"] = write_study(study, Place(folder, f"{name}.html", pages))
     by_address = {f"{name}.html": study for name, study in studies.items()}
-    if studies:
-        build_methods_page(by_address, verdicts, Place(folder, METHODS, pages))
     if verdicts.claims:
         build_claims_page(root, Place(folder, CLAIMS, pages))
     if alone:
         _speed(alone, Place(folder, SPEED, pages))
+    for document, address in own.items():
+        write_document(document, Place(folder, address, pages), own)
     said = _headline(root, studies, unread, verdicts)
     totals = [counts(study) for study in studies.values()]
     path = write_page(
-        Place(folder, HOME, pages or ((HOME, ""),)),
+        Place(folder, HOME, pages),
         "index",
         done=sum(done for done, _ in totals),
         planned=sum(planned for _, planned in totals),
@@ -129,7 +134,15 @@ def _build(root: Path, folder: Path) -> BuiltSite:
         studies=studies_view(by_address),
         refused=refused_view(refused_rows(root), unread),
     )
-    return BuiltSite(path, said, len(drawn) + bool(studies) + bool(verdicts.claims) + bool(alone) + 1, unread)
+    addresses = [
+        HOME,
+        *own.values(),
+        *drawn,
+        *([CLAIMS] if verdicts.claims else []),
+        *([SPEED] if alone else []),
+    ]
+    write_search(Place(folder, SEARCH, pages), addresses)
+    return BuiltSite(path, said, len(addresses) + 1, unread)
 
 
 def _readable(
@@ -153,7 +166,7 @@ def _studies(root: Path, verdicts: Verdicts, unread: list[tuple[str, str]]) -> d
     found = {}
     for name in studies_of(root):
         try:
-            if name in RESERVED:
+            if name in RESERVED or name.startswith("docs/"):
                 raise ReportError(f"a study cannot be called {name}: another page has that name")
             found[name] = load(root, name, alone=False, verdicts=verdicts)
         except (ReportError, TableError) as error:

@@ -40,6 +40,7 @@ OF_TORCH = {"triton"}
 # Names under which a distribution is imported, where they differ from its own.
 IMPORTED_AS = {
     "PIL": "pillow",
+    "markdown_it": "markdown-it-py",
     "sklearn": "scikit-learn",
     "yaml": "PyYAML",
     "jinja2": "Jinja2",

@@ -7,7 +7,7 @@ batch, or a data set (with --batch-size), or a list or DataLoader of batches. It
 
 Without --methods: all-reduce, local steps, one bit, 8 bits, and 1 % of the coordinates, all with one optimizer and learning
 rate. A method of yours: NAME, or NAME:option=value:..., `lr` among the options. Loss is the training's own; seconds are
-predicted. One seed gives no verdict on accuracy; --seeds 6 gives intervals.
+predicted. One seed gives no verdict on accuracy; --seeds 6 gives intervals. Every step of every method goes into a CSV file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bandwise.options import results_root
 from bandwise.output import ProgressLine, print_json, table
 
 if TYPE_CHECKING:
-    from report.trial import Tried
+    import pandas as pd
 
 NAME = "try"
 METHODS: Final = MappingProxyType(
@@ -41,6 +41,8 @@ METHODS: Final = MappingProxyType(
 )
 """Optimizer -> what is compared: uncompressed, fewer synchronisations, one bit, integers, sparse."""
 LEARNING_RATE: Final = MappingProxyType({"adamw": 1e-3, "sgd": 1e-2})
+END_SHARE: Final = 0.1
+"""The loss at the end is the mean over this last share of the steps."""
 COLUMNS: Final = ("method", "end_loss", "loss_is", "kB_step", "fewer_bytes", "step_ms", "speedup")
 
 
@@ -72,24 +74,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a step on a worker, nothing sent (default: measured here)",
     )
     parser.add_argument(
-        "--html",
+        "--csv",
         metavar="FILE",
         type=Path,
-        help="the page (default: reports/try-FILE.html among the results)",
+        help="loss, bytes and seconds of every step (default: try-FILE.csv among the results)",
     )
     parser.add_argument(
         "--threads", type=int, default=1, metavar="N", help="that compute; more for large models (default: 1)"
     )
-    parser.add_argument("--open", action="store_true", help="open the page in a browser")
 
 
 def run(args: argparse.Namespace) -> int:
     """Compare."""
     import torch
 
-    from bandwise.costs import parsed, score_words
+    from bandwise.costs import parsed
     from reference_impls.units import parse_duration, parse_rate
-    from report.trial import Trial, build_trial_page
 
     if args.seeds < 1 or args.threads < 1:
         raise TryError(f"--seeds {args.seeds} --threads {args.threads}: give at least 1 of each")
@@ -104,39 +104,20 @@ def run(args: argparse.Namespace) -> int:
         )
     methods = {text: parsed(text) for text in texts}
     lr = LEARNING_RATE[args.optimizer] if args.lr is None else args.lr
-    root, link = results_root(args), (parse_rate(args.rate), parse_duration(args.delay))
-    stated = None if args.compute_ms is None else args.compute_ms / 1e3
-    tried, parameters, compute_s = _trained(args, make, methods, lr, link, stated)
-    trial = Trial(
-        source=f"{_path(args.script).name}:{make.__name__}",
-        methods=tried,
-        parameters=parameters,
-        workers=args.workers,
-        steps=args.steps,
-        seeds=tuple(range(args.seeds)),
-        lr=lr,
-        rate_bps=link[0],
-        delay_s=link[1],
-        compute_s=compute_s,
-        measured=stated is None,
-        score=score_words(),
-    )
-    page = build_trial_page(trial, args.html or root / "reports" / f"try-{_path(args.script).stem}.html")
+    link = (parse_rate(args.rate), parse_duration(args.delay))
+    frame, ended, compute_s = _trained(args, make, methods, lr, link)
+    rows, caveats = summary(frame, ended), _caveats(args, len(texts), lr, link, compute_s)
+    path = args.csv or results_root(args) / f"try-{_path(args.script).stem}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(path, index=False)
     if args.json:
-        print_json({"methods": trial.rows(), "caveats": trial.caveats(), "page": str(page)})
+        print_json({"methods": rows, "caveats": caveats, "csv": str(path)})
     else:
-        rows = [{**row, "kB_step": _scaled(row["bytes_step"], 1e-3)} for row in trial.rows()]
-        print(table(rows, COLUMNS))
-        print("\n" + "\n".join(trial.caveats()) + f"\npage: {page}")
-    if args.open:
-        import webbrowser
-
-        webbrowser.open(page.resolve().as_uri())
+        shown = [
+            {**row, "kB_step": None if row["bytes_step"] is None else row["bytes_step"] / 1e3} for row in rows
+        ]
+        print("\n".join([table(shown, COLUMNS), "", *caveats, f"every step: {path}"]))
     return 0
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else factor * value
 
 
 def _trained(
@@ -145,22 +126,22 @@ def _trained(
     methods: Mapping[str, tuple[str, dict[str, Any]]],
     lr: float,
     link: tuple[float, float],
-    compute_s: float | None,
-) -> tuple[list[Tried], int, float]:
-    """All methods with all seeds, the model's parameters, and seconds of computing a step. What one refuses is its row."""
+) -> tuple[pd.DataFrame, dict[str, str], float]:
+    """A row a step of every method and seed; what kept a method from its end, empty where nothing did; seconds of computing."""
+    import pandas as pd
+
     from bandwise.simulation import simulate
     from reference_impls.errors import UnsupportedError
-    from report.trial import Run, Tried
 
     line, total, done = ProgressLine(f"try {args.script}"), args.steps * args.seeds * len(methods), 0
-    runs: dict[str, list[Run]] = {text: [] for text in methods}
-    refused: dict[str, str] = {}
-    parameters = 0
+    frames: list[pd.DataFrame] = []
+    ended = dict.fromkeys(methods, "")
+    compute_s = None if args.compute_ms is None else args.compute_ms / 1e3
     try:
         for seed in range(args.seeds):
             given = _made(make, args.script, seed)
             for text, (name, options) in methods.items():
-                if text in refused:
+                if ended[text].startswith("refused"):
                     continue
                 try:
                     found = simulate(
@@ -169,23 +150,98 @@ def _trained(
                         **{"lr": lr, **options},
                     )  # fmt: skip
                 except UnsupportedError as error:
-                    if not any(runs.values()):
+                    if not frames:
                         raise  # what the first method cannot do is mostly the model's
-                    refused[text] = f"refused: {error}"
+                    ended[text] = f"refused: {error}"
                     continue
                 finally:
                     done += args.steps
                 compute_s = found.compute_s if compute_s is None else compute_s
-                parameters = sum(value.numel() for value in found.parameters.values())
-                frame, seconds = found.frame, found.seconds(*link, compute_s)
-                loss, sent = tuple(frame["loss"].tolist()), tuple(frame["wire_bytes"].tolist())
-                runs[text].append(Run(seed, loss, sent, tuple(seconds.tolist()), found.diverged_at))
+                if found.diverged_at is not None:
+                    lost = f"seed {seed} at step {found.diverged_at}"
+                    ended[text] = f"{ended[text]}, {lost}" if ended[text] else f"diverged: {lost}"
+                steps = found.frame[["step", "loss", "wire_bytes"]]
+                frames.append(steps.assign(method=text, seed=seed, seconds=found.seconds(*link, compute_s)))
     finally:
         line.close()
-    tried = [
-        Tried(text, name, tuple(runs[text]), refused.get(text, "")) for text, (name, _) in methods.items()
+    columns = ["method", "seed", "step", "loss", "wire_bytes", "seconds"]
+    return pd.concat(frames, ignore_index=True)[columns], ended, compute_s or 0.0
+
+
+def summary(frame: pd.DataFrame, ended: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What is known of each method beside the first: bytes and predicted seconds, and of the loss what an interval decides.
+
+    Args:
+        frame: A row a step: method, seed, step, loss (the mean over workers), wire_bytes of a worker, seconds.
+        ended: Methods, the first that with which they are compared, and what kept them from their end; empty where nothing did.
+
+    Returns:
+        A row a method; numbers are None where there are none.
+    """
+    from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
+
+    last = frame["step"] >= frame["step"].max() + 1 - max(1, round(END_SHARE * frame["step"].nunique()))
+    ends = frame[last].groupby(["method", "seed"])["loss"].mean()
+    means = frame.groupby("method")[["wire_bytes", "seconds"]].mean()
+    first, seeds = next(iter(ended)), frame["seed"].nunique()
+    rows = []
+    for method, why in ended.items():
+        sent, took = means.loc[method] if method in means.index else (None, None)
+        word, difference = why or f"no verdict from {_counted(seeds, 'seed')}", None
+        if method == first:
+            word = why or "reference"
+        elif not why and not ended[first] and seeds >= MINIMUM_FOR_INTERVAL:
+            found = paired_difference(ends[method].tolist(), ends[first].tolist())
+            difference = [found.estimate, found.low, found.high]
+            word = "higher" if found.low > 0 else "lower" if found.high < 0 else "undecided"
+        rows.append(
+            {
+                "method": method,
+                "end_loss": None if why else float(ends[method].mean()),
+                "difference": difference,
+                "bytes_step": sent,
+                "fewer_bytes": means["wire_bytes"][first] / sent if sent else None,
+                "step_ms": None if took is None else 1e3 * took,
+                "speedup": means["seconds"][first] / took if took else None,
+                "loss_is": word,
+            }
+        )
+    return rows
+
+
+def _caveats(
+    args: argparse.Namespace, methods: int, lr: float, link: tuple[float, float], compute_s: float
+) -> list[str]:
+    """What limits the numbers, in sentences."""
+    from bandwise.costs import score_words
+    from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
+    from suite.links.link import duration_words, rate_words
+
+    own = "measured here, forward and backward of one worker" if args.compute_ms is None else "as stated"
+    seeds = (
+        f"{_counted(args.seeds, 'seed')}, {_counted(args.steps, 'step')}, {args.workers} simulated workers"
+    )
+    return [
+        (
+            f"{seeds}: intervals are 95 % t intervals of differences paired by seed, not corrected for "
+            f"{_counted(methods - 1, 'comparison')}."
+            if args.seeds >= MINIMUM_FOR_INTERVAL
+            else f"{seeds}: no verdict on accuracy. Give --seeds {MINIMUM_FOR_INTERVAL} or more for intervals."
+        ),
+        f"The learning rate is {lr:g} for every method that was given none of its own, and tuned for none. What does no harm "
+        "here may do it at another rate, or in a whole training.",
+        "Loss is the training loss, the mean over workers, each with its own parameters; at the end: over the last "
+        f"{END_SHARE:.0%} of the steps. Nothing was held out.",
+        f"Seconds are predicted, not measured, for {rate_words(link[0])} a worker, {duration_words(link[1])} one way, and "
+        f"{1e3 * compute_s:.3g} ms of computing ({own}). What a method's codec and update take is not counted: `bandwise advise` "
+        "counts it where sessions timed it.",
+        *([f"The formula's own errors: {'; '.join(score)}."] if (score := score_words()) else []),
     ]
-    return tried, parameters, compute_s or 0.0
+
+
+def _counted(count: int, what: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 # ---- the script and the methods

@@ -2,15 +2,17 @@
 /* DataTables (tables.js) makes every table sort, filter, hide columns and give the rows that are seen as CSV. Without a script the
    tables stand as they are. */
 document.documentElement.classList.toggle("dark", matchMedia("(prefers-color-scheme: dark)").matches);
-document.querySelectorAll(".table > table").forEach((table) => {
+document.querySelectorAll(".table > table[id]").forEach((table) => {
   const region = table.parentElement, few = table.tBodies[0].rows.length < 4;
   const buttons = [{ extend: "colvis", text: "Columns" }, { extend: "csvHtml5", filename: table.id }];
-  new DataTable(table, {
+  const made = new DataTable(table, {
     paging: false, info: false, order: [], autoWidth: false,
     layout: { topStart: few ? null : "search", topEnd: few ? null : { buttons } },
     columnDefs: [{ targets: "hidden", visible: false }, { targets: "num", orderSequence: ["desc", "asc", ""] }],
     language: { search: "Filter" },
   });
+  const asked = table.id === "search-table" && new URLSearchParams(location.search).get("q");
+  if (asked) made.search(asked).draw();
   const box = table.parentElement; // what scrolls sideways is the table now, not its tools
   for (const name of ["role", "aria-label", "tabindex"]) {
     box.setAttribute(name, region.getAttribute(name));

@@ -7,12 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
 
 from bandwise.cli import main
-from report.trial import Run, Trial, Tried, build_trial_page
+from bandwise.verbs.try_ import summary
 from tests.bandwise.test_simulation import same
 from tests.reference_impls.gloo import run_ranks
 
@@ -90,7 +91,7 @@ def test_the_commands_of_the_page_are_those_of_its_test() -> None:
 # ---- the verb
 
 
-def test_it_compares_five_methods_and_writes_a_page(
+def test_it_compares_five_methods_and_writes_their_steps(
     script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = tried(
@@ -110,29 +111,23 @@ def test_it_compares_five_methods_and_writes_a_page(
     assert rows["allreduce-adamw"]["loss_is"] == "reference"
     assert {row["loss_is"] for row in found["methods"][1:]} == {"no verdict from 1 seed"}
     assert all(row["difference"] is None for row in found["methods"])
-    page = Path(found["page"])
-    assert page == tmp_path / "results" / "reports" / "try-my_script.html"
-    text = page.read_text(encoding="utf-8")
-    assert "no verdict on accuracy" in text
-    assert "predicted, not measured" in text
-    assert text.count("<img ") == 2
-    assert not re.search(r"(src|href)=\"https?:", text)
-    assert str(tmp_path) not in text
+    assert "no verdict on accuracy" in found["caveats"][0]
+    steps = pd.read_csv(tmp_path / "results" / "try-my_script.csv")
+    assert len(steps) == 5 * 30
+    assert steps.groupby("method")["wire_bytes"].mean()["allreduce-adamw"] == 6.0 * elements
 
 
 def test_methods_of_ones_own_and_a_method_that_refuses(
     script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page = tmp_path / "page.html"
     found = tried(
-        capsys, script, "--batch-size", "8", "--workers", "9", "--steps", "4", "--html", str(page),
+        capsys, script, "--batch-size", "8", "--workers", "9", "--steps", "4", "--csv", str(tmp_path / "steps.csv"),
         "--methods", "allreduce-sgd,lion-cub-1bit:lr=1e-4:momentum_sync=never,lion-cub-pbit:bits=4", "--lr", "0.01",
     )  # fmt: skip
     refused = found["methods"][2]
     assert refused["loss_is"].startswith("refused: ")
     assert (refused["end_loss"], refused["bytes_step"], refused["speedup"]) == (None, None, None)
     assert found["methods"][1]["fewer_bytes"] > 25
-    assert "Did not get to the end: lion-cub-pbit:bits=4 (refused:" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -164,38 +159,36 @@ def test_what_cannot_be_tried_is_refused_with_what_to_write(
     assert words in refusal(capsys, *(one.replace("SCRIPT", str(path)) for one in arguments))
 
 
-# ---- what a page may say
+# ---- what may be said
 
 
-def made_up(seeds: int, **losses: float) -> Trial:
-    def runs(loss: float) -> tuple[Run, ...]:
-        return tuple(
-            Run(seed, tuple(loss + 0.01 * (seed % 3) for _ in range(10)), (8.0,) * 10, (0.5,) * 10)
+def made_up(seeds: int, **losses: float) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {
+                "method": method,
+                "seed": seed,
+                "step": step,
+                "loss": loss + 0.01 * (seed % 3) + (step < 9),
+                "wire_bytes": 8.0,
+                "seconds": 0.5,
+            }
+            for method, loss in losses.items()
             for seed in range(seeds)
-        )
-
-    methods = [
-        Tried(name.replace("_", "-"), name.replace("_", "-"), runs(loss)) for name, loss in losses.items()
-    ]
-    return Trial("s.py:make", methods, 10, 4, 10, tuple(range(seeds)), 0.1, 1e8, 0.0, 0.1, False)
-
-
-def test_only_seeds_enough_for_an_interval_give_a_word() -> None:
-    losses = {"allreduce_sgd": 1.0, "top_k": 1.5, "qsgd": 0.5, "signum": 1.0}
-    assert [row["loss_is"] for row in made_up(5, **losses).rows()[1:]] == ["no verdict from 5 seeds"] * 3
-    rows = made_up(6, **losses).rows()
-    assert [row["loss_is"] for row in rows] == ["reference", "higher", "lower", "undecided"]
-    assert rows[1]["difference"] == pytest.approx([0.5, 0.5, 0.5])
-    assert "not corrected for 3 comparisons" in made_up(6, **losses).caveats()[0]
-
-
-def test_a_method_that_diverged_has_no_loss_and_says_where(tmp_path: Path) -> None:
-    trial = made_up(6, allreduce_sgd=1.0, top_k=1.0)
-    lost = Tried(
-        "top-k", "top-k", (Run(0, (1.0,), (8.0,), (0.1,), diverged_at=1), *trial.methods[1].runs[1:])
+            for step in range(10)
+        ]
     )
-    trial = Trial(**{**vars(trial), "methods": [trial.methods[0], lost]})
-    row = trial.rows()[1]
-    assert (row["end_loss"], row["difference"], row["loss_is"]) == (None, None, "diverged: seed 0 at step 1")
-    page = build_trial_page(trial, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "Did not get to the end: top-k (diverged: seed 0 at step 1)." in page
+
+
+def test_only_seeds_enough_for_an_interval_give_a_word_and_who_diverged_has_no_loss() -> None:
+    losses = {"plain": 1.0, "more": 1.5, "less": 0.5, "same": 1.0}
+    ended = dict.fromkeys(losses, "")
+    assert [row["loss_is"] for row in summary(made_up(5, **losses), ended)[1:]] == [
+        "no verdict from 5 seeds"
+    ] * 3
+    rows = summary(made_up(6, **losses), {**ended, "same": "diverged: seed 0 at step 1"})
+    assert [row["loss_is"] for row in rows] == ["reference", "higher", "lower", "diverged: seed 0 at step 1"]
+    assert rows[1]["difference"] == pytest.approx([0.5, 0.5, 0.5])
+    assert rows[1]["end_loss"] == pytest.approx(1.51)
+    assert (rows[3]["end_loss"], rows[3]["difference"]) == (None, None)
+    assert summary(made_up(6, **losses), ended)[3]["loss_is"] == "undecided"

@@ -18,7 +18,16 @@ from tests.support import find_program
 pytestmark = pytest.mark.chromium
 
 PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
-PAGES = ("index", "made-up", "methods", "claims", "speed")
+PAGES = (
+    "index",
+    "made-up",
+    "claims",
+    "speed",
+    "search",
+    "docs/index",
+    "docs/in-your-training",
+    "docs/methods",
+)
 """Kinds of pages."""
 
 
@@ -128,6 +137,19 @@ def test_five_links_fit(browser: Browser, tmp_path: Path) -> None:
         assert sum(end <= width for end in ends) >= in_view, ends
 
 
+def test_a_search_finds_words_of_documents_and_of_studies(browser: Browser, folder: Path) -> None:
+    page = opened(browser, folder / "made-up.html")
+    page.get_by_label("Search all pages").fill("gradscaler")
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    assert "Your optimizer, in your own loop" in rows(page, "search-table")
+    page.get_by_label("Filter").fill("negative controls made-up")
+    assert rows(page, "search-table")[0] == "Negative controls"
+    with page.expect_navigation():
+        page.locator("#search-table tbody th a").first.click()
+    assert page.url.endswith("made-up.html#controls")
+
+
 QUESTIONS = (
     ("Which method at 30 Mbit/s?", (), "#equal-time li", "30 Mbit/s: none of"),
     ("How sure is that?", (), "#equal-time tbody tr", "× ["),
@@ -146,7 +168,13 @@ QUESTIONS = (
     ),
     ("What is not known?", (), "#equal-time li", "pairs of method and link are decided"),
     ("How do I run it on my model?", ("Your model",), "#yours", "bandwise try my_script.py:make"),
-    ("What does QSR send?", ("Methods",), "#methods tbody tr", "qsr-adamw"),
+    ("What does QSR send?", ("Methods",), ".prose tbody tr", "qsr-adamw"),
+    (
+        "How do I use it under DDP?",
+        ("Documents", "Use a method in your training"),
+        ".prose h2",
+        "DistributedDataParallel",
+    ),
     ("Which claims of Lion Cub's paper hold?", ("Claims",), "#claims tbody tr", "lion-cub-"),
     ("How do I reproduce this table?", ("language", "Provenance"), "#provenance", "bandwise sweep language"),
     ("What failed?", ("ladder", "Failures"), "#failures", "diverged"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -58,7 +59,7 @@ class Page(HTMLParser):
         if "id" in given:
             self.ids.append(given["id"])
         if tag == "section":
-            self._section = given["id"]
+            self._section = given.get("id", "")
         self.references += [given[name] for name in LOADING & given.keys()]
 
     def handle_endtag(self, tag):
@@ -76,21 +77,28 @@ def page(built):
     return Page(built.html)
 
 
+@functools.cache
+def ids(path: Path) -> frozenset[str]:
+    return frozenset(Page(path.read_text(encoding="utf-8")).ids)
+
+
 def whole(path: Path) -> Page:
     """A page that is sound: its tags close, its ids are unique, all that it refers to is there, and nothing lies elsewhere."""
     text = path.read_text(encoding="utf-8")
     page = Page(text)
     assert page.open == []
     assert len(set(page.ids)) == len(page.ids)
-    assert not re.search(r"(?i:https?://|@import)", text)
+    loaded = [given.get("src") or given.get("href") for tag, given in page.tags if tag != "a"]
+    assert not any(re.match(r"(?i:https?:|//)", address or "") for address in loaded)
+    assert "@import" not in text
     policy = next(a["content"] for t, a in page.tags if a.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'")
     for reference in page.references:
         file, _, anchor = unquote(reference).partition("#")
-        if not reference.startswith("data:"):
+        if not reference.startswith(("data:", "https:")):
             target = path.parent / file if file else path
-            assert target.is_file(), reference
-            assert not anchor or anchor in Page(target.read_text(encoding="utf-8")).ids, reference
+            assert target.is_file(), (path, reference)
+            assert not anchor or anchor in ids(target), (path, reference)
     for tag, given in page.tags:
         assert tag != "img" or given["alt"], "a picture has words"
     return page
