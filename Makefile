@@ -1,9 +1,9 @@
 # Everything a newcomer needs:
-#   make bench      set up .venv, run the quick study and the quick timing session, build the report; git sees no change
+#   make bench      set up .venv, run the quick study and the quick timing session, build all pages; git sees no change
 #   make test       set up .venv, run the tests: five minutes
 #   make test-full  all tests, long ones and those of Slurm, namespaces and Chromium (make test-system) included: hours
-#   make test-ci    what .ci/run runs: test, test-system, and 15 minutes of those long tests that a change since main concerns
-#   make test-floor frontends, codecs, compiled code and its kernels for GPUs on the oldest torch of pyproject.toml, in .venv-floor;
+#   make test-ci    what .ci/run runs: test, test-system, and 3 minutes of those long tests that a change since main concerns
+#   make test-floor what torch may do otherwise, frontends and compiled code, on the oldest torch of pyproject.toml, in .venv-floor;
 #                   TORCH=2.12.0 or TORCH=newest: on that one
 #   make audit      every interval of the published tables once more, by code of its own (tests/audit)
 #   make gpu        on a machine with a GPU: how fast every codec is there, beside a copy, and whether its bits are the CPU's;
@@ -30,9 +30,8 @@ PYTEST = $(VENV)/bin/python -m pytest --benchmark-disable
 TORCH ?= $(shell sed -nE 's/^dependencies.*"torch>=([0-9.]+)".*/\1/p' pyproject.toml)
 FLOOR := .venv-floor
 FLOOR_PACKAGES := numpy|pandas|scipy|pytest|pytest-benchmark|pytest-timeout|pytest-xdist
-FLOOR_TESTS := $(addprefix tests/reference_impls/,test_attach.py test_checkpoints.py test_ddp_hook.py test_entrances.py \
-	test_fsdp_hook.py test_gloo.py test_gpu_code.py test_hooks_nonfinite.py test_like_ddp.py test_names.py test_optimizer.py \
-	test_programs.py test_sharded.py test_skipped_steps.py codecs kernels)
+FLOOR_TESTS := $(addprefix tests/reference_impls/,test_attach.py test_checkpoints.py test_ddp_hook.py test_fsdp_hook.py \
+	test_gpu_code.py test_optimizer.py test_programs.py test_sharded.py codecs/test_compiled.py)
 SYSTEM_PACKAGES := slurm-wlm munge slurmdbd mariadb-server-core iproute2 chromium g++ python3-dev
 
 # Where this is set, every process of the tests would compile the sources, and pytest its assertions, anew: a third of its start.
@@ -48,7 +47,7 @@ bench: setup
 	$(VENV)/bin/bandwise sweep $(BENCH)
 	# 4: no emulated cluster can be made here; the page then says why there is no speedup, and what to do
 	$(VENV)/bin/bandwise session $(BENCH) || [ $$? = 4 ]
-	$(VENV)/bin/bandwise report $(BENCH)
+	$(VENV)/bin/bandwise report
 
 # Few of these wait, and each worker imports all of them.
 test: WORKERS := 2
@@ -64,7 +63,7 @@ test-touched: setup
 	code=0; $(PYTEST) -m "full and not system" --collect-only -q $$touched >/dev/null 2>&1 || code=$$?
 	# pytest's 5: these folders have no long tests
 	[ $$code != 5 ] || { echo "no long test is concerned"; exit 0; }
-	$(PYTEST) -m "full and not system" --minutes 15 $(SHARED) $$touched
+	$(PYTEST) -m "full and not system" --minutes 3 $(SHARED) $$touched
 
 test-ci:
 	failed=
@@ -82,7 +81,6 @@ test-floor:
 		$$(grep -E '^($(FLOOR_PACKAGES))==' requirements.txt)
 	$(FLOOR)/bin/python -c 'import torch; print("torch", torch.__version__)'
 	$(FLOOR)/bin/python -m pytest --benchmark-disable -m "not full and not system" $(SHARED) $(FLOOR_TESTS) $(TESTS)
-	$(FLOOR)/bin/python -m pytest --benchmark-disable -m full $(SHARED) tests/reference_impls/codecs/test_compiled.py
 
 audit: setup
 	$(VENV)/bin/python -m tests.audit

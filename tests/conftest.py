@@ -176,7 +176,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
         def turn(item: pytest.Item) -> int:
             of = _together(_file(item.nodeid))
-            if config.getoption("--minutes") is not None and of.startswith("tests/golden/"):
+            if config.getoption("--minutes") is not None and ("golden" in of or "conformance" in of):
                 return -1
             return first.index(of) if of in first else len(first) + (of not in long)
 

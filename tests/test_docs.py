@@ -15,7 +15,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bandwise.cli import VERBS, load, main
+from bandwise.cli import VERBS, main
+from bandwise.verbs import VERBS
 from docs import make, measured
 from reference_impls import SimulatedCluster
 from reference_impls.catalogue import BUILT_IN
@@ -214,32 +215,6 @@ def test_the_commands_of_the_documents_are_understood() -> None:
     assert seen > 20
 
 
-def test_the_schedule_that_info_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = (load("info").__doc__ or "").splitlines()
-    (command,) = [line.strip() for line in lines if line.strip().startswith("bandwise info")]
-    assert main(shlex.split(command)[1:]) == 0
-    assert "9711 of them" in capsys.readouterr().out
-
-
-def anchors(text: str) -> set[str]:
-    """The anchors that GitHub gives the headings of a page."""
-    heads = re.findall(r"^#{1,6} (.+)$", re.sub(r"```.*?```", "", text, flags=re.S), flags=re.M)
-    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_somewhere(page: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S)):
-        if target.startswith("http"):
-            continue
-        file, _, anchor = target.partition("#")
-        path = (ROOT / page).parent / file if file else ROOT / page
-        assert path.exists(), target
-        if anchor:
-            assert anchor in anchors(path.read_text(encoding="utf-8")), target
-
-
 def test_the_index_has_every_document() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     for path in (ROOT / "docs").glob("*.md"):
@@ -273,22 +248,3 @@ def test_every_interval_of_the_findings_is_of_a_published_table() -> None:
             assert (np.abs(published - numbers) <= near).all(axis=1).any(), (
                 f"{page}: {written} is in no published table"
             )
-
-
-def test_the_readme_is_short_and_plain() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 100
-    for sentence in sentences(text):
-        assert len(sentence.split()) <= 25, sentence
-
-
-def sentences(text: str) -> list[str]:
-    """The sentences of a page in Markdown; code, tables and lists of links are none."""
-    prose = re.sub(r"```.*?```|<!--.*?-->|^[|#!].*?$", "\n\n", text, flags=re.S | re.M)
-    paragraphs = re.split(r"\n\s*\n|\n- ", re.sub(r"\]\([^)]*\)", "]", prose))
-    return [
-        sentence
-        for paragraph in paragraphs
-        if " · " not in paragraph
-        for sentence in re.split(r"(?<=[.!?])\s", " ".join(paragraph.split()))
-    ]

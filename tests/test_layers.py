@@ -316,24 +316,3 @@ def test_the_citation_and_the_package_agree() -> None:
     assert str(citation["version"]) == project["version"]
     assert citation["license"] == project["license"]
     assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text()
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("import a.b", [(1, "a.b")]),
-        ("from a import b", [(1, "a.b")]),
-        ("def f():\n    from suite import x", [(2, "suite.x")]),
-        ("from ..runs import store", [(1, "suite.runs.store")]),
-        ("from . import means", [(1, "suite.analysis.means")]),
-    ],
-)
-def test_imports_are_seen(
-    source: str, expected: list[tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The reader of imports itself: relative ones are made absolute, those in functions are seen."""
-    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
-    path = tmp_path / "suite" / "analysis" / "example.py"
-    path.parent.mkdir(parents=True)
-    path.write_text(source)
-    assert list(imports(path)) == expected

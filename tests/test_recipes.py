@@ -1,7 +1,7 @@
 """The recipes of docs/in-your-training.md, run as they stand on gloo processes.
 
-Those of other packages run against the package where it is installed, and everywhere against a stand-in: it calls what the
-package's sources call (the versions that the page names), and shows no more than that.
+Those of other packages run with the package, but for Lightning's: a stand-in calls it as the sources of the version that the page
+names do.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -220,87 +219,6 @@ def test_the_ways_of_saving(tmp_path: Path) -> None:
 # ---- Accelerate, and the Trainer that stands on it -----------------------------------------------------------------------
 
 
-@dataclass
-class _Kwargs:
-    """Stand-in for accelerate.utils.DistributedDataParallelKwargs."""
-
-    find_unused_parameters: bool = False
-
-    def to_kwargs(self) -> dict[str, Any]:
-        default = asdict(type(self)())
-        return {key: value for key, value in asdict(self).items() if default[key] != value}
-
-    def register_comm_hook(self, model: nn.Module) -> None:
-        raise AssertionError("the recipe does not replace this")
-
-
-class _Accelerator:
-    """Stand-in: `prepare` wraps, and then asks the handler for a hook (Accelerate 1.15.0, accelerator.py: prepare_model)."""
-
-    def __init__(self, kwargs_handlers: Iterable[Any] = ()) -> None:
-        self.ddp_handler: Any = next(iter(kwargs_handlers), None)
-        assert type(self.ddp_handler) in (_Kwargs, type(None)), "KeyError in Accelerate"
-
-    def prepare(self, model: nn.Module, *others: Any) -> Any:
-        kwargs = self.ddp_handler.to_kwargs() if self.ddp_handler is not None else {}
-        wrapped = DistributedDataParallel(model, **kwargs)
-        if self.ddp_handler is not None:
-            self.ddp_handler.register_comm_hook(wrapped)
-        self._model = wrapped
-        return wrapped, *others
-
-    @property
-    def process_index(self) -> int:
-        return dist.get_rank()
-
-    def register_save_state_pre_hook(self, hook: Any) -> None:
-        self._save = hook
-
-    def register_load_state_pre_hook(self, hook: Any) -> None:
-        self._load = hook
-
-    def save_state(self, folder: str) -> None:
-        """Hooks on every rank, before the main process writes what was prepared (here the model, by every rank)."""
-        os.makedirs(folder, exist_ok=True)
-        self._save([self._model], [], folder)
-        torch.save(self._model.state_dict(), f"{folder}/model-{self.process_index}.pt")
-
-    def load_state(self, folder: str) -> None:
-        self._load([self._model], folder)
-        self._model.load_state_dict(torch.load(f"{folder}/model-{self.process_index}.pt"))
-
-
-class _Trainer:
-    """Stand-in for transformers.Trainer 5.23.0, which makes its Accelerator in this method, and prepares the model later."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.model = model
-        self.create_accelerator_and_postprocess()
-
-    def create_accelerator_and_postprocess(self) -> None:
-        self.accelerator = _Accelerator(kwargs_handlers=[_Kwargs(find_unused_parameters=True)])
-
-    def train(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        self._prepared = self.accelerator.prepare(
-            self.model, torch.optim.SGD(self.model.parameters(), lr=0.1)
-        )
-        self.steps(batches)
-
-    def steps(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
-        _steps(*self._prepared, batches, lambda loss: loss.backward())
-
-    @property
-    def args(self) -> Any:
-        return types.SimpleNamespace(process_index=dist.get_rank())
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Called on every rank (transformers 5.23.0, trainer.py: _save_checkpoint)."""
-        self.saved = {name: value.clone() for name, value in self.model.state_dict().items()}
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Called after the model was prepared."""
-
-
 def _steps(model: Any, optimizer: Any, batches: Iterable[Any], backward: Callable[[Tensor], Any]) -> None:
     for x, y in batches:
         backward(nn.functional.mse_loss(model(x), y))
@@ -316,19 +234,6 @@ def _modules(**attributes: Any) -> types.ModuleType:
     module = types.ModuleType("stand-in")
     vars(module).update(attributes)
     return module
-
-
-def _stand_ins() -> None:
-    sys.modules.update(
-        {
-            "accelerate": _modules(Accelerator=_Accelerator),
-            "accelerate.utils": _modules(DistributedDataParallelKwargs=_Kwargs),
-            "transformers": _modules(Trainer=_Trainer),
-            "lightning": _modules(),
-            "lightning.pytorch": _modules(),
-            "lightning.pytorch.callbacks": _modules(Callback=_Callback),
-        }
-    )
 
 
 def _as_launched(rank: int, size: int) -> None:
@@ -356,11 +261,9 @@ def _held(result: dict[str, Any]) -> None:
     )  # 8 bits and a scale, not 32
 
 
-def _accelerate(rank: int, size: int, real: bool, folder: str) -> dict[str, Any]:
+def _accelerate(rank: int, size: int, folder: str) -> dict[str, Any]:
     """Trained, saved after two steps of three; and that another that loads it there ends at the same bits."""
     _as_launched(rank, size)
-    if not real:
-        _stand_ins()
     batches, ends = _batches(rank, 3), []
     for resumed in (False, True):
         model = Net()
@@ -368,7 +271,7 @@ def _accelerate(rank: int, size: int, real: bool, folder: str) -> dict[str, Any]
             _block("accelerator = Accelerator()"), model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)
         )  # fmt: skip
         accelerator = names["accelerator"]
-        backward = accelerator.backward if real else lambda loss: loss.backward()
+        backward = accelerator.backward
         _run(_block("register_save_state_pre_hook"), accelerator=accelerator, state=names["state"])
         if resumed:
             accelerator.load_state(folder)
@@ -426,25 +329,10 @@ class _WithLoss(Net):
         return {"loss": nn.functional.mse_loss(super().forward(x), labels)}
 
 
-def _trainer(rank: int, size: int, real: bool, folder: str) -> dict[str, Any]:
+def _trainer(rank: int, size: int, folder: str) -> dict[str, Any]:
     _as_launched(rank, size)
-    if not real:
-        _stand_ins()
     both = _block("accelerator = Accelerator()").partition("accelerator = ")[0] + _block("CompressedTrainer")
     cls = _run(both)["CompressedTrainer"]
-    if not real:
-        model: nn.Module = Net()
-        trainer = cls(model)
-        trainer.train(_batches(rank, 2))
-        trainer._save_optimizer_and_scheduler(folder)
-        trainer.steps(_batches(rank, 3)[2:])
-        again = cls(Net())
-        again.model.load_state_dict(trainer.saved)
-        again.train([])
-        again._load_optimizer_and_scheduler(folder)
-        again.steps(_batches(rank, 3)[2:])
-        same = all(map(torch.equal, model.parameters(), again.model.parameters()))
-        return {**_trained(model, trainer.accelerator.ddp_handler.state), "resumed": same}
     import_module("logging").disable()
     arguments = import_module("transformers").TrainingArguments(
         output_dir=folder, max_steps=3, per_device_train_batch_size=4, use_cpu=True,
@@ -460,38 +348,13 @@ def _trainer(rank: int, size: int, real: bool, folder: str) -> dict[str, Any]:
     return {**_trained(model, trainer.accelerator.ddp_handler.state), "resumed": same}
 
 
-def _lightning(rank: int, size: int, real: bool, folder: str) -> dict[str, Any]:
+def _lightning(rank: int, size: int, folder: str) -> dict[str, Any]:
+    """Without the package, as Lightning 2.6.6 calls: `strategy.model` is in its wrapper when training starts, and a callback's
+    state was loaded before."""
     _as_launched(rank, size)
-    if not real:
-        _stand_ins()
+    names = ("lightning", "lightning.pytorch", "lightning.pytorch.callbacks")
+    sys.modules.update({name: _modules(Callback=_Callback) for name in names})
     cls = _run(_block("on_train_start"))["Compressed"]
-    callback = cls()
-    if not real:
-        return _lightning_s_calls(cls, rank)
-    pytorch = import_module("lightning.pytorch")
-
-    class Lit(pytorch.LightningModule):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = Net()
-
-        def training_step(self, batch: Any, _: int) -> Tensor:
-            return nn.functional.mse_loss(self.net(batch["x"]), batch["labels"])
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    lit = Lit()
-    trainer = pytorch.Trainer(
-        strategy="ddp", accelerator="cpu", devices=size, max_steps=3, callbacks=[callback], logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(lit, torch.utils.data.DataLoader(_Data(), batch_size=4))
-    return {**_trained(lit.net, callback.state), "resumed": len(callback.state_dict()["ranks"]) == size}
-
-
-def _lightning_s_calls(cls: Any, rank: int) -> dict[str, Any]:
-    """Lightning 2.6.6: `strategy.model` is in its wrapper when training starts, and a callback's state was loaded before."""
     saved: list[Any] = [None]
     ends: list[list[Tensor]] = []
     for resumed in (False, True):
@@ -520,20 +383,12 @@ RECIPES = {"accelerate": _accelerate, "transformers": _trainer, "lightning": _li
 
 
 @pytest.mark.parametrize("package", RECIPES)
-def test_the_recipe_against_a_stand_in(package: str, tmp_path: Path) -> None:
-    for result in _all(RECIPES[package], 2, False, str(tmp_path)):
-        _held(result)
-
-
-@pytest.mark.parametrize("package", RECIPES)
-def test_the_recipe_with_the_package(package: str, tmp_path: Path) -> None:
-    pytest.importorskip(package, reason="an optional package; the stand-in above runs everywhere")
-    for result in _all(RECIPES[package], 2, True, str(tmp_path)):
+def test_the_recipe_of_the_package(package: str, tmp_path: Path) -> None:
+    for result in _all(RECIPES[package], 2, str(tmp_path)):
         _held(result)
 
 
 def test_accelerate_s_save_state_with_an_optimizer_of_the_package(tmp_path: Path) -> None:
-    pytest.importorskip("accelerate", reason="an optional package; the stand-in above runs everywhere")
     for rank, result in enumerate(_all(_accelerate_without_hook, 2, str(tmp_path))):
         assert result["resumed"]
         assert ("All ranks must save: each a file of its own" in result["lone"]) == (rank > 0)

@@ -7,25 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import each, find_program, require_system
-
-
-def test_a_missing_program_skips(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(pytest.skip.Exception, match="no-such-program not installed: run `sudo make system`"):
-        require_system("sh", "no-such-program")
+from tests.support import each, require_system
 
 
 def test_a_missing_program_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="with CI=true a test may not skip"):
         require_system("no-such-program")
-
-
-def test_one_of_several_names_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI", "true")
-    require_system("no-such-program|sh")
-    assert find_program("no-such-program", "sh") == find_program("sh") is not None
 
 
 def test_each_goes_over_all_cases_and_names_the_one_that_fails(tmp_path: Path) -> None:
@@ -63,23 +51,3 @@ def test_of_a_large_crossing_the_fast_test_meets_every_value_and_the_full_one_th
     assert [len({case[k] for case in seen}) for k in range(3)] == [8, 5, 2]
     looked_at(part=full.values[0])
     assert sorted(seen) == [(a, b, c) for a in range(8) for b in range(5) for c in range(2)]
-
-
-def test_values_for_the_full_test_are_left_to_it() -> None:
-    seen: list[tuple[int, str]] = []
-
-    @each("a", range(3))
-    @each("b", "xyz", full="z")
-    def looked_at(a: int, b: str) -> None:
-        seen.append((a, b))
-
-    looked_at(part="spread")
-    assert {b for _, b in seen} == {"x", "y"}
-    assert {a for a, _ in seen} == {0, 1, 2}
-    looked_at(part="others")
-    assert sorted(seen) == [(a, b) for a in range(3) for b in "xyz"]
-
-
-def test_each_of_nothing_fails() -> None:
-    with pytest.raises(AssertionError, match="no case is left"):
-        each("size", [])(lambda size: None)()

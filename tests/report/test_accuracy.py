@@ -37,27 +37,11 @@ def test_a_blind_study_names_nobody(built):
     )
 
 
-def test_nobody_equal(built):
-    panel = of(built, "by-class")
-    none = replace(panel, summary=[{**r, "equal": "no" if r["equal"] else None} for r in panel.summary])
-    assert equality_sentence(none, "Here") == "Here: none of 11 methods is shown to be within ±0.4 points."
-    assert equality_sentence(replace(panel, summary=[]), "Here") == "Here: no method was compared."
-
-
-def test_options_that_do_not_differ_by_more_than_the_margin_are_not_news(built):
-    assert option_sentence(of(built, "iid"), "Here") is None
-
-
 def test_worse_is_the_higher_value_where_lower_is_better(built):
     panel = of(built, "by-class")
     flipped = replace(panel, facts={**panel.facts, "direction": "lower"})
     sentence = option_sentence(flipped, "Here")
     assert sentence.startswith("Here: options decide: lion-cub-1bit K=10 ends at +0.09")
-
-
-def test_a_complete_study_says_nothing_of_failures(built):
-    whole = replace(built.study, facts={**built.study.facts, "statuses": {"done": 216}})
-    assert not any("did not finish" in sentence for sentence in headline(whole))
 
 
 @pytest.mark.parametrize(
@@ -80,14 +64,6 @@ def test_a_complete_study_says_nothing_of_failures(built):
 )
 def test_numbers(function, value, text):
     assert function(value) == text
-
-
-def test_quantities():
-    assert numbers.quantity(2.5e-4, "seconds") == "250 µs"
-    assert numbers.quantity(0.126, "bytes") == "0.126 B"
-    assert numbers.quantity(3.5, None) == "3.5"
-    assert numbers.interval(None, 1.0) == ""
-    assert numbers.interval(-0.3, 0.3, sign=True) == "[−0.30, +0.30]"
 
 
 def test_better_is_called_better(built):

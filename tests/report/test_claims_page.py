@@ -73,11 +73,6 @@ def test_hostile_text_stays_text(tmp_path: Path) -> None:
     assert "<script>alert" not in text
 
 
-def test_the_same_record_gives_the_same_bytes(tmp_path: Path) -> None:
-    root = record(tmp_path, TRAINING, OTHER)
-    assert page_of(root)[0] == page_of(root)[0]
-
-
 def test_without_a_record_the_command_is_named(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match="bandwise claims --write"):
         build_claims_page(tmp_path, Place(tmp_path, "claims.html"))

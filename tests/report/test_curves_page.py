@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import time
-
 import pytest
 
 from report.curves import MOST_POINTS, curves_parts, family_curves, mean_curves
 from report.data import PANEL
 from report.pages import Place
-from report.study import build_page
-from suite.analysis.collect import Collected, write
-from suite.analysis.columns import CURVES, OF_STUDY, RUNS, SENSITIVITY, SUMMARY
+from suite.analysis.columns import CURVES
 from suite.analysis.statistics import mean_interval
-from suite.analysis.summary import summarise
-from suite.analysis.tables import frame_of, table_path
-from tests.report.conftest import build
 from tests.report.test_page import Page, whole
-from tests.suite.analysis import made_up_study as made
 
 
 def means_of(study, panel):
@@ -62,15 +53,6 @@ def test_a_curve_is_the_mean_of_its_finished_seeds_with_their_interval(raced):
         assert (last["low"], last["high"]) == pytest.approx((interval.low - best, interval.high - best))
 
 
-def test_a_study_whose_tables_have_no_curves_says_so_with_the_command(built, tmp_path):
-    said = " ".join(Page(built.html).sections["curves"].split())
-    assert "The curves of these runs are not in the tables here. bandwise sweep made-up" in said
-    older = tmp_path / "older"
-    shutil.copytree(built.root / "tables", older / "tables")
-    table_path(older, CURVES, "made-up").unlink()  # tables of an earlier version
-    assert " ".join(Page(build(older).html).sections["curves"].split()) == said
-
-
 def test_a_long_curve_is_thinned_and_keeps_its_end(raced, tmp_path):
     panel = raced.study.panels[0]
     means = means_of(raced.study, panel)
@@ -83,23 +65,3 @@ def test_a_long_curve_is_thinned_and_keeps_its_end(raced, tmp_path):
         assert len(line.get_xdata()) <= MOST_POINTS
         assert max(line.get_xdata()) == 1001
     assert curves_parts(raced.study, Place(tmp_path, "page.html"))
-
-
-@pytest.mark.full
-def test_curves_of_two_thousand_runs_build_in_bounded_time_and_size(raced, tmp_path):
-    def copied(table):
-        return [{**row, "seed": row["seed"] + 6 * i} for row in raced.study.rows(table) for i in range(10)]
-
-    runs, curves = copied(RUNS), frame_of(CURVES, copied(CURVES))
-    for number, row in enumerate(runs):
-        row["run_id"] = f"{number:016x}"
-    frame = frame_of(RUNS, runs)
-    summary, judged = summarise(made.study_of(), frame)
-    tables = {table: frame_of(table, ()) for table in OF_STUDY}
-    tables |= {RUNS: frame, SUMMARY: summary, SENSITIVITY: judged, CURVES: curves}
-    write(tmp_path, Collected("made-up", tables, raced.study.facts))
-    assert len(runs) == 2160
-    start = time.process_time()
-    path = build_page(tmp_path, "made-up").path
-    assert time.process_time() - start < 25
-    assert path.stat().st_size < 1.5e6

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import matplotlib
@@ -38,10 +36,7 @@ from tests.report.conftest import Built, build
 from tests.report.test_page import Page, whole
 
 SLOW, MIDDLE, FAST = made.LINKS
-SETTING = "digits-mlp, 4 workers, 200 steps, shards i.i.d., 8 seeds"
-SLACK = 4.0
 """Pixels of a name's box that are no ink: room above small letters, and beside the first and the last."""
-PUBLISHED = Path(__file__).resolve().parents[2] / "results" / "published"
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +70,6 @@ def edited(equal: Built, root: Path, change) -> Built:
 
 def said(built: Built) -> str:
     return " ".join(Page(built.html).sections["equal-time"].split())
-
-
-def test_links_stand_slowest_first_whatever_their_order_in_the_session(equal, links):
-    assert [link.label for link in equal.study.sessions[0].links] == [FAST, MIDDLE, SLOW]
-    assert [one.label for one in links] == [SLOW, MIDDLE, FAST]
-
-
-def test_the_section_leads_the_page(equal):
-    page = whole(equal.path)
-    assert next(given["id"] for tag, given in page.tags if tag == "section") == "equal-time"
-    assert {"href": "#equal-time"} in [given for tag, given in page.tags if tag == "a"]
 
 
 def by_method(view):
@@ -201,48 +185,6 @@ def test_a_picture_a_link_with_up_for_better_and_one_of_all_that_is_published(eq
     assert "equal-time-digits-mlp-iid-n4.svg" in _figures(equal.study)
 
 
-def test_the_first_line_says_what_is_worth_it_on_which_link(equal, panel, links):
-    lines = sentences(panel, links)
-    text = said(equal)
-    assert text.startswith(f"Loss against time: what is worth it {SETTING} {' '.join(lines)}")
-    methods = [row["arm"] for row in panel.methods]
-    for one, line in zip(links, lines, strict=False):
-        ahead = [arm for arm in methods if one.net[arm]["verdict"] == WORTH_IT]
-        open_ = sum(one.net[arm]["verdict"] == UNDECIDED for arm in methods)
-        known = f"; {open_} {'is' if open_ == 1 else 'are'} undecided" if open_ else ""
-        assert line.startswith(f"{one.label}: {len(ahead)} of {len(methods)} methods are worth it{known}. ")
-        confirmed = sorted((a for a in ahead if a in made.CHECKED), key=lambda a: -one.net[a]["net"])[:3]
-        ends = [line.index(f"{arm} ") for arm in confirmed]
-        assert ends == sorted(ends)
-        assert confirmed, "the made-up study has some on every link"
-        assert "lion-cub-1bit K=100" not in line, "what direct runs do not confirm is not quoted"
-    assert lines[0].endswith("So are 2 negative controls: control-no-communication and control-random-k.")
-    decided = sum(one.net[arm]["verdict"] in {WORTH_IT, NOT} for one in links for arm in methods)
-    assert lines[-1] == (
-        f"{decided} of {3 * len(methods)} pairs of method and link are decided. "
-        f"Nothing was timed over a link faster than {FAST}: `bandwise advise` computes there."
-    )
-
-
-def test_sentences_are_short(panel, links):
-    for line in sentences(panel, links):
-        for sentence in re.split(r"(?<=[.])\s", line):
-            assert len(sentence.split()) <= 25, sentence
-
-
-def test_nothing_worth_it_and_nothing_confirmed_are_said(equal, tmp_path):
-    def change(row):
-        row["check"] = None
-        if row["link"] == FAST:
-            row["verdict"] = UNDECIDED
-
-    found = edited(equal, tmp_path, change)
-    text = said(found)
-    assert f"{FAST}: none of 11 methods is shown to be worth it; 11 are undecided." in text
-    assert text.count("Direct runs have confirmed the seconds of none of them, so none is quoted.") == 2
-    assert "21 of 33 pairs of method and link are decided." in text
-
-
 def test_what_beats_plain_training_but_not_one_worker_alone_is_told_apart(equal, tmp_path):
     def change(row):
         if row["link"] == SLOW:
@@ -263,26 +205,6 @@ def test_what_beats_plain_training_but_not_one_worker_alone_is_told_apart(equal,
     assert f"{plain[1]} beat plain training, and one worker alone was not timed." in text
 
 
-def test_without_a_session_the_section_has_what_trainings_are_worth(tmp_path):
-    made.save(tmp_path, timed=False)
-    built = build(tmp_path, made.NAME)
-    text = said(built)
-    assert text.startswith(
-        f"What a training is worth {SETTING} After as many steps as plain training (allreduce-adamw), 1 of 11 methods ends "
-        "better (apmsqueeze) and 9 worse; 1 is undecided. All 3 negative controls end worse, as they must. No link was timed "
-        "yet: "
-    )
-    for sentence in sentences(built.study.panels[0], []):
-        assert len(sentence.split()) <= 25, sentence
-    section = built.html.partition('id="equal-time"')[2].partition("</section>")[0]
-    assert "<figure" not in section
-    (part,) = equal_time_parts(built.study, Place(tmp_path, "page.html"))
-    lines = by_method(part["view"])
-    assert list(next(iter(lines.values()))) == ["method", "worth, % of steps", "ends at", "seeds", "family"]
-    worths = [cells["worth, % of steps"].raw for cells in lines.values()]
-    assert worths == sorted(worths, reverse=True)
-
-
 def test_plain_training_is_not_counted_among_the_methods(tmp_path):
     """Where it is itself a method with a baseline, as bf16 is beside fp32."""
     made.save(tmp_path, timed=False)
@@ -292,26 +214,6 @@ def test_plain_training_is_not_counted_among_the_methods(tmp_path):
         "0 of 10 methods end better and 9 worse; 1 is undecided."
         in sentences(replace(panel, worth=worth), [])[0]
     )
-
-
-def test_a_control_that_is_not_seen_to_be_worse_is_named(tmp_path):
-    made.save(tmp_path, timed=False)
-    (panel,) = build(tmp_path, made.NAME).study.panels
-    worth = [{**row, "high": 1.0} if row["arm"] == "control-random-k" else row for row in panel.worth]
-    assert sentences(replace(panel, worth=worth), [])[1] == (
-        "Not seen to be worse, so that the study cannot tell: control-random-k."
-    )
-
-
-@pytest.mark.full
-def test_shardings_have_a_part_each_and_their_own_rows(tmp_path):
-    made.save(tmp_path, shardings=("iid", "by-class"))
-    built = build(tmp_path, made.NAME)
-    whole(built.path)
-    first, second = equal_time_parts(built.study, Place(tmp_path, "page.html"))
-    assert [part["heading"] for part in (first, second)] == ["Shards i.i.d.", "Shards by class"]
-    assert [len(part["pictures"]) for part in (first, second)] == [3, 3]
-    assert first["view"].slug != second["view"].slug
 
 
 def test_higher_is_better_the_other_way_up(panel, links):
@@ -353,20 +255,6 @@ def test_the_first_page_leads_with_it(equal, tmp_path):
     assert f"{made.NAME}.html" in page.references
 
 
-def test_the_study_that_timed_most_methods_leads(equal, tmp_path):
-    parts = equal_time_parts(equal.study, Place(tmp_path, "page.html"))
-    small = [{**part, "view": replace(part["view"], rows=part["view"].rows[:1])} for part in parts]
-    untimed = [{**part, "timed": 0} for part in parts]
-    for others, lead in (
-        ({"b": parts, "a": small}, "b"),
-        ({"a": small, "b": untimed}, "a"),
-        ({"a": []}, None),
-    ):
-        drawn = {address: SimpleNamespace(equal_time=one) for address, one in others.items()}
-        found = overview.leading(dict.fromkeys(others, equal.study), drawn)
-        assert (found and found["address"]) == lead
-
-
 def test_a_session_of_another_workload_is_not_joined(equal):
     study = load(equal.root, made.NAME)
     (session,) = study.sessions
@@ -388,21 +276,3 @@ def test_a_session_belongs_to_a_workload_by_its_name_and_the_options_given() -> 
     assert timed("code-gpt", size="0.14m")
     assert not timed("code-gpt(size=0.9m)", size="0.14m")
     assert not timed("code-gpt-long", size="0.14m")
-
-
-@pytest.mark.full
-def test_no_name_of_a_shipped_picture_lies_on_another(tmp_path: Path) -> None:
-    """The study is the most crowded that ships."""
-    (tmp_path / "published").symlink_to(PUBLISHED)
-    study = load(tmp_path, "language")
-    (panel,) = study.panels
-    links = timed_links(study, panel)
-    assert len(links) >= 3
-    for one in links:
-        marks = marks_of(panel, one)[0]
-        (axes,) = loss_against_time(panel, curve_of(panel), [(one.label, marks)]).axes
-        drawn = {text.get_text(): text.get_window_extent() for text in axes.texts if text.get_text()}
-        assert set(marks["name"]) < drawn.keys(), "every method has its name"
-        for (words, a), (others, b) in itertools.combinations(drawn.items(), 2):
-            apart = min(a.x1, b.x1) - max(a.x0, b.x0) <= SLACK or min(a.y1, b.y1) - max(a.y0, b.y0) <= SLACK
-            assert apart, (one.label, words, others)

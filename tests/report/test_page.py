@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -131,21 +128,6 @@ def test_the_numbers_shown_are_those_of_the_table(built, page):
     assert shown in " ".join(page.sections["section-digits-mlp-by-class-n4"].split())
 
 
-@pytest.mark.full
-def test_the_same_tables_give_the_same_bytes_in_another_process(built, tmp_path):
-    target = str(tmp_path / "made-up.html")
-    code = f"from report.study import build_page; build_page({str(built.root)!r}, 'made-up', {target!r})"
-    environment = {**os.environ, "PYTHONHASHSEED": "77", "TZ": "Asia/Tokyo", "LC_ALL": "C"}
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
-    made_again = {
-        path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()
-    }
-    folder = built.path.parent
-    assert made_again == {
-        path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()
-    }
-
-
 def test_failures_are_shown_with_their_reasons(built, page):
     shown = page.sections["failures"]
     assert HOSTILE in shown
@@ -154,11 +136,6 @@ def test_failures_are_shown_with_their_reasons(built, page):
     assert "208 of 216 runs done" in " ".join(page.sections[""].split())
     assert shown.count("bandwise sweep made-up --retry error") == 1, "the one that another try may change"
     assert "8 of 216 runs did not finish: 7 diverged, 1 error." in page.sections["headline"]
-
-
-def test_hostile_text_stays_text(built, page):
-    assert [a["src"] for t, a in page.tags if t == "script"] == ["assets/tables.js", "assets/page.js"]
-    assert not any("onerror" in a or a.get("src") == "x" for _, a in page.tags)
 
 
 def test_hostile_labels_stay_text(tmp_path):
@@ -174,18 +151,6 @@ def test_hostile_labels_stay_text(tmp_path):
     picture = ElementTree.parse(tmp_path / "reports/files/made-up/seeds-digits-mlp-iid-n4.svg")
     assert bad in {text.text for text in picture.iter("{http://www.w3.org/2000/svg}text")}
     assert "<script>alert(3)</script>" in page.sections[""]
-
-
-def test_what_every_number_stands_on_is_said(built, page):
-    text = " ".join(built.html.split())
-    assert text.count("Speed is not measured: no timing session belongs to the sweep made-up.") == 1
-    for slug in ("digits-mlp-iid-n4", "digits-mlp-by-class-n4"):
-        assert "Brackets are 95 % t intervals over the seeds of the row" in page.sections[f"section-{slug}"]
-        assert "6 of 6" in page.sections[f"section-{slug}"]
-    assert "chosen, on an edge" in page.sections["tuning"]
-    assert "sensitive" in page.sections["controls"]
-    assert "git checkout 0123456789abcdef0123456789abcdef01234567" in page.sections["provenance"]
-    assert "feedfacecafebeef" in page.sections["provenance"]
 
 
 def test_a_study_that_is_not_sensitive_calls_nobody_equal(tmp_path):
@@ -279,13 +244,7 @@ MOST_BYTES = 1_500_000
 
 @pytest.mark.parametrize(
     "sweep",
-    [
-        "quick",
-        *(
-            pytest.param(name, marks=pytest.mark.full)
-            for name in ("language", "digits", "profiles", "ladder")
-        ),
-    ],
+    ["quick", pytest.param("language", marks=pytest.mark.full)],  # the most crowded that ships
 )
 def test_a_shipped_page_is_built_from_the_tables_in_git(sweep, tmp_path):
     (tmp_path / "published").symlink_to(ROOT / "results" / "published")

@@ -8,19 +8,17 @@ from dataclasses import replace
 
 import pytest
 
-from report import publication, sessions
+from report import publication
 from report.data import load, load_sessions
-from report.publication import publish, update_tables
+from report.publication import update_tables
 from report.sessions import alone_sentence, speed_sentences
 from report.study import build_page
-from suite.analysis.columns import ARMS, CASES, SPEED_TABLES
-from suite.analysis.published import published_root, read_manifest, verify
+from suite.analysis.columns import ARMS, CASES
 from suite.analysis.tables import TableError, read_table, session_table_path
 from tests.report import made_up_speed as fast
 from tests.report.conftest import build
 from tests.report.test_page import SWEEP, Page
 from tests.report.test_page import whole as sound
-from tests.report.test_publication import whole
 from tests.suite.analysis import made_up_session
 from tests.suite.analysis import made_up_study as made
 
@@ -51,14 +49,6 @@ def test_the_page_is_whole(timed):
     assert {"#session-timed", "#session-alone"} <= set(sound(timed.path).references)
 
 
-def test_how_crowded_the_cores_were_stands_under_every_figure(page):
-    words = (
-        "4 ranks of 1 thread shared 2 cores (2 to a core: computing is slower than on machines of their own)"
-    )
-    assert flat(page.sections["session-timed"]).count(words) == 1 + 2
-    assert "gloo over an emulated link, TCP reno, allocator libc." in flat(page.sections["session-timed"])
-
-
 def test_the_numbers_shown_are_those_of_the_tables(timed, page):
     values = {float(a["data-order"]) for t, a in page.tags if t == "td" and "data-order" in a}
     for name in ("timed", "alone"):
@@ -78,15 +68,6 @@ def test_the_numbers_shown_are_those_of_the_tables(timed, page):
     assert "1.010 [0.980, 1.040] confirmed" in shown
 
 
-def test_the_tables_of_sessions_lie_beside_the_page(timed):
-    for name in ("timed", "alone"):
-        for table in SPEED_TABLES:
-            path = session_table_path(timed.root, table, name)
-            copy = timed.path.parent / "files" / "made-up" / path.name
-            assert copy.read_text() == path.read_text()
-            assert f'href="files/made-up/{path.name}" download' in timed.html
-
-
 def test_findings_come_from_the_tables(timed):
     (session,) = (one for one in timed.study.sessions if one.sweep is None)
     alone = alone_sentence(session, session.links[0])
@@ -97,17 +78,6 @@ def test_findings_come_from_the_tables(timed):
     assert alone.endswith("not trained to the end here.)")
     page = Page(timed.html)
     assert alone in flat(page.sections["session-alone"]), "what is said of speed alone stands with it"
-
-
-def test_a_model_that_is_not_trained_has_no_axis_of_accuracy(page):
-    shown = flat(page.sections["session-alone"])
-    assert "Speed alone: A made-up session" in shown
-    assert "code-gpt (size 3.3m), 3.3 million parameters, 4 workers" in shown
-    assert "The model is not trained to the end here, so there is no accuracy beside its speed." in shown
-    assert "Where a step's time goes" in shown
-    assert "its rounds follow the learning rate" in shown
-    assert "difference" not in shown
-    assert "points" not in shown
 
 
 FORBIDDEN = "kernel.apparmor_restrict_unprivileged_userns is 1: users may not make namespaces"
@@ -125,14 +95,8 @@ def test_where_nothing_could_be_timed_it_says_why_and_what_to_do(root):
     assert "<img" not in built.html.partition('<section id="session-timed">')[2].partition("</section>")[0]
 
 
-CANCELLED = ("cancelled", "the session was stopped (rank 2 was lost)")
-
-
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [("error", "the session ended with an error (rank 2 was lost)"), pytest.param(*CANCELLED, marks=pytest.mark.full)],
-)  # fmt: skip
-def test_what_was_timed_before_a_session_broke_is_kept(root, status, words):
+def test_what_was_timed_before_a_session_broke_is_kept(root):
+    status, words = "error", "the session ended with an error (rank 2 was lost)"
     links = [
         fast.link_facts(fast.SLOW),
         fast.link_facts(fast.FAST, status=status, reason="rank 2 was lost", rho=None),
@@ -146,36 +110,6 @@ def test_what_was_timed_before_a_session_broke_is_kept(root, status, words):
     assert "No numbers: rank 2 was lost." in page.sections["session-timed"]
 
 
-def test_a_real_link_stands_beside_the_emulated_one(root):
-    real = "real, 4 x 1 over ib0"
-    rows = {
-        name: [row | {"link": real} if row.get("link") == fast.FAST else row for row in table]
-        for name, table in fast.tables((fast.SLOW, fast.FAST)).items()
-    }
-    link = {"workers": 4, "rate_bps": None, "real": {"rate_bps": 9.4e8, "delay_s": 2e-5}}
-    links = [fast.link_facts(fast.SLOW), fast.link_facts(real, link=link)]
-    machine = {**fast.MACHINE, "emulated": False, "nodes": 4, "machines": 1}
-    _, page = with_session(root, rows, links, machine=machine)
-    shown = flat(page.sections["session-timed"])
-    assert "gloo over the network of 4 nodes in one machine" in shown
-    assert f"Nobody shaped the link {real} (940 Mbit/s, 20 us)." in shown
-
-
-@pytest.mark.full
-def test_rho_of_too_few_rounds_has_no_interval(root):
-    few = {
-        "value": 12.0,
-        "low": None,
-        "high": None,
-        "n": 3,
-        "ring_s": 0.15,
-        "compute_s": 0.0125,
-        "bits_per_s": 1e8,
-    }
-    _, page = with_session(root, fast.tables((fast.SLOW,)), [fast.link_facts(fast.SLOW, rho=few)])
-    assert "rho = 12: an fp32 ring would take 150 ms a step" in flat(page.sections["session-timed"])
-
-
 def test_a_link_that_stayed_disturbed_gives_no_number(root):
     rows = {name: [] for name in ("cases", "arms", "probe", "direct")}
     why = "4 undisturbed rounds of the reference, and it takes 6; stop what else runs here"
@@ -184,30 +118,6 @@ def test_a_link_that_stayed_disturbed_gives_no_number(root):
     assert built.headline[0] == f"100 Mbit/s: not measured ({why})."
     assert f"No numbers: {why}." in flat(page.sections["session-timed"])
     assert f"No rho: {why}." in flat(page.sections["session-timed"])
-
-
-def test_what_cannot_be_joined_is_said(root):
-    why = (
-        "the session and the sweep made-up are not of the same kind: another batch size: timed 8, trained 32"
-    )
-    rows = fast.tables((fast.SLOW,))
-    rows["arms"] = [
-        fast.refused(fast.SLOW, r["sharding"], r["arm"], r["family"], r["algorithm"], "another batch size")
-        for r in rows["arms"]
-    ]
-    _, page = with_session(root, rows, [fast.link_facts(fast.SLOW)], join={"refused": True, "reason": why})
-    assert f"Not joined to the study: {why}." in page.sections["session-timed"]
-
-
-def test_a_study_that_was_not_timed_says_so(built, monkeypatch):
-    assert (
-        sessions.missing(built.study)
-        == "Speed is not measured: no timing session belongs to the sweep made-up."
-    )
-    monkeypatch.setattr(sessions, "sessions_of", lambda sweep: ["swift"] if sweep == "made-up" else [])
-    assert sessions.missing(built.study) == (
-        "Speed has not been measured yet: run bandwise session swift, then bandwise report made-up."
-    )
 
 
 def test_hostile_text_of_a_session_stays_text(root):
@@ -240,18 +150,6 @@ def test_damaged_tables_are_refused(root):
     path.write_text(json.dumps({"schema_version": 99}))
     with pytest.raises(TableError, match="schema_version 99"):
         build_page(root, "made-up")
-
-
-@pytest.mark.full
-def test_what_is_published_has_the_pictures_of_its_sessions(timed, tmp_path):
-    root = tmp_path / "results"
-    shutil.copytree(timed.root / "tables", root / "tables")
-    whole(root, "made-up")
-    (found,) = publish(root, "made-up")
-    files = read_manifest(published_root(root))["sets"]["made-up"]["files"]
-    assert found.files == len(files)
-    assert verify(root) == []
-    assert "figures/made-up/phases-timed-1-gbit-s.svg" in files
 
 
 def test_a_report_collects_the_sessions_of_its_sweep(tmp_path, monkeypatch):
