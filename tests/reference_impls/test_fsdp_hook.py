@@ -145,6 +145,7 @@ def test_a_compressed_reduction_goes_across_nodes_and_keeps_state_by_module(
             assert all(torch.equal(x, y) for x, y in zip(whole, other, strict=True)), method
             assert {row["group"] for row in totals} == {"world"}  # of the nodes; nothing within them
             assert state["calls"] == {"0": STEPS, "2": STEPS, "the model": STEPS}
+            assert state["seed"] == (rank % 2) << 32  # parts of a module draw other random numbers
         names = {name for name, *_ in result["qsgd"][3]["slots"]["worker_error"]["entries"]}
         assert names == {name for name, _ in _net().named_parameters()}
         sent = sum(row["payload_bytes"] for row in result["qsgd"][2])
