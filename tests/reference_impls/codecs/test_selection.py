@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import compute
-from reference_impls.codecs import candidates, sparse
+from reference_impls.codecs import sparse
 from reference_impls.codecs.sparse import kept, largest, largest_magnitudes, magnitude
 from tests.support import each
 
@@ -61,7 +61,7 @@ def test_every_vector_of_four_values_up_to_length_five() -> None:
             expected = by_definition(order, k)
             assert torch.equal(largest(order, k), expected)
             if k < d:
-                assert torch.equal(candidates.largest(order, -1, k), expected)
+                assert torch.equal(sparse._by_groups(order, -1, k), expected)
                 assert torch.equal(sparse._by_keys(order, k), expected)
 
 
@@ -118,27 +118,6 @@ def test_what_lies_apart_in_memory_is_selected_as_a_copy_is(step: int) -> None:
     x = normal(4, 80_000)[:, 1:70_001:step]
     assert torch.equal(largest_magnitudes(x, 300), by_definition(magnitude(x), 300))
     assert torch.equal(largest_magnitudes(x.T, 2), by_definition(magnitude(x.T), 2))
-
-
-@pytest.mark.compiled
-@pytest.mark.full
-def test_compiled_passes_equal_eager_ones_to_the_bit() -> None:
-    x, mask = magnitude(normal(3, 32 * 1000)), torch.tensor(0x7FFFFFFF, dtype=torch.int32)
-    for rows in (x, x[0]):
-        lead = rows.shape[:-1]
-        for function, size in ((candidates._maxima_of_32, 32), (candidates._maxima_of_8, 8)):
-            found, expected = (torch.empty(*lead, 32_000 // size, dtype=torch.int32) for _ in range(2))
-            function(rows.view(*lead, size, -1), mask, found)
-            function.eager(rows.view(*lead, size, -1), mask, expected)
-            assert torch.equal(found, expected)
-            assert torch.equal(found, rows.view(*lead, size, -1).amax(-2))
-        bound = torch.full((*lead, 1), int(x[0, 0]), dtype=torch.int32)
-        found, expected = (torch.empty(*lead, 1000, dtype=torch.int32) for _ in range(2))
-        candidates._above(rows.view(*lead, 32, -1), mask, bound, found)
-        candidates._above.eager(rows.view(*lead, 32, -1), mask, bound, expected)
-        assert torch.equal(found, expected)
-        bits = (found.unsqueeze(-2) >> torch.arange(32, dtype=torch.int32).unsqueeze(-1)) & 1
-        assert torch.equal(bits.flatten(-2) == 1, rows > bound)
 
 
 @pytest.mark.compiled
