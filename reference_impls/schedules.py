@@ -256,13 +256,6 @@ def _ratio(a: float, b: float) -> float:
 _SAMPLES = 64
 
 
-def levels(bits: int) -> int:
-    """s = 2^(bits-1) - 1, levels beside zero; one bit would leave none, so at least two (`ValueError`)."""
-    if bits < 2:
-        raise ValueError(f"{bits} bits hold a sign and no level: use at least 2")
-    return int((1 << (bits - 1)) - 1)
-
-
 def wanted_levels(factor: float, norm: float, contraction: float = 1.0, left: float = 0.0) -> float:
     """s of the rule, a real number: factor contraction^(left/2) |g|."""
     return float(factor * contraction ** (left / 2) * norm)

@@ -120,7 +120,7 @@ class SlowMo(PeriodicAveraging):
     them together.
 
     Differences: g is that of the last step of the round, by parameter group, as in the published codes; the paper holds it
-    constant within a round. Where g is 0 the limit is taken (`optimizers.outer`). A round is `period` steps, the first one
+    constant within a round. Where g is 0 the limit is taken (`local_updates.Outer`). A round is `period` steps, the first one
     too (torchdistx averages after the first step, so its first round is longer by one); with `total_steps` the last one ends
     there. Anchor and slow momentum are part of checkpoints (torchdistx forgets the anchor). Inner states: ``paper`` resets
     sgd's momentum and keeps Adam's, as the paper did; the published codes keep all. In the step that averages there is no

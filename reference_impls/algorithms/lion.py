@@ -353,21 +353,12 @@ class LionCub1Bit(LionCub):
 
 @dataclass(frozen=True)
 class LionUpdateMean(SynchronisedMomenta):
-    """Distributed Lion: workers send the sign of Lion's update; the majority or the average is applied. arXiv 2404.00438.
-
-    The sign of the mean of all updates, not quantised: Lion on the mean gradient, in the precision of the message.
+    """The sign of the mean of all updates, not quantised: Lion on the mean gradient, in the precision of the message. 2411.16462.
 
     u and m are linear in g, so synchronising momenta changes nothing here; where it helps, it helps a quantiser.
 
-    delta_i = sign(b1 m_i + (1 - b1) g_i), one bit; S = sum of all delta_i; MaVo steps along sign(S), Avg along S / n. Momenta
-    take the local gradient and are never synchronised. The paper's server is every worker, for its piece of the vector (two
-    phases: 2 (n-1)/n bits for MaVo, (1 + b)(n-1)/n for Avg, whose count of + votes takes b = ceil(log2(n+1)) bits; exact).
-
-    Differences: the paper applies the last direction at the beginning of the next step, which is the same trajectory. It is
-    silent about zeros and ties: a zero follows a coin that all ranks share, and where votes are added on the way may abstain;
-    ties alternate by step (in the code of the authors' group zeros and ties count as -1, and momenta of ranks are voted on
-    tensor by tensor in an all-gather, which is the transport `all-gather` here). An update that is not finite on any rank
-    makes the direction NaN everywhere, for which one more vote is sent. The tables of the paper could not be read.
+    Differences: decay comes before the step, and rates are those of the groups, as in Lion Cub. An update that is not finite on
+    any rank makes the direction NaN there on all ranks.
     """
 
     dtype: Literal["fp32", "bf16"] = option("bf16", "how updates travel")

@@ -60,7 +60,6 @@ ROUNDS: Final = (1, 4, 16, 64)
 """Lengths of the rounds that are timed, in steps."""
 TIMED_ROUNDS: Final[Timed] = {f"round-{h}": {"total_steps": DEFAULT, "period": h} for h in ROUNDS}
 """`Algorithm.timed` of a method whose rounds are not those of local SGD, and which has an option `period`."""
-_BUFFERS = {"sgd": (0, 1), "adamw": (2, 2), "lion": (1, 1)}  # tensors a parameter: least and most
 
 OuterKind = Literal["sgd", "heavy-ball", "nesterov", "slowmo", "bmuf", "bmuf-nesterov"]
 OUTER: Final[tuple[OuterKind, ...]] = get_args(OuterKind)
@@ -128,9 +127,6 @@ class Outer:
                 anchor.sub_(progress, alpha=self.lr)
             else:
                 anchor.sub_(momentum, alpha=self.lr)
-
-
-# ---- the mechanism -----------------------------------------------------------------------------------------------------
 
 
 # ---- how a mean over workers travels -----------------------------------------------------------------------------------

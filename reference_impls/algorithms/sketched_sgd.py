@@ -60,10 +60,6 @@ class SketchSize(Algorithm):
         """The sketch of `sketched` coordinates; `UnsupportedError` for rows that cannot be."""
         return CountSketch(self.rows, max(1, ceil(self.column_ratio * sketched)), seed)
 
-    def sketch_bytes(self, sketched: int) -> int:
-        """Bytes of the table of the sketch of `sketched` coordinates."""
-        return 4 * self.rows * self.sketch_of(sketched).columns if sketched else 0
-
 
 @dataclass(frozen=True)
 class SketchedSGD(SketchSize):

@@ -37,8 +37,6 @@ from reference_impls.compute import compiled
 WIRE_VERSION: Final = 1
 Norm = Literal["l2", "l2nz", "l1"]
 Scale = Literal["chunk", "shard", "tensor"]
-NORMS = ("l2", "l2nz", "l1")
-SCALES = ("chunk", "shard", "tensor")
 
 
 def compressed_all_reduce(

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from reference_impls.collectives import Exchange, Group
 
-__all__ = ["FOLDS", "Combine", "Fold", "fold", "most_messages"]
+__all__ = ["FOLDS", "Combine", "Fold", "fold"]
 
 Fold = Literal["tree", "doubling"]
 FOLDS: Final = ("tree", "doubling")
@@ -82,9 +82,3 @@ def _doubling(group: Group, message: Tensor, combine: Combine, stage: str) -> Ex
         if came is not None:
             message = came
     return message
-
-
-def most_messages(n: int, form: Fold) -> int:
-    """Messages that the busiest rank sends."""
-    layers = (n - 1).bit_length()
-    return layers if form == "tree" else n.bit_length() - 1 + (n & (n - 1) != 0)

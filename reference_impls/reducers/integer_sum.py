@@ -51,9 +51,6 @@ from reference_impls.errors import UnsupportedError
 
 __all__ = [
     "BUCKET_MAXIMUM",
-    "FORMS",
-    "NORMS",
-    "SCALES",
     "WIDTHS",
     "Form",
     "Norm",
@@ -69,7 +66,6 @@ __all__ = [
 ]
 
 Form = Literal["all-reduce", "two-phase"]
-FORMS: Final[tuple[Form, ...]] = ("all-reduce", "two-phase")
 WIDTHS: Final = (4, 8, 16, 32)
 _SIGN_BITS: Final = 2  # -1, 0 and +1
 
@@ -262,8 +258,6 @@ def _dense_bytes(numel: int, limit: int, base_three: bool) -> int:
 
 Norm = Literal["linf", "l2"]
 Scale = Literal["bucket", "tensor", "block"]
-NORMS: Final = ("linf", "l2")
-SCALES: Final = ("bucket", "tensor", "block")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from reference_impls import compute, programs
 from reference_impls.algorithm import Clock, Shard, View
 from reference_impls.algorithms.powersgd import PowerSGD
-from reference_impls.codecs import count_sketch, signs
+from reference_impls.codecs import count_sketch
 from reference_impls.codecs.sparse import kept
 from reference_impls.collectives import Group, Ledger
 from reference_impls.drivers.engine import Engine, Lockstep
@@ -63,7 +63,7 @@ BARS = {
     },
 }  # fmt: skip
 """(case, verb) -> least rate, in units of that of `Tensor.copy_` of as many float32 into a ready buffer."""
-TOP_K_BAR, SKETCH_BAR, POWER_SGD_BAR, COMPILED_BAR = 5.0, 3.0, 1.0, 4.0
+TOP_K_BAR, SKETCH_BAR, POWER_SGD_BAR = 5.0, 3.0, 1.0
 """Least seconds of the other over ours."""
 
 STILL_ALLOCATE = ("top-k-1pct",)
@@ -230,21 +230,3 @@ def test_power_sgd_is_not_slower_than_torchs_hook(benchmark: Any, group_of_one: 
         lambda: powerSGD_hook(state, bucket).wait(),
         POWER_SGD_BAR,
     )
-
-
-@pytest.mark.full
-@pytest.mark.benchmark(group="signs")
-def test_compiled_beats_eager(benchmark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reason why codecs are compiled at all; the bits are the same on both paths."""
-    case = build("signs", NUMEL)
-    case.encode()
-    compiled = case.wire.clone()
-
-    def eager() -> None:
-        monkeypatch.setenv("BANDWISE_COMPILE", "0")
-        signs.pack_signs(case.x, case.wire, zero=True)
-        monkeypatch.delenv("BANDWISE_COMPILE")
-
-    eager()
-    assert case.wire.equal(compiled)
-    hold(benchmark, case.encode, eager, COMPILED_BAR)

@@ -53,7 +53,7 @@ def test_golden_bytes() -> None:
 
 
 @each("codec", CODECS)
-@each("d", range(68))
+@each("d", (0, 1, 5, 8, 17, 67))
 def test_all_lengths(codec: ChunkTopK, d: int) -> None:
     """The k largest of each chunk arrive, others are 0; the length is the formula's; a row packs as it would alone."""
     x = values(d)

@@ -70,12 +70,12 @@ def many(codec: Coder, x: Tensor, draws: int) -> Tensor:
 
 @each("codec", UNBIASED)
 def test_unbiased(codec: Coder) -> None:
-    """Every coordinate's mean over 4000 draws is within 5 standard errors of the number (of 100 coordinates at once)."""
+    """Every coordinate's mean over 1500 draws is within 5 standard errors of the number (of 100 coordinates at once)."""
     x = torch.linspace(0.05, 1, 100) * normal(100).sign()  # nothing so small that it is hardly ever sent
     x[[3, 40]] = 0.0
-    seen = many(codec, x, 4000)
+    seen = many(codec, x, 1500)
     off = (seen.mean(0) - x.double()).abs()
-    assert bool((off <= 5 * seen.std(0) / 4000**0.5 + 1e-6 * x.abs()).all())
+    assert bool((off <= 5 * seen.std(0) / 1500**0.5 + 1e-6 * x.abs()).all())
     assert float((seen.std(0) > 0).double().mean()) > 0.7
 
 
@@ -104,7 +104,7 @@ def bound(codec: Coder, x: Tensor) -> float:
 
 
 @each("codec", UNBIASED)
-@each("seed", range(3))
+@each("seed", range(2))
 def test_variance_is_within_the_bound(codec: Coder, seed: int) -> None:
     x = normal(256, seed=seed) * torch.logspace(-2 * seed, 0, 256)
     error = float((many(codec, x, 200) - x.double()).square().sum(1).mean())
@@ -112,7 +112,7 @@ def test_variance_is_within_the_bound(codec: Coder, seed: int) -> None:
 
 
 @every_codec
-@each("d", [*range(68), 1000])
+@each("d", [0, 1, 15, 16, 17, 33, 67, 1000])
 def test_any_length(codec: Coder, d: int) -> None:
     x = normal(d, seed=d)
     wire = message(codec, x)
@@ -130,7 +130,7 @@ def test_any_length(codec: Coder, d: int) -> None:
 
 
 @every_codec
-@each("d", [1, 5, 31, 67])
+@each("d", [1, 67])
 def test_rows_are_as_they_would_be_alone(codec: Coder, d: int) -> None:
     x = normal(3, d, seed=d) * torch.tensor([[1.0], [100.0], [0.01]])
     keys = [key(r) for r in range(3)]
@@ -143,7 +143,7 @@ def test_rows_are_as_they_would_be_alone(codec: Coder, d: int) -> None:
 
 
 @every_codec
-@each("magnitude", [1e-44, 1e-39, 1e-30, 1e-20, 1.0, 1e20, 3e38])
+@each("magnitude", [1e-44, 1e-30, 1.0, 3e38])
 def test_any_magnitude(codec: Coder, magnitude: float) -> None:
     """Denormal and huge numbers: finite results on the scale of what was sent; the sum of squares does not overflow."""
     x = torch.tensor([1.0, -1.0, 0.5, 0.25] * 8) * magnitude
@@ -194,13 +194,13 @@ def test_exact_where_it_should_be() -> None:
         assert torch.equal(there_and_back(MinMax(4, 16, rounding), grid), grid)  # type: ignore[arg-type]
 
 
-def shares(codec: Coder, x: Tensor, at: int, draws: int = 20_000) -> dict[float, float]:
+def shares(codec: Coder, x: Tensor, at: int, draws: int = 8_000) -> dict[float, float]:
     found = many(codec, x, draws)[:, at]
     values, counts = found.unique(return_counts=True)
     return dict(zip(values.tolist(), (counts / draws).tolist(), strict=True))
 
 
-def close(share: float, p: float, draws: int = 20_000) -> bool:
+def close(share: float, p: float, draws: int = 8_000) -> bool:
     return abs(share - p) <= 5 * math.sqrt(p * (1 - p) / draws)
 
 

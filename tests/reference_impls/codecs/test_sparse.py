@@ -37,7 +37,7 @@ def by_sorting(x: Tensor, k: int) -> Tensor:
 @each("ratio", [0.01, 0.3, 0.5, 1.0])
 def test_the_largest_come_back_at_every_length(ratio: float) -> None:
     codec = TopK(ratio)
-    for d in range(68):
+    for d in (0, 1, 2, 31, 33, 67):
         x = normal(d, seed=d)
         assert torch.equal(through(codec, x), by_sorting(x, kept(ratio, d)))
 
@@ -52,8 +52,7 @@ def test_ties_go_to_the_lowest_index(d: int) -> None:
     )
 
 
-@each("d", [1, 2, 3, 31, 32, 33, 1000, 1024, 1025])
-@each("ratio", [0.001, 0.1, 1.0])
+@each(("d", "ratio"), [(1, 0.1), (2, 1.0), (33, 0.1), (1024, 0.001), (1025, 0.1)])
 def test_the_message_is_as_long_as_the_formula_says(d: int, ratio: float) -> None:
     k = max(1, math.floor(ratio * d))
     width = k * max(1, math.ceil(math.log2(d)))
@@ -74,8 +73,7 @@ def test_golden_bytes() -> None:
     assert bytes(wire.tolist()) == places + bytes([0, 0, 0x80, 0x3F, 0, 0, 0x00, 0xC0, 0, 0, 0x00, 0x3F])
 
 
-@each("d", [10, 100, 5000])
-@each("ratio", [0.01, 0.1, 0.5])
+@each(("d", "ratio"), [(10, 0.01), (100, 0.5), (5000, 0.1)])
 def test_a_contraction_by_one_minus_k_over_d(d: int, ratio: float) -> None:
     bound = 1 - kept(ratio, d) / d
     for seed in range(5):
