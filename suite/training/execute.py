@@ -17,7 +17,6 @@ One process at a time writes a run's files, and `RunOwnership` is where it does.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import signal
 import sys
@@ -34,7 +33,6 @@ from typing import Any, Final
 
 from suite.runs.files import STALE_AFTER_S, Lease, Owner, StoreError, lease_holder, release_lease, take_lease
 from suite.runs.plan import GPU_GROUP_BYTES, GROUP_BYTES, groups
-from suite.runs.provenance import THREAD_VARIABLES
 from suite.runs.spec import RunSpec, source_of
 from suite.runs.store import EXPECTED_FAULTS, NewerResultError, Outcome, Status, Store, failed, fault_status
 from suite.training import checkpoint as files
@@ -51,10 +49,12 @@ from suite.training.checkpoint import (
 from suite.training.processes import (
     FAULTS,
     HOLD_S,
+    Child,
     PeersLostError,
     Place,
     Rendezvous,
     RendezvousError,
+    begin_child,
     cause,
     check_size,
     exit_text,
@@ -518,9 +518,7 @@ OVER: Final = ("over",)
 
 def serve(pipe: Connection, root: str, checkpoint_s: float, slot: Slot) -> None:
     """Work until the pipe closes or None arrives. Signals to stop are the pool's affair, not ours."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))  # before torch is imported: it reads them once
+    begin_child()
     slot.enter()
     import torch
 
@@ -652,13 +650,7 @@ class _Worker:
     ) -> None:
         self.slot = slot
         self._work = work
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=serve, args=(theirs, str(store.root), checkpoint_s, slot), daemon=False
-        )
-        self._process.start()
-        theirs.close()
+        self._child = Child(serve, str(store.root), checkpoint_s, slot)
         self._store = store
         self._owned: dict[str, RunSpec] = {}
         self._counted = 0
@@ -670,7 +662,7 @@ class _Worker:
     @property
     def pipe(self) -> Connection:
         """What to wait on."""
-        return self._pipe
+        return self._child.pipe
 
     @property
     def idle(self) -> bool:
@@ -684,13 +676,11 @@ class _Worker:
         self._busy = True
         for spec in specs:
             self._store.put_spec(spec)
-        self._pipe.send(list(self._owned))
+        self._child.pipe.send(list(self._owned))
 
     def receive(self, tally: Tally) -> None:
         """Take one message; the end of the pipe means that the process has died."""
-        try:
-            message = self._pipe.recv()
-        except (EOFError, ConnectionResetError):
+        if (message := self._child.receive()) is None:
             self._mark_dead(tally)
             return
         if message[0] == "step":
@@ -719,21 +709,19 @@ class _Worker:
 
     def dismiss(self) -> None:
         """Let it go when there is nothing left to do."""
-        with suppress(OSError):  # it has gone already
-            self._pipe.send(None)
+        self._child.send(None)
         self._close()
 
     def ask_to_stop(self, reason: str) -> None:
         """Have it stop between two steps, with checkpoints."""
         if self.alive:
-            with suppress(OSError):
-                self._pipe.send(reason)
+            self._child.send(reason)
 
     def end(self) -> None:
         """Stop it, whatever it does."""
         if self.alive:
-            self._process.kill()
-            self._close()
+            self._child.kill()
+            self.alive = False
             for run_id in filter(self._has, self._owned):
                 self._store.abandon(run_id)
                 release_lease(self._store.folder(run_id), self._owner)
@@ -750,9 +738,8 @@ class _Worker:
         tally.states[state] = tally.states.get(state, 0) + 1
 
     def _mark_dead(self, tally: Tally) -> None:
-        self._close()
-        self.dead = True
-        status = Status("error", f"the worker process died: {exit_text(self._process.exitcode)}")
+        self.alive, self.dead = False, True
+        status = Status("error", f"the worker process died: {exit_text(self._child.exitcode)}")
         for spec in list(self._owned.values()):
             if not self._has(spec.run_id):
                 self._ended(tally, spec.run_id, self._store.status(spec.run_id).state)
@@ -764,7 +751,7 @@ class _Worker:
 
     @property
     def _owner(self) -> Owner:
-        return Owner.here(self._process.pid)
+        return Owner.here(self._child.pid)
 
     def _has(self, run_id: str) -> bool:
         """Whether a run is this worker's to end, and not another process's that it passed over."""
@@ -773,8 +760,7 @@ class _Worker:
 
     def _close(self) -> None:
         self.alive = False
-        self._process.join()
-        self._pipe.close()
+        self._child.close()
 
 
 def _assign(pool: Sequence[_Worker], waiting: deque[list[RunSpec]], tally: Tally) -> None:

@@ -24,12 +24,11 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
@@ -277,6 +276,61 @@ def _ranks(numbers: list[int]) -> str:
     return f"rank {listed}" if len(numbers) == 1 else f"ranks {listed}"
 
 
+# ---- children with pipes
+
+
+class Child:
+    """A process of this one, and the pipe to it. target: gets its end of the pipe, then the arguments."""
+
+    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(target=target, args=(theirs, *arguments))
+        self._process.start()
+        theirs.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Its number."""
+        return self._process.pid
+
+    @property
+    def exitcode(self) -> int | None:
+        """How it ended."""
+        return self._process.exitcode
+
+    def send(self, what: Any) -> None:
+        """Tell it something, unless it has gone."""
+        with suppress(OSError):
+            self.pipe.send(what)
+
+    def receive(self) -> tuple[Any, ...] | None:
+        """What it says; None where it has ended, which is waited for."""
+        try:
+            found: tuple[Any, ...] = self.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            self.close()
+            return None
+        return found
+
+    def close(self) -> None:
+        """Wait for its end."""
+        self._process.join()
+        self.pipe.close()
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        self._process.kill()
+        self.close()
+
+
+def begin_child() -> None:
+    """What a child does first: signals are its parent's affair, and torch, which is not imported yet, has one thread."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+
+
 # ---- ranks of this machine
 
 
@@ -297,23 +351,16 @@ class _Ranks:
     """
 
     def __init__(self, spec: RunSpec, start: Start, folder: Path, hooks: Hooks, port: int) -> None:
-        context = multiprocessing.get_context("spawn")
         self._spec = spec
         self._hooks = hooks
         self._stop_sent = False
         self._outcome: Outcome | None = None
         self._faults: list[Status] = []
         self._interrupted: str | None = None
-        self._members: dict[Connection, tuple[int, BaseProcess]] = {}
+        self._members: dict[Any, tuple[int, Child]] = {}
         for rank in range(spec.world_size):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_serve,
-                args=(theirs, spec.to_json(), port, rank, start, str(folder), hooks.checkpoint_s),
-            )
-            process.start()
-            theirs.close()
-            self._members[ours] = (rank, process)
+            child = Child(_serve, spec.to_json(), port, rank, start, str(folder), hooks.checkpoint_s)
+            self._members[child.pipe] = (rank, child)
 
     def result(self) -> Outcome:
         """Wait for all ranks, or for the first that dies or faults; then give the others a moment to say why."""
@@ -321,7 +368,7 @@ class _Ranks:
         while self._members and (deadline is None or time.monotonic() < deadline):
             self._pass_on()
             for pipe in wait(list(self._members), timeout=POLL_S):
-                self._receive(pipe)  # type: ignore[arg-type]
+                self._receive(pipe)
             if deadline is None and self._faults:
                 deadline = time.monotonic() + GRACE_S
         if self._faults:
@@ -332,10 +379,8 @@ class _Ranks:
 
     def stop(self) -> None:
         """End what is still running."""
-        for pipe, (_, process) in self._members.items():
-            process.kill()
-            process.join()
-            pipe.close()
+        for _, child in self._members.values():
+            child.kill()
 
     def _pass_on(self) -> None:
         """Tell the ranks to stop, once."""
@@ -343,23 +388,17 @@ class _Ranks:
         if reason is None or self._stop_sent:
             return
         self._stop_sent = True
-        for pipe in self._members:
-            try:
-                pipe.send(reason)
-            except OSError:
-                continue  # it has ended; its pipe says how
+        for _, child in self._members.values():
+            child.send(reason)
 
-    def _receive(self, pipe: Connection) -> None:
-        rank, process = self._members[pipe]
-        try:
-            what, *content = pipe.recv()
-        except (EOFError, ConnectionResetError):
-            process.join()
+    def _receive(self, pipe: Any) -> None:
+        rank, child = self._members[pipe]
+        if (message := child.receive()) is None:
             del self._members[pipe]
-            pipe.close()
-            if process.exitcode != 0:
-                self._fault(rank, f"died: {exit_text(process.exitcode)}")
+            if child.exitcode != 0:
+                self._fault(rank, f"died: {exit_text(child.exitcode)}")
             return
+        what, *content = message
         if what == "outcome":
             (outcome,) = content
             if outcome.status.state in {"error", "oom"}:
@@ -393,9 +432,7 @@ def _serve(
     pipe: Connection, spec_json: str, port: int, rank: int, start: Start, folder: str, checkpoint_s: float
 ) -> None:
     """What a started process does."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+    begin_child()
     if any(name == "lo" for _, name in socket.if_nameindex()):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     spec = RunSpec.from_json(spec_json)

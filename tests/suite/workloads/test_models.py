@@ -381,3 +381,16 @@ def test_the_tables_of_the_papers_are_planned_without_their_data(
     assert not warnings_of(plan)
     with pytest.raises(DataError, match="needs data of yours"):
         make_plan(sweep)
+
+
+def test_a_price_is_what_the_products_of_a_model_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six operations a parameter and token, and attention's; without data, and without the memory of the model."""
+    monkeypatch.setattr("suite.workloads.models.products_per_second", lambda: 1e9)
+    workload = workload_of("causal-lm", model="gpt2", context=128)
+    found = workload.seconds(rows=2, batch_size=4)
+    parameters = 124_439_808 - 1024 * 768  # positions are looked up
+    operations = 6 * parameters * 128 + 12 * 12 * 768 * 128 * 128
+    assert found["gradients"] == pytest.approx(8 * operations / 1e9, rel=0.03)
+    assert found["evaluate"] == pytest.approx(2048 * operations / 3 / 1e9, rel=0.03)
+    again = workload_of("causal-lm", model="gpt2", context=128, checkpointing=True, accumulate=4)
+    assert again.seconds(2, 4)["gradients"] == pytest.approx(found["gradients"] * 4 / 3, rel=0.01)
