@@ -32,7 +32,7 @@ FLOOR := .venv-floor
 FLOOR_PACKAGES := numpy|pandas|scipy|pytest|pytest-benchmark|pytest-timeout|pytest-xdist
 FLOOR_TESTS := $(addprefix tests/reference_impls/,test_attach.py test_checkpoints.py test_ddp_hook.py test_fsdp_hook.py \
 	test_gpu_code.py test_optimizer.py test_programs.py test_sharded.py codecs/test_compiled.py)
-SYSTEM_PACKAGES := slurm-wlm munge slurmdbd mariadb-server-core iproute2 chromium g++ python3-dev
+SYSTEM_PACKAGES := slurm-wlm munge iproute2 chromium g++ python3-dev
 
 # Where this is set, every process of the tests would compile the sources, and pytest its assertions, anew: a third of its start.
 export PYTHONDONTWRITEBYTECODE :=

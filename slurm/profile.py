@@ -50,14 +50,9 @@ _FIELD_OF: Final = {
     "cpus-per-task": "cpus_per_task",
     "gpus-per-task": "gpus_per_task",
     "export": "environment",
-    **{name: name for name in ("partition", "account", "qos", "constraint", "wckey")},
+    "partition": "partition",
 }
-
-
-_AS_THEY_ARE: Final = (
-    *("partition", "account", "qos", "constraint", "wckey"),
-    *("cpus_per_task", "gpus_per_task", "mem", "array_parallelism"),
-)
+_AS_THEY_ARE: Final = ("partition", "cpus_per_task", "gpus_per_task", "mem", "array_parallelism")
 
 
 class ProfileError(ValueError):
@@ -125,18 +120,6 @@ Line = Annotated[
 ]
 
 
-class Container(Entry):
-    """Options of ``srun --container-...``."""
-
-    image: Annotated[str, AfterValidator(_one_line)] = Field(
-        description="The container's image, as `srun --container-image` takes it."
-    )
-    mounts: Line = Field(default=None, description="What is mounted in it.")
-    workdir: Line = Field(default=None, description="Working folder in it.")
-    name: Line = Field(default=None, description="Its name, under which it is kept.")
-    env: Line = Field(default=None, description="Variables that are kept from the image.")
-
-
 class ProfileFile(Entry):
     """A profile as its file has it: resources of one array member."""
 
@@ -151,16 +134,9 @@ class ProfileFile(Entry):
     mem: Annotated[Line, AfterValidator(lambda text: text and _memory(text))] = Field(
         default=None, description="Memory a node in Slurm's form, such as 4G."
     )
-    account: Line = Field(default=None, description="Account.")
-    qos: Line = Field(default=None, description="Quality of service.")
-    constraint: Line = Field(default=None, description="Features that nodes must have.")
-    wckey: Line = Field(default=None, description="Key of accounting.")
     interface: Line = Field(default=None, description="Network interface of gloo and NCCL.")
     setup: Annotated[tuple[str, ...], ONE_OR_MORE, AfterValidator(_lines)] = Field(
         default=(), description="Shell lines that run first on the compute node."
-    )
-    container: Annotated[Container | None, GIVEN] = Field(
-        default=None, description="Options of `srun --container-...`."
     )
     environment: dict[
         Annotated[str, AfterValidator(_variable)], Annotated[str, BeforeValidator(_value_of_variable)]
@@ -180,7 +156,8 @@ class ProfileFile(Entry):
         Annotated[str, AfterValidator(_option)], Annotated[Any, BeforeValidator(_value_of_option)]
     ] = Field(
         default={},
-        description="Further options of sbatch by their long names; true: an option without value.",
+        description="Further options of sbatch by their long names, such as account, qos and constraint; true: an option without "
+        "value.",
     )
 
     def named(self, name: str) -> Profile:
@@ -224,13 +201,13 @@ class Profile(ProfileFile):
     def parameters(self, tasks: int = 1) -> dict[str, Any]:
         """The profile under the names of submitit's Slurm executor, for members of so many tasks.
 
-        wckey is always given: submitit's own default ("submitit") is refused by sites that check such keys. From Slurm 22.05 on
+        `wckey` is always given: submitit's own default ("submitit") is refused by sites that check such keys. From Slurm 22.05 on
         srun does not take the CPUs of a task over from sbatch.
         """
         nodes, per_node = self.shape(tasks)
-        container = self.container.model_dump(exclude_none=True) if self.container else {}
         return {
             **{key: getattr(self, key) for key in _AS_THEY_ARE},
+            "wckey": None,
             "time": self.timeout_min,
             "nodes": nodes,
             "ntasks_per_node": per_node,
@@ -243,7 +220,6 @@ class Profile(ProfileFile):
                 f"--cpus-per-task={self.cpus_per_task}",
                 "--kill-on-bad-exit=1",
                 *(["--cpu-bind=cores"] if tasks > 1 else []),
-                *(f"--container-{key}={value}" for key, value in container.items()),
             ],
             "signal_delay_s": min(WARNING_MAX_S, 6 * self.timeout_min),  # a tenth of the time
         }

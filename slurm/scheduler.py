@@ -114,12 +114,12 @@ def accounted(job_ids: Iterable[str]) -> list[Job]:
     return [Job(id_.partition("_[")[0], name, state.split()[0], reason) for id_, name, state, reason in rows]
 
 
-def poll(under_way: Callable[[], bool], every_s: float = POLL_S) -> None:
+def poll(under_way: Callable[[], bool], every_s: float | None = None) -> None:
     """Look again and again until nothing is under way.
 
     Args:
         under_way: One look.
-        every_s: Seconds between two looks.
+        every_s: Seconds between two looks, by default `POLL_S`.
 
     Raises:
         SlurmError: Slurm has not answered `UNANSWERED_MAX` times in a row.
@@ -134,7 +134,7 @@ def poll(under_way: Callable[[], bool], every_s: float = POLL_S) -> None:
             unanswered += 1
             if unanswered == UNANSWERED_MAX:
                 raise
-        time.sleep(every_s)
+        time.sleep(POLL_S if every_s is None else every_s)
 
 
 def _ask(*command: str) -> str:

@@ -121,7 +121,6 @@ ROOT = Path(__file__).parents[1]
 FALLS = "Slurm where something falls"
 WAITS = {
     "tests/slurm/test_survival": FALLS,
-    "tests/slurm/test_forty_runs": FALLS,
     "tests/slurm/": "Slurm",
     "tests/suite/links/": "links",
     "tests/suite/timing/": "timing",

@@ -52,12 +52,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--links", nargs="+", metavar="RATE", help="only these of its links, as in the file, such as 100mbit"
     )
-    parser.add_argument(
-        "--direct",
-        nargs="+",
-        metavar="ARM",
-        help="only these of its whole runs; the others stay as they were",
-    )
     add_place_option(parser, "local", "where (default: local, an emulated cluster in this machine)")
     parser.add_argument(
         "--dry-run",
@@ -85,15 +79,9 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(
             "--links are of the emulated cluster; between real nodes there is one link, the real one"
         )
-    if args.direct and profile is not None:
-        raise OptionError(
-            "--direct is of the emulated cluster; between real nodes all whole runs are trained"
-        )
     spec = load_session(args.session)
     if args.links:
         spec = spec.only_links(tuple(args.links))
-    if args.direct:
-        spec = spec.only_direct(tuple(args.direct))
     if profile is not None:
         return _on_nodes(args, spec, profile)
     if args.dry_run:

@@ -127,8 +127,8 @@ def shape(link: Link, delays: bool, generation: int) -> list[Command]:
     """
     commands: list[Command] = []
     for rank in range(link.workers):
-        commands.append((rank, _tbf(INTERFACE, link.up_bps(rank), generation)))
-        commands.append((None, _tbf(port(rank, delays), link.to_bps(rank), generation)))
+        commands.append((rank, _tbf(INTERFACE, link.rate_bps, generation)))
+        commands.append((None, _tbf(port(rank, delays), link.rate_bps, generation)))
         if delays:
             netem = f"netem delay {link.delay_s * 1e6:.0f}us limit {NETEM_PACKETS}"
             commands.append((None, f"tc qdisc replace dev c{rank} root handle {generation:x}: {netem}"))
@@ -320,7 +320,7 @@ class Cluster:
         return entry(network, f"{of_keeper}/user" if self.user_namespace else "")
 
     def shape(self, link: Link) -> None:
-        """Change rates, stragglers and delay of the running cluster; what is under way on a wire is lost.
+        """Change rate and delay of the running cluster; what is under way on a wire is lost.
 
         The number of workers stays. A delay can be set where the cluster was brought up with one.
 

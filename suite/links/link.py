@@ -1,8 +1,8 @@
-"""A link between workers, as data: rates, one-way delay, stragglers; and rates and times in words.
+"""A link between workers, as data: rates, one-way delay; and rates and times in words.
 
-Every worker hangs on one switch by a wire of its own. ``rate`` is what the wire carries from the worker, ``down`` what
-it carries to the worker, headers included; the delay is one way, from any worker to any other, so that a round trip
-takes twice as long. A straggler's wire is slower, both ways. An ``unshaped`` wire is as fast as the machine carries it. A *real*
+Every worker hangs on one switch by a wire of its own. ``rate`` is what the wire carries each way,
+headers included; the delay is one way, from any worker to any other, so that a round trip
+takes twice as long. An ``unshaped`` wire is as fast as the machine carries it. A *real*
 link is none of this, but whatever network joins the nodes of a cluster.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -39,98 +39,47 @@ class LinkError(ValueError):
 class Link:
     """``workers`` wires into one switch.
 
-    rate_bps, down_bps: bits per second from and to a worker, 10 Mbit/s to 10 Gbit/s, or infinite; ``down_bps`` None: the
-    same as ``rate_bps``. delay_s: seconds one way, 0 to 1. stragglers: rank -> bits per second, both ways, lower than the
-    others'. Raises LinkError.
+    rate_bps: bits per second from and to a worker, 10 Mbit/s to 10 Gbit/s, or infinite. delay_s: seconds one way, 0 to 1. Raises
+    LinkError.
     """
 
     workers: int
     rate_bps: float
-    down_bps: float | None = None
     delay_s: float = 0.0
-    stragglers: Mapping[int, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= MAX_WORKERS:
             raise LinkError(f"{self.workers} workers: choose 1 to {MAX_WORKERS}")
         _check_rate("rate", self.rate_bps)
-        if self.down_bps is not None:
-            _check_rate("down rate", self.down_bps)
-            if self.down_bps == self.rate_bps:
-                object.__setattr__(self, "down_bps", None)
         if not 0 <= self.delay_s <= MAX_DELAY_S:  # false for NaN
             raise LinkError(f"delay {self.delay_s} s: choose 0 to {MAX_DELAY_S:g} s, one way")
-        fastest = max(self.rate_bps, self.down_bps or 0.0)
-        for rank, rate_bps in self.stragglers.items():
-            if not 0 <= rank < self.workers:
-                raise LinkError(
-                    f"straggler {rank}: {self.workers} workers have ranks 0 to {self.workers - 1}"
-                )
-            _check_rate(f"straggler {rank}'s rate", rate_bps)
-            if rate_bps >= fastest:
-                raise LinkError(
-                    f"straggler {rank} at {rate_words(rate_bps)} is no slower than the others at "
-                    f"{rate_words(fastest)}: choose a lower rate"
-                )
-        object.__setattr__(self, "stragglers", dict(sorted(self.stragglers.items())))
 
     @classmethod
-    def parse(
-        cls,
-        workers: int,
-        rate: str,
-        *,
-        down: str | None = None,
-        delay: str | None = None,
-        stragglers: Mapping[int, str] | None = None,
-    ) -> Link:
-        """The link that people write: ``Link.parse(4, "100mbit", delay="5ms", stragglers={2: "10mbit"})``."""
-        return cls(
-            workers=workers,
-            rate_bps=parse_rate(rate),
-            down_bps=None if down is None else parse_rate(down),
-            delay_s=0.0 if delay is None else parse_duration(delay),
-            stragglers={rank: parse_rate(text) for rank, text in (stragglers or {}).items()},
-        )
-
-    def up_bps(self, rank: int) -> float:
-        """Bits per second from worker ``rank``."""
-        return min(self.rate_bps, self.stragglers.get(rank, math.inf))
-
-    def to_bps(self, rank: int) -> float:
-        """Bits per second to worker ``rank``."""
-        down_bps = self.rate_bps if self.down_bps is None else self.down_bps
-        return min(down_bps, self.stragglers.get(rank, math.inf))
+    def parse(cls, workers: int, rate: str, *, delay: str | None = None) -> Link:
+        """The link that people write: ``Link.parse(4, "100mbit", delay="5ms")``."""
+        return cls(workers, parse_rate(rate), 0.0 if delay is None else parse_duration(delay))
 
     @property
     def label(self) -> str:
-        """``100 Mbit/s``, ``100 Mbit/s, 5 ms``, ``100 Mbit/s up, 1 Gbit/s down, rank 2 at 10 Mbit/s``."""
-        if self.down_bps is None:
-            words = [rate_words(self.rate_bps)]
-        else:
-            words = [f"{rate_words(self.rate_bps)} up", f"{rate_words(self.down_bps)} down"]
-        if self.delay_s:
-            words.append(duration_words(self.delay_s))
-        words += [f"rank {rank} at {rate_words(rate_bps)}" for rank, rate_bps in self.stragglers.items()]
-        return ", ".join(words)
+        """``100 Mbit/s``, ``100 Mbit/s, 5 ms``."""
+        words = rate_words(self.rate_bps)
+        return f"{words}, {duration_words(self.delay_s)}" if self.delay_s else words
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
+        """Plain JSON values. Records of sessions have two more keys, of what links could be before."""
         return {
             "workers": self.workers,
             "rate_bps": None if math.isinf(self.rate_bps) else self.rate_bps,
-            "down_bps": UNSHAPED if self.down_bps == math.inf else self.down_bps,
+            "down_bps": None,
             "delay_s": self.delay_s,
-            "stragglers": {str(rank): rate_bps for rank, rate_bps in self.stragglers.items()},
+            "stragglers": {},
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Link:
         """Read back what `as_dict` gave."""
-        stragglers = {int(rank): rate_bps for rank, rate_bps in data["stragglers"].items()}
         rate = math.inf if data["rate_bps"] is None else data["rate_bps"]
-        down = math.inf if data["down_bps"] == UNSHAPED else data["down_bps"]
-        return cls(**{**data, "rate_bps": rate, "down_bps": down, "stragglers": stragglers})
+        return cls(data["workers"], rate, data["delay_s"])
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""What a link is worth: round trips, collectives and pairs of ranks, timed on an initialised process group.
+"""What a link is worth: round trips and collectives, timed on an initialised process group.
 
 All ranks call the same function at the same time and get the same answer. Seconds are those of the slowest rank, from
 a barrier on; a first exchange of the same size is not counted. Bits a second are the bits that a rank has to send over
 the median of the seconds: for vectors of B bytes on n ranks, 2 (n - 1) / n x B in a ring all-reduce, (n - 1) x B in an
-all-gather of B bytes from each, (n - 1) / n x B in an all-to-all, B from one rank to another. Headers of the network
+all-gather of B bytes from each, (n - 1) / n x B in an all-to-all. Headers of the network
 are not among them: TCP over Ethernet reaches 94.9 % of its link at the best.
 """
 
@@ -38,7 +38,7 @@ PIECE_BYTES = 4096  # buffers are whole numbers of these on every rank
 class Measurement:
     """One thing measured.
 
-    what: ``round-trip 0-<rank>``, a collective's name, or ``pair <from>-><to>``. bytes: of the buffer on each rank.
+    what: ``round-trip 0-<rank>`` or a collective's name. bytes: of the buffer on each rank.
     seconds: one a repeat. bits_per_s: see the module.
     """
 
@@ -90,11 +90,11 @@ COLLECTIVES: Mapping[str, _Kind] = MappingProxyType(
 
 
 def probe(link_rate_bps: float, repeats: int = 3, device: str = "cpu") -> list[Measurement]:
-    """Round trips, the collectives of `COLLECTIVES`, all pairs; each exchange about 0.3 s on links of `link_rate_bps`.
+    """Round trips and the collectives of `COLLECTIVES`; each exchange about 0.3 s on links of `link_rate_bps`.
 
     device: of the buffers; round trips are of the host.
 
-    Needs a group of at least 2 ranks. Takes about 10 s on 4 ranks, longer with a straggler. Raises ValueError.
+    Needs a group of at least 2 ranks. Takes about 6 s on 4 ranks. Raises ValueError.
     """
     n = _size()
     if not link_rate_bps > 0:
@@ -103,7 +103,7 @@ def probe(link_rate_bps: float, repeats: int = 3, device: str = "cpu") -> list[M
     for what, kind in COLLECTIVES.items():
         room = MOST_BYTES / max(1, kind.answer(n))
         measured.append(bandwidth(what, size_for(link_rate_bps, kind.sent(n), room), repeats, device))
-    return measured + pairwise(size_for(link_rate_bps, 1.0), repeats, device)
+    return measured
 
 
 def size_for(rate_bps: float, sent: float, most_bytes: float = MOST_BYTES) -> float:
@@ -166,37 +166,6 @@ def bandwidth(collective: str, nbytes: float, repeats: int = 3, device: str = "c
 
     size = _shrunk(buffer_bytes, exchange(buffer_bytes), n)
     return _measurement(collective, size, [exchange(size) for _ in range(repeats)], kind.sent(n) * size)
-
-
-def pairwise(nbytes: float, repeats: int = 3, device: str = "cpu") -> list[Measurement]:
-    """From every rank to every other, `nbytes` each; in every round each rank sends to one and receives from one."""
-    rank, n = dist.get_rank(), _size()
-    whole = _whole(nbytes, n)
-    sent, received = (torch.zeros(whole, dtype=torch.uint8, device=device) for _ in range(2))
-
-    def exchange(distance: int, size: int) -> list[float]:
-        def shift() -> None:
-            work = dist.isend(sent[:size], (rank + distance) % n)
-            dist.recv(received[:size], (rank - distance) % n)
-            _settle(device)
-            took.append(time.perf_counter())
-            if work is not None:
-                work.wait()
-
-        took: list[float] = []
-        dist.barrier()
-        started = time.perf_counter()
-        shift()
-        return _on_all_ranks(took[0] - started)
-
-    pairs = []
-    for distance in range(1, n):
-        size = _shrunk(whole, max(exchange(distance, whole)), n)
-        rounds = [exchange(distance, size) for _ in range(repeats)]
-        for to in range(n):
-            name = f"pair {(to - distance) % n}->{to}"
-            pairs.append(_measurement(name, size, [seconds[to] for seconds in rounds], size))
-    return sorted(pairs, key=lambda measured: measured.what)
 
 
 def _size() -> int:

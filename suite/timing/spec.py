@@ -5,7 +5,7 @@
     minutes: 4                     # stated budget
     sweep: quick                   # arms, workload, world size, batch and bucket are those of the sweep; or else:
     # workload: code-gpt; workload_options, world_size, batch_size, bucket_bytes, arms: {label: {algorithm, options}}
-    links: [{rate: 100mbit}, {rate: 1gbit, delay: 5ms, down: 500mbit, stragglers: {2: 10mbit}}, {rate: unshaped}]
+    links: [{rate: 100mbit}, {rate: 1gbit, delay: 5ms}, {rate: unshaped}]
     blocks: 6                      # rounds; in each everything is measured once, in an order drawn anew
     reference: {optimizer: sgd, options: {momentum: 0.9}, buckets_mb: [1, 4, 8, 25], precisions: [fp32, bf16]}
     powersgd: {rank: 4}            # torch's PowerSGD beside the others; 0: without it
@@ -82,10 +82,6 @@ class LinkChoice(Entry):
 
     rate: str = Field(description="What a worker sends at most: 10mbit to 10gbit, or unshaped.")
     delay: Annotated[str | None, GIVEN] = Field(default=None, description="One-way delay, such as 5ms.")
-    down: Annotated[str | None, GIVEN] = Field(
-        default=None, description="What a worker receives at most, where it differs."
-    )
-    stragglers: dict[str, str] = Field(default={}, description="Rank: its own rate, lower than the others'.")
 
     @property
     def label(self) -> str:
@@ -95,8 +91,7 @@ class LinkChoice(Entry):
     def between(self, workers: int) -> Link:
         """The link between so many workers. Raises `YamlError`."""
         try:
-            stragglers = {int(rank): rate for rank, rate in self.stragglers.items()}
-            return Link.parse(workers, self.rate, delay=self.delay, down=self.down, stragglers=stragglers)
+            return Link.parse(workers, self.rate, delay=self.delay)
         except (LinkError, ValueError) as error:
             raise self.error("rate", str(error)) from None
 
@@ -318,17 +313,6 @@ class SessionSpec(Entry):
                 )
         kept = [i for i, rate in enumerate(self.link_rates) if rate in rates]
         return self._over(tuple(self.links[i] for i in kept), tuple(self.link_rates[i] for i in kept))
-
-    def only_direct(self, arms: tuple[str, ...]) -> SessionSpec:
-        """The session with some of its whole runs. Raises ValueError for an arm that has none."""
-        for arm in arms:
-            if arm not in self.direct.arms:
-                raise UnknownSessionError(
-                    f"session {self.name} trains no {arm!r} whole{nearest(arm, self.direct.arms)}; it trains: "
-                    f"{', '.join(self.direct.arms) or 'none'}"
-                )
-        kept = tuple(arm for arm in self.direct.arms if arm in arms)
-        return self.model_copy(update={"direct": self.direct.model_copy(update={"arms": kept})})
 
 
 def sessions_folder() -> Path:

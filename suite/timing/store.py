@@ -106,7 +106,7 @@ class LinkRecord(TypedDict):
     label: Annotated[str, Field(description="For people: rate and delay.")]
     link: Annotated[
         dict[str, Any],
-        Field(description="Rates in bits a second, delay in seconds, stragglers; or what a real link is."),
+        Field(description="Rate in bits a second, delay in seconds; or what a real link is."),
     ]
     status: Annotated[str, Field(description="How the link ended.")]
     reason: Annotated[str, Field(description="Why it is not done; empty where it is.")]

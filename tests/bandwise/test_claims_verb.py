@@ -52,13 +52,6 @@ def test_one_claim_in_full(root: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert expected in out
 
 
-@pytest.mark.parametrize(
-    ("pattern", "found"), [("*-falls", 1), ("made-up-*", 2), ("a paper", 2), ("made-up-loses", 1)]
-)
-def test_patterns(root: Path, capsys: pytest.CaptureFixture[str], pattern: str, found: int) -> None:
-    assert len(answer(capsys, root, pattern)) == found
-
-
 def test_an_unknown_claim_is_an_error_with_the_nearest(
     root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,16 +98,3 @@ def test_a_claim_that_is_gone_is_found(root: Path, capsys: pytest.CaptureFixture
 def test_new_runs_make_the_record_false(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_study(root, {"method": [90.0, 91.1, 92, 93, 94, 95], "base": [90.0, 91, 92, 93, 94, 95]})
     assert answer(capsys, root, "--check")["verdicts"] == {"contradicted": 2}
-
-
-def test_a_claim_without_a_verdict_is_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_claims(root, TRAINING, OTHER, OTHER.replace("made-up-falls", "made-up-new"))
-    assert main(["claims", "--results", str(root)]) == 0
-    assert "not on record yet: made-up-new" in capsys.readouterr().err
-
-
-def test_two_writes_give_the_same_bytes(root: Path) -> None:
-    tables = [root / "tables" / name for name in ("claims.csv", "claims-parts.csv")]
-    before = [path.read_bytes() for path in tables]
-    assert main(["claims", "--write", "--results", str(root)]) == 0
-    assert [path.read_bytes() for path in tables] == before

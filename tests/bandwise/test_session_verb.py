@@ -175,11 +175,6 @@ def test_between_nodes_it_is_one_job_with_a_task_for_each_rank(
         ),
         (["session", "quick", "--wait"], "--wait belongs to --on slurm"),
         (["session", "quick", "--on", "slurm", "--links", "1gbit"], "there is one link, the real one"),
-        (
-            ["session", "size", "--direct", "qsr-adam"],
-            "session size trains no 'qsr-adam' whole; did you mean 'qsr-adamw'",
-        ),
-        (["session", "size", "--on", "slurm", "--direct", "qsr-adamw"], "all whole runs are trained"),
     ],
 )
 def test_a_wrong_request(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

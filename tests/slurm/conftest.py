@@ -6,25 +6,23 @@ from collections.abc import Iterator
 
 import pytest
 
+from slurm import scheduler
 from tests.slurm.devcluster import Cluster, cluster
 from tests.support import require_system
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for jobs looks five times a second."""
+    monkeypatch.setattr(scheduler, "POLL_S", 0.2)
 
 
 @pytest.fixture(scope="module")
 def dev_cluster() -> Iterator[Cluster]:
     """Two nodes of one CPU; an array has at most two members. Clients of this process find it."""
-    yield from _found(max_array_size=2)
-
-
-@pytest.fixture(scope="module")
-def two_nodes() -> Iterator[Cluster]:
-    """The same with arrays as large as Slurm's default."""
-    yield from _found()
-
-
-def _found(**settings: int) -> Iterator[Cluster]:
     require_system("munged", "slurmctld", "slurmd", "sbatch")
-    with cluster(2, **settings) as slurm, pytest.MonkeyPatch.context() as patch:
+    with cluster(2, max_array_size=2) as slurm, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scheduler, "POLL_S", 0.2)
         for key, value in slurm.env.items():
             patch.setenv(key, value)
         yield slurm

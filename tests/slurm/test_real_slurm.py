@@ -20,6 +20,7 @@ from slurm.scheduler import SlurmError, max_array_size
 from slurm.states import records, run_states, wait
 from slurm.submit import Submission, submit_runs
 from suite.runs.plan import make_plan, statuses
+from suite.runs.provenance import PACKAGES
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from suite.training.execute import execute
@@ -94,17 +95,14 @@ def test_a_sweep_above_the_limit_becomes_several_arrays(swept: Swept) -> None:
     assert (
         len(set(swept.submission.jobs)) == len(swept.submission.scripts) == -(-swept.submission.members // 2)
     )
+    assert swept.submission.folder is not None
+    for job, script in zip(swept.submission.jobs, swept.submission.scripts, strict=True):
+        assert (swept.submission.folder / f"{job}_submission.sh").read_text() == script, "that of a dry run"
 
 
 def test_submission_returns_before_the_runs_end(swept: Swept) -> None:
     assert swept.live[0] > 0, "jobs were in the queue when the call returned"
     assert swept.live[-1] == 0
-
-
-def test_the_script_of_a_dry_run_is_the_one_that_was_sent(swept: Swept) -> None:
-    assert swept.submission.folder is not None
-    for job, script in zip(swept.submission.jobs, swept.submission.scripts, strict=True):
-        assert (swept.submission.folder / f"{job}_submission.sh").read_text() == script
 
 
 def test_two_sweeps_at_once_do_the_runs_they_share_once(dev_cluster: Cluster, tmp_path: Path) -> None:
@@ -176,6 +174,7 @@ def test_the_command_line_submits_what_is_missing_and_waits(
     assert submit()["jobs"] == [], "all is done, so nothing is sent"
 
 
+@pytest.mark.full  # a second sweep by jobs: submission and waiting are those above
 def test_learning_rates_are_searched_by_jobs(
     dev_cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,7 +214,7 @@ def test_a_job_runs_the_code_of_its_submission(dev_cluster: Cluster, tmp_path: P
     """A clone of this checkout is changed after the submission; the job was held until then."""
     clone, root = tmp_path / "clone", tmp_path / "results"
     listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", ".", ":!results"],
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *PACKAGES],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
     for name in listed:

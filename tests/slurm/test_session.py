@@ -116,7 +116,10 @@ def test_a_session_over_the_network_between_two_nodes(
 
 @pytest.mark.parametrize(
     ("node", "said"),
-    [("node-1", "rank 1 on node-1 has ended without a word"), ("node-0", "ended before the session: ")],
+    [
+        ("node-1", "rank 1 on node-1 has ended without a word"),
+        pytest.param("node-0", "ended before the session: ", marks=pytest.mark.full),
+    ],
 )
 def test_the_task_that_is_lost_is_named_and_what_was_measured_is_kept(
     slurm: Cluster, files: Path, capsys: pytest.CaptureFixture[str], node: str, said: str
@@ -155,6 +158,7 @@ def _log(logs: Path) -> str:
     return "".join(path.read_text(encoding="utf-8", errors="replace") for path in logs.glob("*_0_log.err"))
 
 
+@pytest.mark.full  # a job of its own; the signal is tested without Slurm
 def test_a_session_that_is_cancelled_says_so(
     slurm: Cluster, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -170,6 +174,7 @@ def test_a_session_that_is_cancelled_says_so(
     assert "Slurm stops the job" in record["reason"]
 
 
+@pytest.mark.full  # nobody says that a node has vanished: half a minute passes
 def test_a_node_that_vanishes_ends_the_session_with_its_name_in_time(
     slurm: Cluster, files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,7 +197,6 @@ def test_a_node_that_vanishes_ends_the_session_with_its_name_in_time(
         ended = time.monotonic()
     finally:
         killer.join()
-        slurm.start_slurmd(node)
     (record,) = records(files)
     assert record["status"] == "error"
     assert node in record["reason"]

@@ -11,7 +11,7 @@ import pytest
 
 import slurm.scheduler
 from reference_impls.registry import PLUGINS
-from slurm.profile import Container, Profile, ProfileError
+from slurm.profile import Profile, ProfileError
 from slurm.scheduler import SlurmError
 from slurm.states import new_folder
 from slurm.submit import (
@@ -174,7 +174,6 @@ def test_a_member_of_real_ranks_has_a_task_a_rank(tmp_path: Path) -> None:
             "tasks_per_node": 2,
             "gpus_per_task": 1,
             "interface": "eth0",
-            "container": Container(image="/i.sqsh"),
             "environment": {"A": "x y"},
             "max_requeues": 0,
         }
@@ -186,7 +185,6 @@ def test_a_member_of_real_ranks_has_a_task_a_rank(tmp_path: Path) -> None:
     assert "no-requeue" in found
     assert "requeue" not in found
     assert "--cpu-bind=cores" in srun_line(text)
-    assert "--container-image=/i.sqsh" in srun_line(text)
     lines = text.splitlines()
     for line in (
         "export A='x y'",

@@ -4,11 +4,11 @@ For trying a sweep without a cluster, and for testing against Slurm itself inste
 
     with cluster(nodes=2) as slurm:                                  # nodes that share this machine's network
         subprocess.run(["sbatch", ...], env=slurm.environ())
-    with cluster(Link.parse(4, "1gbit"), accounting=True) as slurm:  # a node a worker, behind shaped wires
+    with cluster(Link.parse(4, "1gbit")) as slurm:  # a node a worker, behind shaped wires
         slurm.kill_node("node-3")
 
-or, from a shell, ``python -m tests.slurm.devcluster up``. It needs Debian's packages slurm-wlm and munge, for accounting
-also slurmdbd and mariadb-server-core, uses no system-wide configuration, and leaves nothing behind.
+or, from a shell, ``python -m tests.slurm.devcluster up``. It needs Debian's packages slurm-wlm and munge,
+uses no system-wide configuration, and leaves nothing behind.
 """
 
 from tests.slurm.devcluster.cluster import Cluster, attach, cluster, down, status, up

@@ -1,6 +1,6 @@
 """A development cluster from a shell, for trying sweeps without a cluster.
 
-python -m tests.slurm.devcluster up [--workers 2] [--rate 1gbit] [--cpus 2] [--accounting]
+python -m tests.slurm.devcluster up [--workers 2] [--rate 1gbit] [--cpus 2]
 eval "$(python -m tests.slurm.devcluster env)"     # Slurm's clients in this shell find it
 python -m tests.slurm.devcluster status
 python -m tests.slurm.devcluster down
@@ -33,14 +33,11 @@ def main() -> None:
         "--rate", help="of each node's wire, such as 1gbit; without it nodes share the network"
     )
     parser.add_argument("--cpus", type=int, default=1, help="of each node (default: 1)")
-    parser.add_argument(
-        "--accounting", action="store_true", help="with slurmdbd and MariaDB, so that sacct answers"
-    )
     asked = parser.parse_args()
     folder = Path(tempfile.gettempdir()) / f"bandwise-cluster-{os.geteuid()}-slurm"
     if asked.action == "up":
         nodes = Link.parse(asked.workers, asked.rate) if asked.rate else asked.workers
-        up(nodes, state_dir=folder, tied=False, accounting=asked.accounting, cpus_per_node=asked.cpus)
+        up(nodes, state_dir=folder, tied=False, cpus_per_node=asked.cpus)
     elif asked.action == "down":
         down(folder)
     if asked.action == "env":

@@ -5,7 +5,7 @@ of their own in one folder, kept by one process (``keeper.py``). Nothing outside
 written: a Slurm that the machine already has does not notice.
 
 Nodes either share this machine's network, or each lives behind a wire of the emulated cluster: then ``slurmctld``
-and ``slurmdbd`` listen at the switch, and all that Slurm says goes over the shaped wires, like what jobs say. Behind links
+listens at the switch, and all that Slurm says goes over the shaped wires, like what jobs say. Behind links
 nothing of this machine's own network leads to ``slurmctld``, and nothing is added to it. Each client gets a small script
 instead, in a folder that stands first on PATH: called from outside, it runs the client at the cluster's switch, with root's
 privileges or in the cluster's user namespace; called inside, by a job, it runs it right there.
@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -47,7 +47,6 @@ from tests.slurm.devcluster.config import (
     installed_clients,
     programs,
     slurm_conf,
-    slurmdbd_conf,
     write_json,
 )
 from tests.suite.links.tour import Process
@@ -165,10 +164,6 @@ class Cluster:
         """Slurm's word on each node (``idle``, ``allocated``, ``down*``); nothing while nobody answers."""
         return node_states(self._layout)
 
-    def slurmd(self, node: str) -> Process:
-        """The node's ``slurmd``, which may have ended."""
-        return self._record().started[self._known(node)]
-
     def processes(self, node: str) -> list[Process]:
         """All that runs on a node: its ``slurmd``, job steps and their tasks. Needs links, which tell nodes apart."""
         if self.links is None:
@@ -184,15 +179,6 @@ class Cluster:
                 process.signal(signal.SIGKILL)
             for process in running:
                 process.wait_s(FAULT_TIMEOUT_S)
-
-    def start_slurmd(self, node: str) -> None:
-        """Start the node's ``slurmd`` again; Slurm takes the node back once that has registered."""
-        before = self.slurmd(node)
-        if before.alive():
-            raise DevClusterError(f"{node}'s slurmd runs (pid {before.pid}): kill it first")
-        (self._layout.requests_dir / node).touch()
-        self.keeper.signal(signal.SIGUSR1)
-        self._until(lambda: self.slurmd(node) != before, f"{node}'s slurmd is not started again")
 
     def down(self) -> None:
         """Stop every process of the cluster and remove its folder. Harmless when it is down already."""
@@ -214,19 +200,6 @@ class Cluster:
         if node not in self.nodes:
             raise DevClusterError(f"no node {node!r}: there are {', '.join(self.nodes)}")
         return node
-
-    def _record(self) -> Record:
-        record = Record.read(self._layout)
-        if record is None or not record.keeper.alive():
-            raise DevClusterError(f"no cluster is up in {self.state_dir}")
-        return record
-
-    def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
-        deadline = time.monotonic() + FAULT_TIMEOUT_S
-        while not condition():
-            if time.monotonic() > deadline:
-                raise DevClusterError(f"{otherwise}; see {self._layout.log_dir}")
-            time.sleep(0.02)
 
 
 def attach(state_dir: Path) -> Cluster:
@@ -287,7 +260,7 @@ def status(state_dir: Path) -> dict[str, Any]:
         "state": "broken" if reason else "up",
         "reason": reason,
         "state_dir": str(layout.state_dir),
-        "slurm": {"conf": str(layout.slurm_conf), "accounting": plan["config"]["accounting"] is not None},
+        "slurm": {"conf": str(layout.slurm_conf)},
         "workers": [
             {
                 "node": node["name"],
@@ -331,7 +304,7 @@ UP_TIMEOUT_S = 60.0
 
 LOG_TAIL_LINES = 8
 CHECKOUT = Path(__file__).resolve().parents[3]
-CONTROLLER_PORT, SLURMD_PORT, ACCOUNTING_PORT = 6817, 6818, 6819
+CONTROLLER_PORT, SLURMD_PORT = 6817, 6818
 """Slurm's own, behind links, where nobody else listens."""
 
 
@@ -340,7 +313,6 @@ def up(
     *,
     state_dir: Path | None = None,
     tied: bool = True,
-    accounting: bool = False,
     **settings: Any,
 ) -> Cluster:
     """Start a cluster and return once all its nodes are idle.
@@ -350,7 +322,6 @@ def up(
             every worker is a node.
         state_dir: A folder that is empty or does not exist; default a new one among the temporary files.
         tied: Whether the cluster ends with this process, however that ends. Otherwise it stays until ``down(state_dir)``.
-        accounting: With slurmdbd and a MariaDB of our own, so that ``sacct`` answers and there are accounts and QoS.
         settings: Further fields of ``ClusterConfig`` (``cpus_per_node``, ``max_array_size``, ...).
 
     Returns:
@@ -361,7 +332,7 @@ def up(
         ClusterError, LinkError: The links (`suite.links`) cannot be had.
         SettingsError: The folder's path is too long, or settings do not go together.
     """
-    paths = programs(accounting)
+    paths = programs()
     if nodes in (0, [], ()):
         raise DevClusterError("a cluster has at least 1 node")
     with ExitStack() as undo:  # when it fails, and when it is interrupted
@@ -375,9 +346,8 @@ def up(
         else:
             places = _beside_each_other(nodes)
         config = ClusterConfig(
-            nodes=places[2:],
+            nodes=places[1:],
             controller=places[0],
-            accounting=places[1] if accounting else None,
             hostname=socket.gethostname().partition(".")[0],
             user=pwd.getpwuid(os.geteuid()).pw_name,
             **{"memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20, **settings},
@@ -421,15 +391,14 @@ def _names(nodes: int | Sequence[Node] | Link) -> list[str]:
 
 
 def _beside_each_other(nodes: int | Sequence[Node]) -> tuple[Node, ...]:
-    """Controller, accounting, then the nodes, in this machine's own network."""
+    """Controller, then the nodes, in this machine's own network."""
     if isinstance(nodes, int):
         nodes = [Node(name, port) for name, port in zip(_names(nodes), free_ports(nodes), strict=True)]
-    controller, accounting = free_ports(2)
-    return (Node("controller", controller), Node("accounting", accounting), *nodes)
+    return (Node("controller", free_ports(1)[0]), *nodes)
 
 
 def _behind(links: Links) -> tuple[Node, ...]:
-    """Controller and accounting at the switch, then a node a worker."""
+    """Controller at the switch, then a node a worker."""
     switch = _entered(links, None)
     nodes = (
         Node(name, SLURMD_PORT, address, _entered(links, rank))
@@ -437,7 +406,6 @@ def _behind(links: Links) -> tuple[Node, ...]:
     )
     return (
         Node("controller", CONTROLLER_PORT, SWITCH_ADDRESS, switch),
-        Node("accounting", ACCOUNTING_PORT, SWITCH_ADDRESS, switch),
         *nodes,
     )
 
@@ -471,16 +439,12 @@ def _new_folder(state_dir: Path | None, names: list[str]) -> Layout:
 
 
 def _write(config: ClusterConfig, layout: Layout, paths: dict[str, str]) -> None:
-    layout.database_dir.mkdir(mode=0o700)
-    folders = [layout.munge_dir, layout.log_dir, layout.spool_dir, layout.save_dir, layout.requests_dir]
+    folders = [layout.munge_dir, layout.log_dir, layout.spool_dir, layout.save_dir]
     for folder in [*folders, *(layout.spool_dir / node.name for node in config.nodes)]:
         folder.mkdir(mode=0o755)
     layout.munge_key.touch(mode=0o600)
     layout.munge_key.write_bytes(secrets.token_bytes(128))
     layout.slurm_conf.write_text(slurm_conf(config, layout), encoding="utf-8")
-    if config.accounting is not None:
-        layout.slurmdbd_conf.touch(mode=0o600)
-        layout.slurmdbd_conf.write_text(slurmdbd_conf(config, config.accounting, layout), encoding="utf-8")
     if config.controller.prefix:
         write_clients(layout, config.controller.prefix, installed_clients())
     plan = {

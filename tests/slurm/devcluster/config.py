@@ -1,4 +1,4 @@
-"""What a development cluster is made of, as data: programs, files, nodes, limits, accounts, and the daemons that follow.
+"""What a development cluster is made of, as data: programs, files, nodes, limits, and the daemons that follow.
 
 Nothing here starts a process; of files only the two that describe the cluster are read and written. ``cluster.json`` is
 written once, by who brings the cluster up: its configuration and what to start. ``daemons.json`` is written by the keeper: who
@@ -6,20 +6,16 @@ runs, and how what has ended ended. Both are replaced whole.
 
 A node says where it listens (``address``) and what stands before its command (``prefix``), so that it may live behind a link,
 in a network namespace of its own, while the rest stays as it is.
-
-Accounting is a MariaDB of our own, slurmdbd, and who may run what. MariaDB keeps its data in the state folder and listens on a
-Unix socket there and on no port. It knows one user, the one who brings the cluster up, by the socket; there is no password.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from suite.links.process import find_program
 from tests.suite.links.tour import Process
@@ -29,40 +25,23 @@ from tests.suite.links.tour import Process
 
 SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "sinfo")
 SLURM_PACKAGES = "slurm-wlm munge"
-SYSTEM_TABLES = ("mysql_system_tables.sql", "mysql_system_tables_data.sql")
-"""What a new database is made from; it comes with MariaDB."""
-
-SQL_FOLDERS = (Path("/usr/share/mysql"), Path("/usr/share/mariadb"))
-ACCOUNTING = ("slurmdbd", "sacctmgr", "sacct", "mariadbd", *SYSTEM_TABLES)
-ACCOUNTING_PACKAGES = "slurmdbd mariadb-server-core"
 CLIENTS = (
-    "sbatch", "srun", "salloc", "sattach", "squeue", "scontrol", "scancel", "sinfo", "sacct", "sacctmgr", "sstat", "sprio",
+    "sbatch", "srun", "salloc", "sattach", "squeue", "scontrol", "scancel", "sinfo", "sstat", "sprio",
 )  # fmt: skip
-
-
-def find_file(name: str) -> str | None:
-    """Absolute path of a program, or of one of MariaDB's scripts, or None."""
-    scripts = (folder / name for folder in SQL_FOLDERS if name in SYSTEM_TABLES)
-    return next((str(path) for path in scripts if path.is_file()), None) or find_program(name)
 
 
 class DevClusterError(RuntimeError):
     """The cluster cannot be brought up, used or taken down; the message says why and what to do."""
 
 
-def programs(accounting: bool) -> dict[str, str]:
+def programs() -> dict[str, str]:
     """Name -> absolute path of what a cluster starts. Raises DevClusterError with the packages to install."""
-    paths = {name: find_file(name) for name in SLURM + (ACCOUNTING if accounting else ())}
-    for names, what, packages in (
-        (SLURM, "Slurm and munge", SLURM_PACKAGES),
-        (ACCOUNTING, "Slurm's accounting", ACCOUNTING_PACKAGES),
-    ):
-        missing = [name for name in names if name in paths and paths[name] is None]
-        if missing:
-            raise DevClusterError(
-                f"{', '.join(missing)} not found: install {what} (`sudo make system`, or `apt-get install {packages}`)"
-            )
-    return {name: path for name, path in paths.items() if path is not None}
+    paths = {name: path for name in SLURM if (path := find_program(name)) is not None}
+    if missing := [name for name in SLURM if name not in paths]:
+        raise DevClusterError(
+            f"{', '.join(missing)} not found: install Slurm and munge (`sudo make system`, or `apt-get install {SLURM_PACKAGES}`)"
+        )
+    return paths
 
 
 def installed_clients() -> dict[str, str]:
@@ -121,34 +100,14 @@ class Layout:
         return self.state_dir / "save"
 
     @property
-    def database_dir(self) -> Path:
-        """MariaDB's data; only with accounting."""
-        return self.state_dir / "database"
-
-    @property
-    def database_socket(self) -> Path:
-        """Where MariaDB listens, and nowhere else."""
-        return self.state_dir / "database.sock"
-
-    @property
     def clients_dir(self) -> Path:
         """Slurm's clients as they are to be called from outside the links; only with links."""
         return self.state_dir / "bin"
 
     @property
-    def requests_dir(self) -> Path:
-        """An empty file by a daemon's name asks the keeper to start it again."""
-        return self.state_dir / "requests"
-
-    @property
     def slurm_conf(self) -> Path:
         """What SLURM_CONF names."""
         return self.state_dir / "slurm.conf"
-
-    @property
-    def slurmdbd_conf(self) -> Path:
-        """Slurm looks for it beside slurm.conf."""
-        return self.state_dir / "slurmdbd.conf"
 
     @property
     def cluster_json(self) -> Path:
@@ -218,15 +177,9 @@ class Record:
 
 
 CLUSTER_NAME = "bandwise"
-ACCOUNT = "bandwise"
-URGENT_QOS = "urgent"
-"""With accounting: the QoS that takes nodes away from jobs of QoS ``normal``, where ``preempt`` is ``qos``."""
-
 DEFAULT_PARTITION = "debug"
 HIGH_PARTITION = "high"
-"""The partition that takes nodes away from jobs of the default one, where ``preempt`` is ``partition``."""
-
-Preempt = Literal["partition", "qos"]
+"""The partition that takes nodes away from jobs of the default one, which are requeued."""
 
 
 @dataclass(frozen=True)
@@ -243,43 +196,32 @@ class Node:
 class ClusterConfig:
     """A cluster in one machine. Times in seconds are short, so that losing a node or a job takes seconds.
 
-    controller: of slurmctld; accounting: of slurmdbd, None without accounting. preempt: by what a job may take nodes
-    from others, who are requeued. cpus_per_node may exceed what the machine has: nodes are logical, and several may
+    controller: of slurmctld. cpus_per_node may exceed what the machine has: nodes are logical, and several may
     share a core. memory_mib: of a node; a job that uses more than it asked for is killed, as seen every memory_poll_s.
-    A node is given up slurmd_timeout_s after its last word, as soon as a ping has waited in vain. extra_lines go to
-    slurm.conf as they are, behind everything else. Raises SettingsError for settings that do not go together.
+    A node is given up slurmd_timeout_s after its last word, as soon as a ping has waited in vain.
     """
 
     nodes: tuple[Node, ...]
     controller: Node
     hostname: str
     user: str
-    accounting: Node | None = None
-    preempt: Preempt = "partition"
     cpus_per_node: int = 1
     memory_mib: int = 1024
     memory_poll_s: int = 2
     max_array_size: int = 1001
     slurmd_timeout_s: int = 10
-    extra_lines: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.preempt == "qos" and self.accounting is None:
-            raise SettingsError("preemption by QoS needs accounting: bring the cluster up with accounting")
 
 
 @dataclass(frozen=True)
 class Daemon:
     """A program that the keeper starts.
 
-    Once it can be used, the path ``ready`` exists ("" = at once). once: it does its work and ends, and the next one
-    waits for that; another exit code than 0 ends the cluster.
+    Once it can be used, the path ``ready`` exists ("" = at once).
     """
 
     name: str
     argv: tuple[str, ...]
     ready: str = ""
-    once: bool = False
 
 
 def slurm_conf(config: ClusterConfig, layout: Layout) -> str:
@@ -304,12 +246,12 @@ def slurm_conf(config: ClusterConfig, layout: Layout) -> str:
         "ProctrackType": "proctrack/linuxproc",
         "TaskPlugin": "task/none",
         **_memory(config),
-        **_accounting(config, layout),
+        "AccountingStorageType": "accounting_storage/none",
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core_Memory",
         "SchedulerType": "sched/backfill",
-        "SchedulerParameters": "batch_sched_delay=0,sched_interval=2,bf_interval=2",
-        "PreemptType": {"partition": "preempt/partition_prio", "qos": "preempt/qos"}[config.preempt],
+        "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,bf_interval=1",
+        "PreemptType": "preempt/partition_prio",
         "PreemptMode": "REQUEUE",
         "JobRequeue": 1,
         "MpiDefault": "none",
@@ -334,7 +276,7 @@ def slurm_conf(config: ClusterConfig, layout: Layout) -> str:
         f"PartitionName={DEFAULT_PARTITION} Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1",
         f"PartitionName={HIGH_PARTITION} Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF",
     ]
-    return "\n".join([*lines, *config.extra_lines, ""])
+    return "\n".join([*lines, ""])
 
 
 def _memory(config: ClusterConfig) -> dict[str, object]:
@@ -348,100 +290,6 @@ def _memory(config: ClusterConfig) -> dict[str, object]:
     }
 
 
-def _accounting(config: ClusterConfig, layout: Layout) -> dict[str, object]:
-    if config.accounting is None:
-        return {"AccountingStorageType": "accounting_storage/none"}
-    return {
-        "AccountingStorageType": "accounting_storage/slurmdbd",
-        "AccountingStorageHost": config.accounting.address,
-        "AccountingStoragePort": config.accounting.port,
-        "AccountingStoragePass": layout.munge_socket,
-        "AccountingStorageEnforce": "associations,limits,qos",
-    }
-
-
-# Accounting
-
-
-SMALL = (
-    "--innodb-buffer-pool-size=64M",
-    "--innodb-log-file-size=16M",
-    "--innodb-flush-log-at-trx-commit=0",
-    "--performance-schema=OFF",
-)
-"""A database of some hundred jobs, which nobody needs once the cluster is down."""
-
-
-def slurmdbd_conf(config: ClusterConfig, place: Node, layout: Layout) -> str:
-    """Text of slurmdbd.conf."""
-    settings: dict[str, object] = {
-        "AuthType": "auth/munge",
-        "AuthInfo": f"socket={layout.munge_socket}",
-        "DbdHost": config.hostname,
-        "DbdAddr": place.address,
-        "DbdPort": place.port,
-        "SlurmUser": config.user,
-        "StorageType": "accounting_storage/mysql",
-        "StorageHost": "localhost",  # by the Unix socket that MYSQL_UNIX_PORT names
-        "StorageLoc": "slurm",
-        "StorageUser": config.user,
-        "PidFile": layout.state_dir / "slurmdbd.pid",
-        "LogFile": layout.log_dir / "slurmdbd.log",
-    }
-    return "".join(f"{key}={value}\n" for key, value in settings.items())
-
-
-def accounting_daemons(
-    config: ClusterConfig, layout: Layout, programs: Mapping[str, str]
-) -> tuple[Daemon, ...]:
-    """The database, slurmdbd and the accounts in it, which must be there before slurmctld; nothing without accounting."""
-    place = config.accounting
-    if place is None:
-        return ()
-    # as root MariaDB runs only if told so; anybody else must not be told
-    user = ("--user=root",) if config.user == "root" else ()
-    database = (programs["mariadbd"], "--no-defaults", f"--datadir={layout.database_dir}", *SMALL, *user)
-    environment = ("env", f"SLURM_CONF={layout.slurm_conf}", f"MYSQL_UNIX_PORT={layout.database_socket}")
-    sockets = (f"--socket={layout.database_socket}", f"--pid-file={layout.state_dir / 'database.pid'}")
-    shell = ("sh", "-c")
-    return (
-        Daemon("system-tables", (*shell, system_tables_script(config.user, programs, database)), once=True),
-        Daemon("mariadbd", (*database, "--skip-networking", *sockets), ready=str(layout.database_socket)),
-        Daemon("slurmdbd", (*place.prefix, *environment, programs["slurmdbd"], "-D")),
-        Daemon(
-            "accounts",
-            (*place.prefix, *environment, *shell, accounts_script(config, programs["sacctmgr"])),
-            once=True,
-        ),
-    )
-
-
-def system_tables_script(user: str, programs: Mapping[str, str], database: tuple[str, ...]) -> str:
-    """Shell: MariaDB's own tables, with one user who is known by the socket.
-
-    What mariadb-install-db does, without its help tables, its changes to files of the system, and the client package.
-    """
-    statements = ("create database mysql;", "use mysql;", f"set @auth_root_socket='{user}';")
-    tables = shlex.join(["cat", *(programs[name] for name in SYSTEM_TABLES)])
-    bootstrap = shlex.join([*database, "--bootstrap", "--max-allowed-packet=8M", "--net-buffer-length=16K"])
-    return f"{{ printf '%s\\n' {shlex.join(statements)}; {tables}; }} | {bootstrap}"
-
-
-def accounts_script(config: ClusterConfig, sacctmgr: str) -> str:
-    """Shell: wait until slurmdbd answers, then enter the cluster, its user, and the QoS that preempts the usual one."""
-    change = f"{shlex.quote(sacctmgr)} --immediate --quiet"
-    commands = [
-        f"until {change} list cluster; do sleep 0.1; done",
-        f"{change} add cluster {CLUSTER_NAME}",
-        f"{change} add qos {URGENT_QOS} set priority=1000 preempt=normal",
-        f"{change} add account {ACCOUNT} cluster={CLUSTER_NAME}",
-        f"{change} add user {config.user} account={ACCOUNT} cluster={CLUSTER_NAME}",
-        f"{change} modify user {config.user} set qos=normal,{URGENT_QOS} defaultqos=normal",
-        f"{change} modify user {config.user} set defaultaccount={ACCOUNT}",
-    ]
-    return " && ".join(commands)
-
-
 # What is started
 
 
@@ -450,7 +298,6 @@ def daemons(config: ClusterConfig, layout: Layout, programs: Mapping[str, str]) 
     configuration = ("-D", "-f", str(layout.slurm_conf))
     return (
         _munged(layout, programs),
-        *accounting_daemons(config, layout, programs),
         Daemon("slurmctld", (*config.controller.prefix, programs["slurmctld"], *configuration)),
         *(
             Daemon(node.name, (*node.prefix, programs["slurmd"], "-N", node.name, *configuration))

@@ -234,35 +234,6 @@ def test_words_of_what_a_training_is_worth(
     assert (found.word, found.parts[0].found.effect) == (word, worth[0])
 
 
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"tuning_sd": None}, "the choice of learning rates is no part of its interval"),
-        (
-            {"worth": {"method": (1.0, 0.96, 1.1), "control": (0.95, 0.91, 0.99)}},
-            "the bar of 0.05 is more than half of the 0.01",
-        ),
-        (
-            {"worth": {"method": (1.0, 0.96, 1.1), "control": (1.0, 0.9, 1.1)}},
-            "control cannot be told from base",
-        ),
-    ],
-)
-def test_what_a_training_is_worth_is_told_by_the_same_rules(
-    tmp_path: Path, given: dict[str, Any], why: str
-) -> None:
-    write_study(tmp_path, ARMS, **{"worth": {"method": (1.0, 0.96, 1.1)}, **given})
-    found = judged(tmp_path, WORTHY)
-    assert found.word == "cannot tell"
-    assert why in found.why
-
-
-def test_a_training_that_diverged_is_worth_nothing(tmp_path: Path) -> None:
-    write_study(tmp_path, {"method": [*WORSE[:5], None], "base": BASE}, worth={"method": (0.0, 0.0, 0.0)})
-    found = judged(tmp_path, WORTHY)
-    assert (found.word, found.why) == ("contradicted", "1 seeds of method diverged")
-
-
 # ---- net speedups
 
 

@@ -86,7 +86,7 @@ print(peer.recv(100).decode(), time.perf_counter() - started)
 
 def walk() -> dict[str, Any]:
     """What is seen on the way."""
-    first = Link.parse(4, "100mbit", down="200mbit", stragglers={2: "10mbit"})
+    first = Link.parse(4, "100mbit")
     second = Link.parse(4, "1gbit", delay="10ms")
     seen: dict[str, Any] = {"interfaces_before": interfaces()}
     with delaying(first) as cluster:

@@ -69,14 +69,6 @@ def test_rounds_of_local_steps_are_the_same_whatever_rule_asked_for_them(cases: 
     assert [cases.of(used(cases, "qsr-sgd")[f"round-{h}"]).unit_steps for h in ROUNDS] == list(ROUNDS)
 
 
-def test_what_differs_in_work_does_not_share(cases: Cases) -> None:
-    for kind in ("l1", "l0", "linf"):
-        assert len({used(cases, f"lion-cub-8bit-{k}")["step"] for k in ("l1", "l0", "linf")} - {kind}) == 3
-    steps = {used(cases, f"allreduce-{name}")["step"] for name in ("sgd", "adamw", "lion")}
-    assert len(steps) == 3
-    assert used(cases, "apmsqueeze").keys() == {"warm-up", "compressed"}
-
-
 def test_rounds_of_other_lengths_are_left_out(spec: SessionSpec) -> None:
     part = resolve_algorithm("qsr-sgd", {"h_base": 2}, 4, 100)
     assert list(kinds_of(part, (1, 16))) == ["round-1", "round-16"]
@@ -119,16 +111,6 @@ def test_a_case_goes_through_json_and_comes_back_as_the_method_it_was(cases: Cas
         assert "lr" not in method.hyperparameters
         assert create(method) is method
         assert source_of(case).keys() == {"version", "source_hash"}
-
-
-def test_a_method_comes_back_with_its_options() -> None:
-    part = resolve_algorithm("lion-cub-1bit", {"sync_every": 7, "betas": (0.8, 0.95)}, 4, 100)
-    cases = kinds_of(part, ROUNDS)
-    timed = steady(create("lion-cub-1bit", sync_every=7).algorithm)
-    for kind, case in cases.items():
-        method = method_of(Case.from_dict(json.loads(json.dumps(case.as_dict()))))
-        assert method.algorithm == timed[kind]
-        assert method.hyperparameters == {"betas": (0.8, 0.95), "weight_decay": 0.0}
 
 
 def test_the_name_is_the_one_that_says_most() -> None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -108,47 +107,6 @@ def test_steps_that_synchronise_send_the_momentum_on_top(ranks: RankProcesses) -
     assert after[stage]["collective"] == "all-reduce"
 
 
-def test_the_probe_names_what_it_measured(ranks: RankProcesses) -> None:
-    zero, one = ranks.tell(do="probe", rate_bps=1e7)
-    assert zero["ok"], zero
-    assert zero == one
-    measured = {row["what"]: row for row in zero["measurements"]}
-    assert {
-        "round-trip 0-1",
-        "all-reduce fp32",
-        "all-reduce bf16",
-        "all-gather",
-        "all-to-all",
-    } <= measured.keys()
-    for row in measured.values():
-        assert set(row) == {"what", "bytes", "seconds", "bits_per_s"}
-        assert min(row["seconds"]) > 0
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ({"do": "dance"}, "dance"),
-        ({"do": "block", "case": "0" * 16, "mode": "run", "units": 1}, "0" * 16),
-        ({"do": "direct", "spec": {}}, "is missing"),
-    ],
-)
-@pytest.mark.full
-def test_what_cannot_be_done_is_said_and_ends_the_rank(command: dict[str, Any], words: str) -> None:
-    with rank_processes(1) as one:
-        (answer,) = one.tell(**command)
-        assert not answer["ok"]
-        assert words in answer["error"]
-        assert one.processes[0].wait(30) == 1
-
-
-@pytest.mark.full
-def test_a_rank_ends_when_told_to() -> None:
-    with rank_processes(1) as one:
-        assert one.tell(do="stop") == [{"ok": True}]
-        assert one.processes[0].wait(30) == 0
-
-
 @pytest.mark.parametrize(
     ("algorithm", "options", "peak"),
     [
@@ -179,33 +137,6 @@ def test_a_direct_run_ends_where_the_simulated_run_does(
     task = task_of(spec)
     untrained = task.evaluate(task.initial())
     assert abs(zero["final"]["nll"] - untrained["nll"]) > 0.1, "the training has changed nothing"
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("victim", [0, 1])
-def test_a_killed_peer_is_a_fault_and_not_a_hang(victim: int) -> None:
-    case = CASES["allreduce"]
-    with rank_processes(2) as two:
-        two.build(case)
-        two.send(do="block", case=case.case_id, mode="run", units=100_000)
-        time.sleep(1)
-        two.processes[victim].send_signal(signal.SIGKILL)
-        killed = time.monotonic()
-        answer = two.answer(1 - victim)
-        assert not answer["ok"]
-        assert answer["error"]
-        assert two.processes[1 - victim].wait(30) == 1
-        assert time.monotonic() - killed < 40
-
-
-@pytest.mark.full
-def test_the_end_of_stdin_ends_the_rank() -> None:
-    with rank_processes(2) as two:
-        two.build(CASES["fp32"])
-        for process in two.processes:
-            assert process.stdin is not None
-            process.stdin.close()
-        assert [process.wait(30) for process in two.processes] == [0, 0]
 
 
 def test_a_group_that_cannot_be_made_is_said() -> None:

@@ -44,14 +44,6 @@ def test_long_answers(ranks: Ranks) -> None:
     assert {len(answer["value"]) for answer in ranks.ask({"do": "noise"}, 20)} == {300_000}
 
 
-def test_what_a_rank_is_told_of_its_place(ranks: Ranks) -> None:
-    names = ["WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS"]
-    values = [a["value"] for a in ranks.ask({"do": "environment", "names": names}, 10)]
-    assert values[0] == values[1] == values[2]
-    assert values[0]["WORLD_SIZE"] == "3"
-    assert (values[0]["GLOO_SOCKET_IFNAME"], values[0]["OMP_NUM_THREADS"]) == ("lo", "1")
-
-
 @pytest.mark.parametrize(
     ("how", "said"), [("signal", "signal SIGKILL"), ("exit", "exit code 7 (this was the last line)")]
 )
@@ -84,11 +76,6 @@ def test_a_rank_that_had_died_before_it_was_asked(ranks: Ranks) -> None:
             ranks.ask({"do": "echo"}, 10)
 
 
-def test_stopping_twice(ranks: Ranks) -> None:
-    ranks.stop()
-    ranks.stop()
-
-
 def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:
     class Nowhere(Loopback):
         def enter(self, rank: int) -> tuple[str, ...]:
@@ -104,10 +91,6 @@ def test_a_rank_that_sends_nothing_counts_as_none() -> None:
         ("gradient", 200.0, 2.0),
         ("plan", 4.0, 1.0),
     ]
-
-
-def test_without_stages_there_are_none() -> None:
-    assert mean_stages([[], []]) == []
 
 
 def test_a_block_takes_as_long_as_its_slowest_rank() -> None:

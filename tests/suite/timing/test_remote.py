@@ -90,17 +90,6 @@ def test_the_rank_that_hangs_up_is_named_not_those_that_lost_it(
     assert str(lost.value) == "rank 1 on node-1 has ended without a word (task 1: Killed)"
 
 
-def test_a_silent_rank_is_given_up(board: Switchboard, called: list[Called]) -> None:
-    held = threading.Event()
-    serve(called, lambda rank, command: {"ok": True} if rank or held.wait(10) else None)
-    ranks = board.ranks(2)
-    with pytest.raises(RankLostError, match="rank 0 has not answered 'block' within 0 s"):
-        ranks.ask({"do": "block"}, 0.2)
-    held.set()
-    ranks.stop()
-    ranks.stop()
-
-
 def test_a_rank_that_does_not_call_is_named_and_strangers_are_not_listened_to(
     board: Switchboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:

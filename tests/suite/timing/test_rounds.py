@@ -12,7 +12,7 @@ import pytest
 
 from suite.timing.cases import cases_of, direct_specs
 from suite.timing.load import Load
-from suite.timing.session import LinkRounds, among, block_entry, mean_phases
+from suite.timing.session import LinkRounds, among, block_entry
 from suite.timing.spec import SessionSpec
 from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakeRanks, sent, session_spec
 
@@ -216,25 +216,6 @@ def test_what_lacks_a_round_gets_a_spare_one_with_its_reference(spec: SessionSpe
     assert not any(d["round"] >= spec.blocks for d in entry["direct"])
 
 
-def test_the_kinds_of_an_arm_are_made_up_for_together(spec: SessionSpec) -> None:
-    """Rounds of 1 step miss a round: those of 4 steps, which belong to the same arm, are timed beside the new one."""
-    kinds = cases_of(spec).uses["local"]["iid"]
-    ranks = FakeRanks()
-    seen = Counter[str]()
-
-    def load(number: int) -> Load:
-        case = ranks.asked[-1].get("case", "")
-        if case not in kinds.values() or ranks.asked[-1]["mode"] != "run":
-            return QUIET
-        seen[case] += 1
-        return BUSY if 1 <= seen[case] <= 3 and case == kinds["round-1"] else QUIET
-
-    entry = measured(
-        spec.model_copy(update={"direct": spec.direct.model_copy(update={"arms": ()})}), ranks, load
-    ).entry
-    assert {b["case_id"] for b in entry["blocks"] if b["round"] == 6} >= set(kinds.values())
-
-
 def test_a_direct_run_that_lacks_a_round_brings_the_cases_it_is_compared_with(spec: SessionSpec) -> None:
     ranks = FakeRanks()
     seen = Counter[str]()
@@ -262,10 +243,6 @@ def test_nothing_is_repeated_once_the_stated_minutes_are_over(spec: SessionSpec)
     assert {b["round"] for b in rounds.entry["blocks"]} == set(range(6))
 
 
-def test_a_quiet_machine_needs_no_spare_rounds(spec: SessionSpec) -> None:
-    assert {b["round"] for b in measured(spec, FakeRanks()).entry["blocks"]} == set(range(6))
-
-
 def test_a_machine_that_stays_busy_gives_no_number_and_no_endless_session(spec: SessionSpec) -> None:
     entry = measured(spec, FakeRanks(), lambda number: BUSY).entry
     assert entry["status"] == "disturbed"
@@ -282,27 +259,6 @@ def test_bytes_and_paths_are_kept_by_case(spec: SessionSpec) -> None:
         "wire_bytes": pytest.approx(105.0), "received_bytes": 50.0, "path": {"signs": "compiled"},
         "stages": [{**sent(105.0), "wire_bytes": pytest.approx(105.0)}],
     }  # fmt: skip
-
-
-def test_direct_runs_only_where_the_session_wants_them(tmp_path: Path) -> None:
-    spec = session_spec(tmp_path)
-    specs = direct_specs(spec)["local"]
-    assert [run.seed for run in specs] == [*range(6)]
-    assert {run.steps for run in specs} == {8}
-    assert {run.algorithm.options["total_steps"] for run in specs} == {8}, "told of its own length"
-    assert {run.lr.peak for run in specs} == {0.1}
-    whole = spec.model_copy(update={"direct": spec.direct.model_copy(update={"steps": 12, "repeats": 3})})
-    assert spec.sweep is not None
-    from suite.runs.plan import make_plan
-
-    planned = {r.spec.run_id for r in make_plan(spec.sweep).runs if r.arm.label == "local"}
-    assert {run.run_id for run in direct_specs(whole)["local"]} == planned
-
-
-def test_phases_need_all_ranks() -> None:
-    assert mean_phases([{"a": 1.0}, {"a": 3.0, "b": 2.0}]) == {"a": 2.0, "b": 1.0}
-    assert mean_phases([{"a": 1.0}, None]) is None
-    assert mean_phases([None]) is None
 
 
 def test_the_lead_is_left_out_of_units_and_steps() -> None:

@@ -22,9 +22,8 @@ from suite.timing import store
 from suite.timing.cases import Cases, cases_of
 from suite.timing.load import Load, descendants
 from suite.timing.ranks import Ranks
-from suite.timing.session import Session, estimate
+from suite.timing.session import Session
 from suite.timing.spec import SessionSpec
-from tests.suite.analysis.made_up_session import record, write_sweep
 from tests.suite.links.tour import children
 from tests.suite.timing.fakes import (
     BUSY,
@@ -185,14 +184,6 @@ def test_a_session_that_stays_disturbed(spec: SessionSpec, tmp_path: Path) -> No
     assert {link["status"] for link in record["links"]} == {"disturbed"}
 
 
-def test_one_good_link_is_enough(spec: SessionSpec, tmp_path: Path) -> None:
-    whole = Held(spec, tmp_path / "whole").record["links"][0]
-    items = len(whole["blocks"]) + len(whole["direct"])
-    record = Held(spec, tmp_path / "half", load=lambda number: BUSY if number >= items else QUIET).record
-    assert record["status"] == "done"
-    assert [link["status"] for link in record["links"]] == ["done", "disturbed"]
-
-
 def test_where_no_cluster_can_be_made(
     spec: SessionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,26 +200,6 @@ def test_where_no_cluster_can_be_made(
     assert record["links"] == []
     assert record["parameters"] > 0
     assert latest(tmp_path, "tiny") == record
-
-
-def test_records_by_time(tmp_path: Path) -> None:
-    made_up = record(write_sweep(tmp_path))
-    assert latest(tmp_path, "tiny") is None
-    for number, session_id in enumerate(
-        ("20260101T000000Z-ff", "20270101T000000Z-00", "20260601T000000Z-aa")
-    ):
-        store.put(tmp_path, {**made_up, "name": "tiny", "session_id": session_id, "number": number})
-    assert [r["number"] for r in store.records(tmp_path, "tiny")] == [0, 2, 1]
-    found = latest(tmp_path, "tiny")
-    assert found is not None
-    assert found["number"] == 1
-
-
-def test_the_estimate(spec: SessionSpec) -> None:
-    told = estimate(spec, cases_of(spec))
-    held = len(cases_of(spec).timed)
-    assert told["blocks_a_link"] == held * (6 + 6 + 3)
-    assert told["direct_runs_a_link"] == 6
 
 
 # ---- real ranks ----
@@ -260,16 +231,6 @@ def check_numbers(record: dict[str, Any], cases: Cases) -> None:
     d = record["parameters"]
     assert by_label["allreduce-sgd: step"]["wire_bytes"] == pytest.approx(4 * d, abs=8)
     assert 0 < by_label["lion-cub-1bit: step"]["wire_bytes"] <= d / 8 + 32
-
-
-@pytest.mark.gloo
-@pytest.mark.usefixtures("nobody_left")
-@pytest.mark.full
-def test_a_session_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = session_spec(tmp_path, text=OWN)
-    record = real(spec, tmp_path, monkeypatch, place=Loopback)
-    check_numbers(record, cases_of(spec))
-    assert record["machine"]["emulated"] is False
 
 
 @pytest.mark.gloo

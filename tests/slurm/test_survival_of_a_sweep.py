@@ -1,7 +1,8 @@
-"""A sweep of forty runs on a real Slurm: its submitter is killed, a task is killed, a node is lost. Nothing is lost."""
+"""A sweep on a real Slurm, of forty runs or a few: its submitter is killed, a task is killed, a node is lost. Nothing is lost."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -21,37 +22,44 @@ from tests.slurm.test_linked_cluster import NODE_LOST_LIMIT_S, require_links
 from tests.suite.links.tour import Process
 from tests.support import ROOT, eventually
 
-pytestmark = [pytest.mark.slurm, pytest.mark.full, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Cluster]:
-    """Three nodes of one CPU behind wires; an array has at most three members, so that ten members are four arrays."""
+    """Three nodes behind wires, with room beside jobs that wait in vain for a killed submitter; arrays of two members."""
     require_links()
-    with cluster(Link.parse(3, "1gbit"), max_array_size=3) as made, found_by_clients(made):
+    with cluster(Link.parse(3, "1gbit"), max_array_size=2, cpus_per_node=4) as made, found_by_clients(made):
         yield made
 
 
-def holding(slurm: Cluster, known: set[str]) -> tuple[str, Process] | None:
-    """A node and the process of a task there that has run for three seconds, of a job on record.
-
-    Where a submitter was killed after sbatch, a job that is on no record waits in vain for what it is to do.
-    """
+def holding(slurm: Cluster, study: Study) -> tuple[str, Process] | None:
+    """A node and the process of a task there which is at a run."""
+    notes = [study.store.note(spec.run_id) for spec in study.specs]
+    owners = {note.owner for note in notes if note and note.state == "running"}
     for (node, _), process in ranks(slurm).items():
         try:
             text = Path(f"/proc/{process.pid}/environ").read_bytes().decode()
-            age_s = time.time() - Path(f"/proc/{process.pid}").stat().st_mtime
         except OSError:
             continue
         own = dict(word.partition("=")[::2] for word in text.split("\0"))
-        job = f"{own.get('SLURM_ARRAY_JOB_ID')}_{own.get('SLURM_ARRAY_TASK_ID')}"
-        if age_s > 3 and job in known:
+        if f"slurm {own.get('SLURM_ARRAY_JOB_ID')}_{own.get('SLURM_ARRAY_TASK_ID')}" in owners:
             return node, process
     return None
 
 
-def test_forty_runs_survive_a_killed_submitter_a_killed_task_and_a_lost_node(
-    slurm: Cluster, tmp_path: Path
+ARMS: dict[str, dict[str, int]] = {"a": {}, "b": {"period": 1}, "c": {"period": 2}, "d": {"period": 4}}
+
+
+@pytest.mark.parametrize(
+    ("arms", "seeds", "steps"),
+    [
+        pytest.param(2, 4, 150, id="8"),
+        pytest.param(4, 10, 100, id="40", marks=pytest.mark.full),  # the acceptance test of sweeps: minutes
+    ],
+)
+def test_runs_survive_a_killed_submitter_a_killed_task_and_a_lost_node(
+    slurm: Cluster, tmp_path: Path, arms: int, seeds: int, steps: int
 ) -> None:
     started = time.monotonic()
 
@@ -59,10 +67,10 @@ def test_forty_runs_survive_a_killed_submitter_a_killed_task_and_a_lost_node(
         sys.stdout.write(f"{time.monotonic() - started:5.0f} s  {text}\n")
 
     study = Study(
-        tmp_path / "s", "forty", {"a": {}, "b": {"period": 1}, "c": {"period": 2}, "d": {"period": 4}}, steps=100,
-        seeds=10, pace_s=0.04, profile={"array_parallelism": 12, "timeout_min": 5},
+        tmp_path / "s", "forty", dict(itertools.islice(ARMS.items(), arms)), steps=steps,
+        seeds=seeds, pace_s=0.04, profile={"array_parallelism": 12, "timeout_min": 5},
     )  # fmt: skip
-    assert len(study.specs) == 40
+    assert len(study.specs) == arms * seeds
 
     environment = {**os.environ, "PYTHONPATH": f"{study.folder / 'plugin'}:{ROOT}"}
     command = [sys.executable, "-m", "bandwise", "sweep", str(study.sweep), "--on", study.site]
@@ -72,21 +80,18 @@ def test_forty_runs_survive_a_killed_submitter_a_killed_task_and_a_lost_node(
     submitter.wait()
     (first,) = records(study.store.root)
     held = sum(map(len, first.jobs.values()))
-    assert 0 < held < 40, "the submitter was killed half-way"
+    assert 0 < held < len(study.specs), "the submitter was killed half-way"
     say(f"submitter killed: {len(first.jobs)} jobs on record hold {held} runs")
 
     sent = study.verb("sweep", "--on", study.site)
     say(f"submitted again: {sent['runs']} runs in {sent['members']} jobs")
-    assert sent["runs"] == 40 - held, "what was lost with the submitter, and nothing besides"
+    assert sent["runs"] == len(study.specs) - held, "what was lost with the submitter, and nothing besides"
     assert study.verb("sweep", "--on", study.site)["runs"] == 0, "all that is missing waits or runs"
 
     assert eventually(lambda: bool(study.states().get("done")), 120)
     kept = {spec.run_id: lasting(study.store, spec) for spec in study.specs if study.done(spec)}
-    known = {job for record in records(study.store.root) for job in record.jobs}
-    assert eventually(lambda: holding(slurm, known) is not None, 120), (
-        "a task that holds runs, and has begun one"
-    )
-    found_task = holding(slurm, known)
+    assert eventually(lambda: holding(slurm, study) is not None, 120)
+    found_task = holding(slurm, study)
     assert found_task is not None
     task_node, task = found_task
     task.signal(signal.SIGKILL)
