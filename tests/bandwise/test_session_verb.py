@@ -71,25 +71,25 @@ def test_held_again_it_begins_another_record_and_says_how_many_there_are(
     path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in(monkeypatch)
-    assert held(path, tmp_path) == 0
+    assert held(path, tmp_path, "--links", "1gbit") == 0
     (first,) = store.records(tmp_path / "results", "tiny")
     capsys.readouterr()
-    assert held(path, tmp_path, "--json") == 0
+    assert held(path, tmp_path, "--links", "1gbit", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     again = store.records(tmp_path / "results", "tiny")
     assert len(again) == 2
     assert first in again, "what was measured before stays as it is"
     assert answer["held"] == [record["started"] for record in again]
-    assert held(path, tmp_path) == 0
+    assert held(path, tmp_path, "--links", "1gbit") == 0
     assert f"sessions of tiny that time the same: 3 ({first['started']}, " in capsys.readouterr().out
     monkeypatch.undo()
     stand_in(monkeypatch, BUSY)
-    assert held(path, tmp_path) == 4
+    assert held(path, tmp_path, "--links", "1gbit") == 4
     assert "that time the same: 4" in capsys.readouterr().out, "disturbed ones were held to the end, too"
     Path(path).write_text(Path(path).read_text().replace("buckets_mb: [1, 25]", "buckets_mb: [0.25, 25]"))
     monkeypatch.undo()
     stand_in(monkeypatch)
-    assert held(path, tmp_path) == 0
+    assert held(path, tmp_path, "--links", "1gbit") == 0
     assert "that time the same: 1 (" in capsys.readouterr().out, "another reference is another session"
 
 
