@@ -65,15 +65,6 @@ def test_the_steps_in_which_a_method_sends_are_counted(capsys: pytest.CaptureFix
         assert reason in refusal(capsys, "info", *words)
 
 
-def test_info_knows_every_method(capsys: pytest.CaptureFixture[str]) -> None:
-    for row in answer(capsys, "list", "algorithms")["algorithms"]:
-        found = answer(capsys, "info", row["name"])
-        assert found["differences"] != "" or row["family"] in ("baseline", "control")
-        assert found["bits"] or found["refused"], row["name"]
-        assert main(["info", row["name"]]) == 0
-        assert "\nkind" in capsys.readouterr().out
-
-
 def test_info_of_a_plugin_that_sends_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,18 +148,3 @@ def test_every_remedy_that_is_printed_is_accepted(
         said = capsys.readouterr()
         assert code in (0, 3), f"bandwise {words}: {said.err}"
         assert "no sweep" not in said.err
-
-
-@pytest.mark.full
-def test_remedies_help(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What `publish --check` says to do, done in order, leaves it with nothing that is wrong."""
-    lose(project, "two runs")
-    path = str(project / "small.yaml")
-    for _ in range(3):
-        if main(["publish", path, "--check"]) == 0:
-            break
-        found = [words for words in COMMAND.findall(capsys.readouterr().out) if not words.startswith("run")]
-        assert found
-        for words in dict.fromkeys(found):
-            assert main(shlex.split(words)) == 0
-    assert main(["publish", path, "--check"]) == 0

@@ -83,11 +83,6 @@ def test_the_code_of_the_page_runs_and_goes_on_to_the_bit(
         assert same(found, whole.parameters), found
 
 
-def test_the_commands_of_the_page_are_those_of_its_test() -> None:
-    text = (ROOT / "docs" / "your-model.md").read_text(encoding="utf-8")
-    assert "bandwise try my_script.py:make --batch-size 16 --workers 4 --steps 30 --rate 100mbit" in text
-
-
 # ---- the verb
 
 

@@ -248,7 +248,8 @@ def test_a_page_without_these_tables_has_no_trace_of_them(built, timed, tmp_path
         assert "equal-time" not in other.html
 
 
-def test_the_first_page_leads_with_it(equal, tmp_path):
+def test_the_first_page_leads_with_it(equal, tmp_path, monkeypatch):
+    monkeypatch.setattr(overview, "documents", dict)
     page = whole(overview.build_site(equal.root, tmp_path).path)
     assert [name for name in page.sections if name][:2] == ["equal-time", "headline"]
     assert f"From the study {made.NAME}" in page.sections["equal-time"]
