@@ -83,12 +83,7 @@ def cases_view(session: SessionData, link: LinkData) -> View:
             "disturbed blocks", count("n_disturbed", "maybe"),
             "Blocks during which others used the machine; repeated, and in no number.", True,
         ),
-        Column(
-            "when screened", seconds("screen_s"), "Seconds a step in the short trial that chose the reference.", True, True,
-        ),
-        Column("spread over ranks", percent("spread"), "Relative spread of the ranks' own busy time, median.", True, True),
         Column("bytes a step", size("wire_bytes_per_step"), "Sent on the wire, mean over ranks, by the ledger.", True, True),
-        Column("bytes received", size("received_bytes_per_step"), "The same, received.", True, True),
         Column("codecs", path, "Whether the compiled or the eager path of each codec ran.", hidden=True),
     )  # fmt: skip
     rows = sorted(link.cases, key=lambda r: (r["step_s"] is None, r["step_s"] or 0.0, r["case"]))
