@@ -186,11 +186,7 @@ def summary(frame: pd.DataFrame, ended: Mapping[str, str]) -> list[dict[str, Any
     first, seeds = next(iter(ended)), frame["seed"].nunique()
     rows = []
     for method, why in ended.items():
-        sent, took = (
-            (float(means.loc[method, "wire_bytes"]), float(means.loc[method, "seconds"]))
-            if method in means.index
-            else (None, None)
-        )
+        sent, took = (means[name].get(method) for name in ("wire_bytes", "seconds"))
         word, difference = why or f"no verdict from {_counted(seeds, 'seed')}", None
         if method == first:
             word = why or "reference"
