@@ -233,7 +233,7 @@ class Simulation:
         at_least_zero("codec_s", codec_s)
         asked: dict[int, list[dict[str, Any]]] = {row["step"]: [] for row in self._rows}
         for row in self.ledger.frame(rank=0).to_dict("records"):
-            asked[row["step"]].append(row)
+            asked[row["step"]].append({str(key): value for key, value in row.items()})
         n = self._cluster.world_size
         took = [local + codec_s + link.step_seconds(rows, n) for rows in asked.values()]
         return pd.Series(took, index=pd.Index(list(asked), name="step"), name="seconds", dtype=float)

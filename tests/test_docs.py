@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 
 from bandwise.cli import VERBS
-from bandwise.verbs import VERBS
 from docs import make, measured
 from reference_impls import SimulatedCluster
 from reference_impls.catalogue import BUILT_IN

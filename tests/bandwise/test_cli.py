@@ -17,7 +17,6 @@ from bandwise import verbs
 from bandwise.cli import ALONE, GROUPS, VERBS, load, main, parser
 from bandwise.options import CheckoutError, OptionError, parse_settings, parse_value, require_checkout
 from bandwise.output import ProgressLine
-from bandwise.verbs import ALONE, GROUPS, VERBS, load
 from tests.bandwise.said import answer, refusal
 from tests.suite.runs.project import SWEEP, one_spec, train_here, write_sweep
 
