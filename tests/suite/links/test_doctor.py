@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def test_the_verb_says_what_is_wrong_and_what_to_do(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(doctor, "run_trial", lambda: WORKS)
-    monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     assert main(["session", "--doctor", "--workers", "4", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     found = {finding["name"]: finding for finding in answer["findings"]}
