@@ -8,8 +8,8 @@ simulated runs are one task, those of runs on real process groups a task a rank,
 find no work and end; their runs count as missing, and the same command submits them again, beside nothing that waits already.
 
 **Code.** Jobs run what was submitted and not what the checkout holds by then. ``<results>/code/<commit>`` holds the packages
-as they are, ``<commit>-<hash of the changes>`` where they differ from the commit; ``changes.patch`` says how. ``snapshot.json``
-is what provenance reads there instead of git (`suite.runs.provenance`), so that a run records commit and changes of its code.
+as they are, ``<commit>-<hash of the changes>`` where they differ from the commit. ``snapshot.json`` is what provenance reads
+there instead of git (`suite.runs.provenance`), so that a run records commit and hash of the changes of its code.
 """
 
 from __future__ import annotations

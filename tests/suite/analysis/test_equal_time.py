@@ -137,6 +137,12 @@ def test_worth_it_is_what_beats_plain_training_and_one_worker_alone(
     assert pd.isna(worker["alone"])
 
 
+def test_where_one_worker_lies_beyond_the_budgets_intervals_decide() -> None:
+    table = net_table(study(), runs(alone=0.05), rounds(3), arms(), ("code", 4)).set_index("arm")
+    assert pd.isna(table.loc["half", "over"])
+    assert (table.loc["half", "alone"], table.loc["half", "verdict"]) == ("worth it", "worth it")
+
+
 def test_without_one_worker_nothing_is_worth_it() -> None:
     untimed = rounds()
     untimed = untimed[untimed["arm"] != "alone"]
@@ -153,6 +159,18 @@ def test_a_gain_is_the_loss_of_the_reference_in_the_same_time() -> None:
     )
     assert slow["gain"] < 0
     assert slow["verdict"] == "not worth it"
+
+
+def test_several_sessions_count_as_such() -> None:
+    one, three = (
+        net_table(study(), runs(), rounds(k), arms(), ("code", 4)).set_index("arm").loc["half"]
+        for k in (1, 3)
+    )
+    assert (one["sessions"], one["rounds"], three["sessions"], three["rounds"]) == (1, 8, 3, 24)
+    disturbed = rounds(3)
+    disturbed = disturbed[(disturbed["session_id"] != "s1") | (disturbed["round"] < 5)]
+    two = net_table(study(), runs(), disturbed, arms(), ("code", 4)).set_index("arm").loc["half"]
+    assert (two["sessions"], two["rounds"]) == (2, 16)
 
 
 def test_what_gives_no_number_says_why() -> None:

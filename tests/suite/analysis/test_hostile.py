@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from bandwise.cli import main
-from suite.analysis.collect import collect
+from report.study import build_page
+from suite.analysis.collect import collect, write
 from suite.analysis.columns import RUNS
 from suite.runs.files import STALE_AFTER_S, Owner, StoreError
 from suite.runs.store import Store
@@ -65,6 +67,19 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Store:
         run_id = entry.spec.run_id
         damage(store.folder(run_id) / "result.json", dict(store.result(run_id) or {}))
     return store
+
+
+def test_the_page_shows_all_of_them_escaped(damaged: Store) -> None:
+    found = collect(damaged.root, STUDY)
+    assert found.facts["statuses"] == {"done": len(STUDY.entries) - len(DAMAGES), "invalid": len(DAMAGES)}
+    write(damaged.root, found)
+    page = build_page(damaged.root, STUDY.name).path.read_text(encoding="utf-8")
+    said = (
+        page.replace("&#39;", "'").replace("&#34;", '"').replace("&quot;", '"')
+    )  # quotes may stand in text as they are
+    for name, (_, words) in DAMAGES.items():
+        assert html.escape(words, quote=False) in said, name
+    assert "<script>alert" not in page
 
 
 @pytest.mark.parametrize(

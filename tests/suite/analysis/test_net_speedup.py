@@ -65,6 +65,12 @@ def test_net_speedup_is_worth_over_time() -> None:
     assert found.p < 1e-100
 
 
+def test_between_budgets_the_curve_is_followed() -> None:
+    for worth in (0.09, 0.18, 0.35, 0.6, 0.85, 1.2):
+        found = net_speedup(exact(), [float(curve(worth))] * 6, Uncertain())
+        assert found.speedup.estimate == pytest.approx(worth, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("worth", "low", "estimate", "high"), [(0.02, 0.0, 0.0, 1 / 16), (3.0, 1.41, math.inf, math.inf)]
 )
@@ -73,6 +79,12 @@ def test_beyond_the_budgets_an_interval_says_what_is_known(
 ) -> None:
     found = net_speedup(exact(), [float(curve(worth))] * 6, Uncertain()).speedup
     assert (found.low, found.estimate, found.high) == pytest.approx((low, estimate, high), rel=1e-4)
+
+
+def test_a_diverged_run_is_a_loss_without_bound() -> None:
+    found = net_speedup(exact(), [2.0, 2.0, math.inf, 2.0, 2.0, 2.0], Uncertain(math.log(0.01)))
+    assert (found.speedup.estimate, found.gain, found.p) == (0.0, None, 0.0)
+    assert verdicts({"broken": found}) == {"broken": "not worth it"}
 
 
 @pytest.mark.parametrize(
@@ -199,6 +211,31 @@ def test_tuning_error_is_what_another_tuning_would_have_changed() -> None:
     clear = tuning_error(Trials(apart, chosen=1), known)
     assert (clear.variance, clear.df) == (0.0, 40)
     assert tuning_error(Trials(apart, chosen=2), known).variance == 1.0, "of the rate in use, not of the best"
+
+
+def test_a_second_stage_makes_the_error_of_tuning_smaller_and_it_is_told_so() -> None:
+    rng = np.random.default_rng(4)
+    rates, noise = np.array([0.30, 0.08, 0.0, 0.06, 0.40]), 0.06
+
+    def tuned() -> Trials:
+        drawn = rates[:, None] + noise * rng.standard_normal((5, 8))
+        losses = [list(row[:2]) for row in drawn]
+        entered = drawn[:, :2].mean(1).argsort()[:2]
+        for rate in entered:
+            losses[rate] = list(drawn[rate])
+        return Trials(losses, int(min(entered, key=lambda rate: drawn[rate].mean())))
+
+    tried = [tuned() for _ in range(400)]
+    lost = rates[[one.chosen for one in tried]]
+    known = Uncertain(0, noise**2, 40)
+    told = np.mean([tuning_error(one, known, seed).variance for seed, one in enumerate(tried[:60])])
+    assert np.var(lost) <= told <= 4 * np.var(lost) + 1e-5
+    first = [Trials([values[:2] for values in one.losses], one.chosen) for one in tried[:60]]
+    alone = np.mean([tuning_error(one, known, seed).variance for seed, one in enumerate(first)])
+    assert told < 0.5 * alone
+    found = tuning_noise(tried)
+    assert found.variance == pytest.approx(noise**2, rel=0.1)
+    assert found.df == 400 * (2 - 1) * (8 - 1), "of the rates that entered"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from statistics import median
 
@@ -11,11 +12,11 @@ import pytest
 
 from reference_impls.schedules import QSR, LearningRate
 from suite.analysis.check import check_store
-from suite.analysis.columns import ARMS, PROBE
+from suite.analysis.columns import ARMS, PROBE, SPEED_TABLES
 from suite.analysis.published import load_facts
 from suite.analysis.session_tables import collect_session
 from suite.analysis.speed import LinkSamples, case_table, interval, speedup
-from suite.analysis.tables import read_table, rows_of, session_table_path
+from suite.analysis.tables import read_table, rows_of, session_table_path, to_csv
 from suite.runs.store import Store
 from suite.timing import store as sessions
 from tests.suite.analysis import made_up_session as made
@@ -65,6 +66,21 @@ def test_the_rounds_of_a_rule_are_those_of_the_runs_own_learning_rate(composed):
     assert row["seconds"] == pytest.approx(true * median(factors))
 
 
+def test_how_seconds_come_about_is_said(composed):
+    found = {arm: row["composition"] for arm, row in composed.items()}
+    assert found == {
+        "sgd": "one kind",
+        "lion": "one kind",
+        "lion-1bit": "one kind",
+        "lion-1bit-10": "several kinds",
+        "squeeze": "several kinds",
+        "local-16": "rounds measured",
+        "local-8": "rounds interpolated",
+        "qsr": "rounds interpolated",
+        "silence": "rounds extrapolated",
+    }
+
+
 def test_cases(sweep):
     record = made.record(sweep)
     rows = {row["case_id"]: row for row in rows_of(case_table(record))}
@@ -92,6 +108,17 @@ def test_cases(sweep):
     assert (only_screened["n"], only_screened["unit_s"], only_screened["screen_s"]) == (0, None, 0.2)
 
 
+def test_exposed_communication_of_few_rounds_has_no_interval(sweep):
+    record = made.record(sweep)
+    record["links"][0]["blocks"] = [
+        b for b in record["links"][0]["blocks"] if b["mode"] == "run" or b["round"] < 3
+    ]
+    row = rows_of(case_table(record))[0]
+    assert (row["n"], row["n_exposed"], row["n_phases"]) == (6, 3, 0)
+    assert row["exposed_s"] is not None
+    assert (row["exposed_low"], row["exposed_high"]) == (None, None)
+
+
 def test_a_repeated_block_takes_the_place_of_the_disturbed_one(sweep, store, composed):
     record = made.record(sweep)
     expected = composed["lion-1bit"]
@@ -103,6 +130,20 @@ def test_a_repeated_block_takes_the_place_of_the_disturbed_one(sweep, store, com
     assert arms(record, store)["lion-1bit"] == expected
     row = next(row for row in rows_of(case_table(record)) if row["case_id"] == case["case_id"])
     assert (row["n"], row["n_disturbed"]) == (6, 1)
+
+
+def test_the_order_of_blocks_changes_nothing(sweep, tmp_path):
+    record = made.record(sweep)
+    record["links"][0]["direct"] = made.direct(sweep, "squeeze", lambda number: 1.0 + 0.01 * number)
+    made.saved(tmp_path, record)
+    before = {path.name: path.read_bytes() for path in collect_session(tmp_path, "made-up")}
+    draw = random.Random(7)
+    for name in ("blocks", "direct", "probe", "screen"):
+        draw.shuffle(record["links"][0][name])
+    draw.shuffle(record["cases"])
+    made.saved(tmp_path, record)
+    after = {path.name: path.read_bytes() for path in collect_session(tmp_path, "made-up")}
+    assert before == after
 
 
 def test_rho(sweep, tmp_path):
@@ -119,6 +160,13 @@ def test_rho(sweep, tmp_path):
     record["links"][0]["probe"] = []
     (link,) = made.derived(record, Store(tmp_path / "other"))[1]["links"]
     assert (link["rho"], link["rho_reason"]) == (None, "the probe holds no fp32 all-reduce")
+
+
+def test_ddp_that_turns_out_faster_than_the_reference_is_named(sweep, store):
+    record = made.record(sweep)
+    assert made.derived(record, store)[1]["links"][0]["faster"] == []
+    record["links"][0]["reference"] = made.DDP[0]["case_id"]
+    assert made.derived(record, store)[1]["links"][0]["faster"] == ["DDP bf16, 8 MB buckets"]
 
 
 def test_the_probe(sweep, store):
@@ -176,6 +224,16 @@ def test_without_a_sweep_the_kinds_stand_alone(store):
     assert found["silence", "round-1000"]["composition"] == "rounds extrapolated"
     assert found["qsr", "round"]["refused"]
     assert "learning rate" in found["qsr", "round"]["reason"]
+
+
+def test_a_session_that_could_not_be_held_says_why(sweep, tmp_path):
+    told = {"status": "unavailable", "reason": "no namespaces", "fix": "sudo something", "links": []}
+    made.saved(tmp_path, made.changed(made.record(sweep), **told, cases=[], uses={}))
+    collect_session(tmp_path, "made-up")
+    facts = load_facts(tmp_path, "made-up")
+    assert told.items() <= facts.items()
+    for table in SPEED_TABLES:
+        assert session_table_path(tmp_path, table, "made-up").read_text() == to_csv(table, [])
 
 
 def test_the_newest_session_held_to_the_end_counts(sweep, tmp_path):
@@ -237,3 +295,11 @@ def test_a_real_link_stands_beside_the_emulated_ones(sweep, store):
     shares = {row["link"]: row["rate_share"] for row in probe if row["what"] == "all-reduce fp32"}
     assert shares[labels[0]] is not None
     assert shares[labels[1]] is None, "nobody says what the network would have to reach"
+
+
+def test_a_real_session_of_something_else_does_not_stand_beside_it(sweep, store):
+    real = between_nodes(sweep) | {"batch_size": 1}
+    for record in (made.record(sweep), real):
+        sessions.put(store.root, record)
+    collect_session(store.root, "made-up")
+    assert [link["label"] for link in load_facts(store.root, "made-up")["links"]] == ["real, 4 x 1 over ib0"]
