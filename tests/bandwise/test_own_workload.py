@@ -16,6 +16,8 @@ import pytest
 from bandwise.cli import main
 from reference_impls import load_plugin
 from reference_impls.registry import PLUGINS, registry
+from slurm.profile import Profile
+from slurm.submit import executor
 from suite import DATA
 from suite.runs.spec import resolve_workload, workload_hash
 from suite.workloads import DataError, DataWorkload, WorkloadDeclarationError, get, names, user_data
@@ -321,6 +323,16 @@ def test_a_run_does_not_train_on_other_files_than_it_was_planned_on(
     assert resolve_workload("my-rings", dict(part.options), "iid") == part, (
         "a digest that is stated needs no files"
     )
+
+
+def test_jobs_know_the_data_folder_of_their_submission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = Profile(name="site", timeout_min=20, partition="cpu", mem="2G", setup=())
+    for folder, said in (("", False), ("/data/of mine", True)):
+        monkeypatch.setenv(DATA, folder)
+        text = executor(profile, tmp_path, "a", 1, Path("/code/abc")).script()
+        assert (f"export {DATA}='/data/of mine'" in text) is said
 
 
 class Folder(DataWorkload):
