@@ -6,7 +6,7 @@
 #   make test-floor what torch may do otherwise, frontends and compiled code, on the oldest torch of pyproject.toml, in .venv-floor;
 #                   TORCH=2.12.0 or TORCH=newest: on that one
 #   make audit      every interval of the published tables once more, by code of its own (tests/audit)
-#   make gpu        on a machine with a GPU: how fast every codec is there, beside a copy, and whether its bits are the CPU's;
+#   make gpu        on a machine with a GPU: how fast every compressor is there, beside a copy, and whether its bits are the CPU's;
 #                   results/gpu/codecs.csv, resumed where it stopped
 #   make docs       pages of methods, verbs and keys and what `advise` knows, from declarations and published tables
 #   make lint       formatting, ruff, mypy
@@ -31,7 +31,7 @@ TORCH ?= $(shell sed -nE 's/^dependencies.*"torch>=([0-9.]+)".*/\1/p' pyproject.
 FLOOR := .venv-floor
 FLOOR_PACKAGES := numpy|pandas|scipy|pytest|pytest-benchmark|pytest-timeout|pytest-xdist
 FLOOR_TESTS := $(addprefix tests/reference_impls/,test_attach.py test_checkpoints.py test_ddp_hook.py test_fsdp_hook.py \
-	test_gpu_code.py test_optimizer.py test_programs.py test_sharded.py codecs/test_compiled.py)
+	test_gpu_code.py test_optimizer.py test_programs.py test_sharded.py compressors/test_compiled.py)
 SYSTEM_PACKAGES := slurm-wlm munge iproute2 chromium g++ python3-dev
 
 # Where this is set, every process of the tests would compile the sources, and pytest its assertions, anew: a third of its start.
@@ -89,7 +89,7 @@ docs: setup
 	$(VENV)/bin/python -m docs.make
 
 gpu: setup
-	$(VENV)/bin/python -m suite.gpu.codecs
+	$(VENV)/bin/python -m suite.gpu.compressors
 
 lint: setup
 	$(VENV)/bin/ruff format --check .

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
         info,
         list_algorithms,
     )
-    from reference_impls.attached import attach
-    from reference_impls.sharded import fsdp_optimizer
+    from reference_impls.frontends.attached import attach
+    from reference_impls.frontends.sharded import fsdp_optimizer
 
 __all__ = [
     "DataParallelOptimizer",
@@ -49,8 +49,8 @@ __all__ = [
 
 _HOMES = {
     "TrainingLog": "bandwise.training_log",
-    "attach": "reference_impls.attached",
-    "fsdp_optimizer": "reference_impls.sharded",
+    "attach": "reference_impls.frontends.attached",
+    "fsdp_optimizer": "reference_impls.frontends.sharded",
     "load": "bandwise.loading",
     "simulate": "bandwise.simulation",
 }

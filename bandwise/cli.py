@@ -135,7 +135,7 @@ def _load_plugins(paths: Sequence[str]) -> None:
     if not paths:
         return  # what lists or explains imports no torch
     from reference_impls import load_plugin
-    from reference_impls.registry import registry
+    from reference_impls.core.registry import registry
 
     for path in paths:
         before = _registered(), len(registry.plugins)

@@ -7,7 +7,7 @@ after another, of the first exchange of a step. That is a step in which nothing 
 one of computing and communication. `docs/cost-model.md` says how far off that is.
 
 What a training sends follows from the method: its kinds of steps from its own plan of every step, bytes and exchanges of each
-from a step that one rank takes without a network (`reference_impls.drivers.alone`). What was measured of methods, kappa and
+from a step that one rank takes without a network (`reference_impls.runtime.alone`). What was measured of methods, kappa and
 worth, is in `measured.json`, made of published tables by `make docs`.
 """
 
@@ -23,13 +23,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from bandwise.options import parse_value
-from reference_impls.errors import UnsupportedError
-from reference_impls.registry import Method, create, registry
-from reference_impls.units import UnitError
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.registry import Method, create, registry
+from reference_impls.core.units import UnitError
 
 if TYPE_CHECKING:
-    from reference_impls.drivers.alone import Moment
-    from reference_impls.schedules import LearningRate
+    from reference_impls.core.schedules import LearningRate
+    from reference_impls.runtime.alone import Moment
 
 EFFICIENCY: Final = 0.91
 """Share of a link's rate that payload reaches."""
@@ -169,8 +169,8 @@ def sent(method: Method, shapes: Sequence[Sequence[int]], workers: int, steps: i
     Raises:
         UnsupportedError: The method cannot be used so, plans by what happens in training, or asks for values of a large model.
     """
-    from reference_impls.drivers.alone import taken
-    from reference_impls.schedules import LearningRate
+    from reference_impls.core.schedules import LearningRate
+    from reference_impls.runtime.alone import taken
 
     kinds: Counter[str] = Counter()
     first: dict[str, Moment] = {}
@@ -198,7 +198,7 @@ def planned(method: Method, workers: int, rate: LearningRate) -> Iterator[tuple[
     Raises:
         UnsupportedError: The method cannot be used so, or plans by what happens in training.
     """
-    from reference_impls.drivers import alone
+    from reference_impls.runtime import alone
 
     if method.algorithm.plans_from_data:
         raise UnsupportedError(

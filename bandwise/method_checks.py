@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 
 from reference_impls import DataParallelOptimizer, SimulatedCluster, create, load_plugin
-from reference_impls.algorithm import Algorithm
-from reference_impls.drivers.alone import planned, traced
-from reference_impls.registry import Method, registry
+from reference_impls.core.algorithm import Algorithm
+from reference_impls.core.registry import Method, registry
+from reference_impls.runtime.alone import planned, traced
 
 SHAPES: Final = ((13, 7), (13,), (5, 2), (3,))
 """119 elements, no multiple of 8 or of a number of workers. The last parameter never gets a gradient."""
@@ -35,7 +35,7 @@ WORKERS: Final = 3
 STEPS: Final = 14
 LR: Final = 0.02
 BUCKET: Final = 256
-"""Bytes: the model is cut into several shards."""
+"""Bytes: the model is cut into several buckets."""
 DESCENT: Final = 60
 """Steps in which the distance to the target has to shrink."""
 CLOSE: Final = 1e-5
@@ -144,14 +144,15 @@ def _advance(
     for _ in range(steps):
         step = cluster.steps
         grads = [gradients([p.clone() for p in cluster.parameters(r)], r, step) for r in ranks]
-        probes = {
-            probe: [
-                gradients([p.clone() for p in cluster.probe_parameters(r, probe)], r, step) for r in ranks
+        reference_points = {
+            reference_point: [
+                gradients([p.clone() for p in cluster.reference_parameters(r, reference_point)], r, step)
+                for r in ranks
             ]
-            for probe in cluster.probes
+            for reference_point in cluster.reference_points
         }
         cluster.observe(loss=2.0 / (1 + step), accuracy=min(1.0, step / 10))
-        cluster.step(grads, lr=rate(step), probes=probes)
+        cluster.step(grads, lr=rate(step), reference_points=reference_points)
 
 
 def _flat(cluster: SimulatedCluster, rank: int = 0) -> Tensor:
@@ -217,7 +218,7 @@ def _repeats(method: Method) -> str:
             found.append(_flat(cluster))
     _need(
         torch.equal(*found),
-        "two trainings of one seed differ: draw from `shard.key(stage)`, not from torch's generator, and give new tensors "
+        "two trainings of one seed differ: draw from `bucket.key(stage)`, not from torch's generator, and give new tensors "
         "their dtype",
     )
     return f"{STEPS} steps twice, the same bits"
@@ -236,8 +237,8 @@ def _resumes(method: Method) -> str:
     _advance(second, STEPS - STEPS // 2)
     for rank in range(WORKERS):
         _need(torch.equal(_flat(whole, rank), _flat(second, rank)),
-              f"rank {rank} ends elsewhere after a checkpoint at step {STEPS // 2}: keep state in `slots`, counters in "
-              "`clock.counters`")  # fmt: skip
+              f"rank {rank} ends elsewhere after a checkpoint at step {STEPS // 2}: keep state in `state`, counters in "
+              "`train_state.counters`")  # fmt: skip
     return f"a checkpoint at step {STEPS // 2} changes no bit of step {STEPS}"
 
 
@@ -247,7 +248,7 @@ def _stands_still(method: Method) -> str:
     moved = float(_flat(cluster).abs().max())
     _need(
         moved == 0,
-        f"parameters move by {moved:.3g} at a learning rate of 0: take it from `shard.groups()` at every step",
+        f"parameters move by {moved:.3g} at a learning rate of 0: take it from `bucket.groups()` at every step",
     )
     return "at a learning rate of 0 nothing moves"
 
@@ -378,7 +379,7 @@ class _Model(nn.Module):
 
 
 def _real(options: Mapping[str, Any], method: Method) -> str:
-    if method.algorithm.probes:
+    if method.algorithm.reference_points:
         raise _NotDeclaredError(
             "the method wants gradients at further points: train it with a closure to see it on processes"
         )

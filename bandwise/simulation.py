@@ -37,13 +37,13 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from bandwise.costs import Link, at_least_zero
-from reference_impls.collectives import Ledgers
-from reference_impls.drivers.step import Unused
-from reference_impls.drivers.worker import bare_model, bare_name, named
-from reference_impls.errors import LayoutError, UnsupportedError, UsageError
-from reference_impls.registry import AnyMethod, registry
-from reference_impls.simulated import SimulatedCluster
-from reference_impls.units import parse_duration, parse_rate
+from reference_impls.core.collectives import Ledgers
+from reference_impls.core.errors import LayoutError, UnsupportedError, UsageError
+from reference_impls.core.registry import AnyMethod, registry
+from reference_impls.core.units import parse_duration, parse_rate
+from reference_impls.frontends.simulated import SimulatedCluster
+from reference_impls.runtime.step import Unused
+from reference_impls.runtime.worker import bare_model, bare_name, named
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -336,7 +336,10 @@ def simulate(
         cluster.step(
             [answer.grads for answer in answers],
             lr=rate if callable(lr) else None,
-            probes={probe: [answer.probes[probe] for answer in answers] for probe in cluster.probes},
+            reference_points={
+                reference_point: [answer.reference_points[reference_point] for answer in answers]
+                for reference_point in cluster.reference_points
+            },
             buffers=[answer.buffers for answer in answers] if answers[0].buffers else None,
         )
         replica.take_buffers(answers[0].buffers)
@@ -358,11 +361,12 @@ def simulate(
 
 @dataclasses.dataclass
 class _Answer:
-    """One worker's step before the method's: its loss, gradients at its parameters and at the probes, its buffers afterwards."""
+    """One worker's step before the method's: its loss, gradients at its parameters and at the reference points, its buffers
+    afterwards."""
 
     loss: float
     grads: list[Tensor | None]
-    probes: dict[str, list[Tensor | None]]
+    reference_points: dict[str, list[Tensor | None]]
     buffers: list[Tensor]
 
 
@@ -468,13 +472,17 @@ def _gradients(
         replica.take_buffers(before)
         with _seeded(worker_seed(seed, rank, step), replica.gpus):
             batch = batch_of(rank, cluster.world_size, step)
-            probes = {}
-            for probe in cluster.probes:
+            reference_points = {}
+            for reference_point in cluster.reference_points:
                 with torch.random.fork_rng(devices=replica.gpus):  # all of the same samples and draws
-                    _, probes[probe] = replica.backward(cluster.probe_parameters(rank, probe), batch)
+                    _, reference_points[reference_point] = replica.backward(
+                        cluster.reference_parameters(rank, reference_point), batch
+                    )
             loss, grads = replica.backward(cluster.parameters(rank), batch)
         alike.add(grads)
-        answers.append(_Answer(loss, grads, probes, [buffer.detach().clone() for buffer in replica.buffers]))
+        answers.append(
+            _Answer(loss, grads, reference_points, [buffer.detach().clone() for buffer in replica.buffers])
+        )
     return answers, alike.mean()
 
 

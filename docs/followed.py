@@ -96,7 +96,7 @@ def to_the_wire(name: str, options: dict[str, Any]) -> list[str]:
     import torch.distributed as dist
 
     from bandwise import DataParallelOptimizer
-    from reference_impls.registry import registry
+    from reference_impls.core.registry import registry
 
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     model = torch.nn.Linear(64, 8)

@@ -31,9 +31,9 @@ from bandwise.cli import GROUPS, main, parser_of
 from docs.document import fill, markdown
 from docs.measured import files as advice_known
 from docs.ngrams import ngram_bits
-from reference_impls.catalogue import BUILT_IN
-from reference_impls.facts import facts
-from reference_impls.registry import create
+from reference_impls.core.catalogue import BUILT_IN
+from reference_impls.core.facts import facts
+from reference_impls.core.registry import create
 from report.data import SHARDINGS
 from report.figures import FAMILIES
 from report.numbers import weight
@@ -487,7 +487,7 @@ def _cell(text: str) -> str:
 
 
 def gpu(root: Path) -> str:
-    """How fast codecs with a bar are on a GPU: over a copy of as many float32, by operation, with quartiles."""
+    """How fast compressors with a bar are on a GPU: over a copy of as many float32, by operation, with quartiles."""
     del root  # measured where there is a GPU, and kept apart
     with (ROOT / "results" / "gpu" / "codecs.csv").open(encoding="utf-8", newline="") as stream:
         found = [row for row in csv.DictReader(stream) if row["bar"]]

@@ -10,12 +10,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from reference_impls.registry import AlgorithmInfo, create, info, list_algorithms, load_plugin
+from reference_impls.core.registry import AlgorithmInfo, create, info, list_algorithms, load_plugin
 
 if TYPE_CHECKING:
-    from reference_impls.hooks import ddp_hook, fsdp_hook
-    from reference_impls.optimizer import DataParallelOptimizer
-    from reference_impls.simulated import SimulatedCluster
+    from reference_impls.frontends.hooks import ddp_hook, fsdp_hook
+    from reference_impls.frontends.optimizer import DataParallelOptimizer
+    from reference_impls.frontends.simulated import SimulatedCluster
 
 __all__ = [
     "AlgorithmInfo",
@@ -30,10 +30,10 @@ __all__ = [
 ]
 
 _LAZY = {
-    "ddp_hook": "reference_impls.hooks",
-    "fsdp_hook": "reference_impls.hooks",
-    "DataParallelOptimizer": "reference_impls.optimizer",
-    "SimulatedCluster": "reference_impls.simulated",
+    "ddp_hook": "reference_impls.frontends.hooks",
+    "fsdp_hook": "reference_impls.frontends.hooks",
+    "DataParallelOptimizer": "reference_impls.frontends.optimizer",
+    "SimulatedCluster": "reference_impls.frontends.simulated",
 }
 
 

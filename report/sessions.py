@@ -62,7 +62,9 @@ def cases_view(session: SessionData, link: LinkData) -> View:
 
     def path(row: Row) -> Cell:
         known = json.loads(row["path"] or "{}")
-        return Cell(", ".join(f"{codec} {way}" for codec, way in sorted(known.items())) or write.MISSING)
+        return Cell(
+            ", ".join(f"{compressor} {way}" for compressor, way in sorted(known.items())) or write.MISSING
+        )
 
     columns = (
         Column("what was timed", case, "A kind of step or round of a method, or torch's own DDP."),
@@ -84,7 +86,7 @@ def cases_view(session: SessionData, link: LinkData) -> View:
             "Blocks during which others used the machine; repeated, and in no number.", True,
         ),
         Column("bytes a step", size("wire_bytes_per_step"), "Sent on the wire, mean over ranks, by the ledger.", True, True),
-        Column("codecs", path, "Whether the compiled or the eager path of each codec ran.", hidden=True),
+        Column("codecs", path, "Whether the compiled or the eager path of each compressor ran.", hidden=True),
     )  # fmt: skip
     rows = sorted(link.cases, key=lambda r: (r["step_s"] is None, r["step_s"] or 0.0, r["case"]))
     return View(

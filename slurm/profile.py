@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from reference_impls.errors import nearest
+from reference_impls.core.errors import nearest
 from suite.runs.documents import GIVEN, ONE_OR_MORE, Count, Entry, Positive, YamlFile, checked
 from suite.runs.provenance import THREAD_VARIABLES
 

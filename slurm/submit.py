@@ -31,7 +31,7 @@ from submitit import SlurmExecutor
 from submitit.core.utils import FailedJobError
 from submitit.helpers import clean_env
 
-from reference_impls.registry import PLUGINS
+from reference_impls.core.registry import PLUGINS
 from slurm.job import TrainRuns
 from slurm.profile import Profile
 from slurm.scheduler import DEFAULT_MAX_ARRAY_SIZE, SlurmError, max_array_size, require_slurm

@@ -52,7 +52,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Codecs run as plain torch in the fast tier: compiling takes longer than all it tests, but for tests marked ``compiled``."""
+    """Compressors run as plain torch in the fast tier: compiling takes longer than all it tests, but for tests marked
+    ``compiled``."""
     if "not full" in config.getoption("markexpr"):
         os.environ.setdefault("BANDWISE_COMPILE", "0")
 
@@ -132,9 +133,9 @@ COMPILES = "tests of what is compiled"
 SHARES = {
     "tests/report/": "tests/report",
     "tests/suite/workloads/": "tests/suite/workloads",
-    "tests/reference_impls/codecs/test_compiled.py": COMPILES,
+    "tests/reference_impls/compressors/test_compiled.py": COMPILES,
     "tests/reference_impls/test_gpu_code.py": COMPILES,
-    "tests/reference_impls/test_programs.py": COMPILES,
+    "tests/reference_impls/test_compile_cache.py": COMPILES,
     "tests/reference_impls/test_steady_memory.py": COMPILES,
 }
 """Files of which the first one makes what the others find again: studies and their pages, samples, corpora, the compiler."""

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from reference_impls.schedules import Rounds
+from reference_impls.core.schedules import Rounds
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -51,7 +51,7 @@ def require_system(*programs: str) -> None:
 
 
 def require_compiler() -> None:
-    """Skip (with ``CI=true``: fail) unless codecs can be compiled: a C++ compiler and Python's header files."""
+    """Skip (with ``CI=true``: fail) unless compressors can be compiled: a C++ compiler and Python's header files."""
     if find_program("g++", "clang++", "c++") is None:
         skip_or_fail("no C++ compiler: run `sudo make system`, or install g++")
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():

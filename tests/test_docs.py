@@ -18,8 +18,8 @@ import torch.distributed as dist
 from bandwise.cli import VERBS
 from docs import make, measured
 from reference_impls import SimulatedCluster
-from reference_impls.catalogue import BUILT_IN
-from reference_impls.registry import Method
+from reference_impls.core.catalogue import BUILT_IN
+from reference_impls.core.registry import Method
 from suite.timing.cases import steady
 from tests.reference_impls.gloo import output_of, run_ranks
 from tests.support import blocks

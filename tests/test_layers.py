@@ -194,7 +194,7 @@ def test_a_page_is_made_of_tables_and_loads_nothing_that_makes_them() -> None:
 
 def test_the_tables_and_the_page_of_a_study_are_made_without_torch() -> None:
     found = loaded("import report.publication, slurm.states")
-    assert not {"torch", "reference_impls.algorithm", "suite.workloads", "suite.training"} & found
+    assert not {"torch", "reference_impls.core.algorithm", "suite.workloads", "suite.training"} & found
 
 
 def test_a_verb_is_loaded_when_it_is_called() -> None:

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from reference_impls import info, list_algorithms
-from reference_impls.catalogue import BUILT_IN
-from suite.micro.cases import CODECS, build
-from suite.micro.codecs import TimeAccumulate, TimeDecode, TimeEncode, TrackCodec
+from reference_impls.core.catalogue import BUILT_IN
+from suite.micro.cases import COMPRESSORS, build
+from suite.micro.compressors import TimeAccumulate, TimeDecode, TimeEncode, TrackCompressor
 from suite.micro.steps import METHODS, TimeStep, TrackStep
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,39 +111,41 @@ def test_the_methods_that_are_timed_are_those_of_the_index() -> None:
     assert not any(name.startswith("control-") for name in METHODS)
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_bytes_and_residuals_are_what_they_should_be(codec: str) -> None:
-    track = TrackCodec()
-    track.setup(codec)
-    assert track.track_bytes_per_element(codec) == EXACT_BYTES[codec] / NUMEL
-    low, high = RESIDUALS[codec]
-    assert low <= track.track_residual(codec) <= high
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+def test_bytes_and_residuals_are_what_they_should_be(compressor: str) -> None:
+    track = TrackCompressor()
+    track.setup(compressor)
+    assert track.track_bytes_per_element(compressor) == EXACT_BYTES[compressor] / NUMEL
+    low, high = RESIDUALS[compressor]
+    assert low <= track.track_residual(compressor) <= high
 
 
-@pytest.mark.parametrize("codec", CODECS)
-def test_timed_codecs_do_work(codec: str) -> None:
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+def test_timed_codecs_do_work(compressor: str) -> None:
     encode = TimeEncode()
-    encode.setup(codec, 4096)
+    encode.setup(compressor, 4096)
     encode.case.wire.zero_()
-    encode.time_encode(codec, 4096)
+    encode.time_encode(compressor, 4096)
     assert encode.case.wire.any()
     decode = TimeDecode()
-    decode.setup(codec, 4096)
+    decode.setup(compressor, 4096)
     decode.case.out.zero_()
-    decode.time_decode(codec, 4096)
+    decode.time_decode(compressor, 4096)
     assert decode.case.out.any()
 
 
-@pytest.mark.parametrize("codec", [codec for codec in CODECS if "accumulate" in build(codec, 32).verbs])
-def test_adding_is_decoding_and_an_addition(codec: str) -> None:
+@pytest.mark.parametrize(
+    "compressor", [compressor for compressor in COMPRESSORS if "accumulate" in build(compressor, 32).verbs]
+)
+def test_adding_is_decoding_and_an_addition(compressor: str) -> None:
     timed = TimeAccumulate()
-    timed.setup(codec, 4096)
+    timed.setup(compressor, 4096)
     case = timed.case
     case.encode()
     case.decode()
-    once = case.out * case.scales if codec == "signs" else case.out.clone()
+    once = case.out * case.scales if compressor == "signs" else case.out.clone()
     case.out.fill_(3.0)
-    timed.time_accumulate(codec, 4096)
+    timed.time_accumulate(compressor, 4096)
     torch.testing.assert_close(case.out, once + 3.0)
 
 

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint import FileSystemReader
 from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import DataParallelOptimizer
-from reference_impls.errors import LayoutError
+from reference_impls.core.errors import LayoutError
 from tests.reference_impls.gloo import run_ranks
 from tests.reference_impls.states import contents
 from tests.support import blocks

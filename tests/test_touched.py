@@ -28,7 +28,7 @@ def test_a_change_of_methods_is_given_their_rows_and_one_of_all_a_sample() -> No
     *places, methods = touched.arguments(["reference_impls/algorithms/powersgd.py"])
     assert "tests/reference_impls/test_properties.py" in places
     assert methods == "--methods=l-greco,powersgd"
-    assert touched.methods({"reference_impls.drivers.engine"}) == sorted(touched.SAMPLE)
+    assert touched.methods({"reference_impls.runtime.engine"}) == sorted(touched.SAMPLE)
     assert (
         touched.arguments(["tests/reference_impls/problem.py"])[-1]
         == f"--methods={','.join(sorted(touched.SAMPLE))}"

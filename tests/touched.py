@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from reference_impls.registry import registry
+from reference_impls.core.registry import registry
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE = (

@@ -90,7 +90,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Answer."""
     from bandwise.costs import Link, method_of, predict, published, score_words, sent, transformer_shapes
-    from reference_impls.units import parse_duration, parse_rate
+    from reference_impls.core.units import parse_duration, parse_rate
 
     shapes = _shapes(args.shapes) if args.shapes else None
     parameters = sum(math.prod(shape) for shape in shapes) if shapes else args.params
@@ -164,7 +164,7 @@ def _row(
 ) -> dict[str, Any]:
     """A method's numbers; None where there is none."""
     from bandwise.costs import measured, method_of, pays_below, predict, sent
-    from reference_impls.errors import UnsupportedError
+    from reference_impls.core.errors import UnsupportedError
 
     method = method_of(text, args.steps)
     known = measured(method, parameters)
@@ -236,7 +236,7 @@ def _interval(row: dict[str, Any], name: str) -> str:
 def _caveats(rows: Sequence[dict[str, Any]], parameters: float) -> list[str]:
     found = []
     if unknown := [row["method"] for row in rows if row["kappa"] is None and not row["refused"]]:
-        found.append(f"codec seconds not known, and not counted: {', '.join(unknown)}")
+        found.append(f"compressor seconds not known, and not counted: {', '.join(unknown)}")
     sizes = [row["parameters"] for row in rows if row["worth"] is not None]
     if sizes:
         found.append(

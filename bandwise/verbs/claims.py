@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _chosen(claims: Sequence[Claim], pattern: str) -> list[Claim]:
-    from reference_impls.errors import nearest
+    from reference_impls.core.errors import nearest
 
     found = [
         one

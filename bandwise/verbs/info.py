@@ -119,7 +119,7 @@ def _said(value: Any) -> Any:
 
 def _algorithm(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     from reference_impls import create, info
-    from reference_impls.facts import facts
+    from reference_impls.core.facts import facts
 
     about = info(name)
     known = facts(create(name, **settings))
@@ -155,7 +155,7 @@ def _schedule(args: argparse.Namespace, settings: dict[str, Any], bits: dict[str
     """In which steps of the training that was asked for something is sent."""
     from bandwise.costs import planned
     from reference_impls import create, info
-    from reference_impls.schedules import LearningRate
+    from reference_impls.core.schedules import LearningRate
 
     if args.lr is None:
         raise OptionError("--steps wants --lr, the highest learning rate")

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _algorithms() -> list[dict[str, Any]]:
-    from reference_impls.registry import registry
+    from reference_impls.core.registry import registry
 
     entries = ((name, registry.entry(name)) for name in registry.names())
     return [{"name": name, "family": e.family, "paper": e.paper, "summary": e.summary} for name, e in entries]

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from bandwise.costs import parsed
-    from reference_impls.units import parse_duration, parse_rate
+    from reference_impls.core.units import parse_duration, parse_rate
 
     if args.seeds < 1 or args.threads < 1:
         raise TryError(f"--seeds {args.seeds} --threads {args.threads}: give at least 1 of each")
@@ -131,7 +131,7 @@ def _trained(
     import pandas as pd
 
     from bandwise.simulation import simulate
-    from reference_impls.errors import UnsupportedError
+    from reference_impls.core.errors import UnsupportedError
 
     line, total, done = ProgressLine(f"try {args.script}"), args.steps * args.seeds * len(methods), 0
     frames: list[pd.DataFrame] = []
@@ -233,7 +233,8 @@ def _caveats(
         "Loss is the training loss, the mean over workers, each with its own parameters; at the end: over the last "
         f"{END_SHARE:.0%} of the steps. Nothing was held out.",
         f"Seconds are predicted, not measured, for {rate_words(link[0])} a worker, {duration_words(link[1])} one way, and "
-        f"{1e3 * compute_s:.3g} ms of computing ({own}). What a method's codec and update take is not counted: `bandwise advise` "
+        f"{1e3 * compute_s:.3g} ms of computing ({own}). What a method's compressor and update take is not counted: `bandwise "
+        "advise` "
         "counts it where sessions timed it.",
         *([f"The formula's own errors: {'; '.join(score)}."] if (score := score_words()) else []),
     ]
@@ -268,7 +269,7 @@ def _function(script: str) -> Callable[[], Any]:
     spec.loader.exec_module(module)
     function = getattr(module, name, None)
     if not callable(function):
-        from reference_impls.errors import nearest
+        from reference_impls.core.errors import nearest
 
         raise TryError(f"{path} has no function {name!r}{nearest(name, list(_functions(module)))}")
     return function  # type: ignore[no-any-return]

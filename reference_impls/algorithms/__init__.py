@@ -1,1 +1,1 @@
-"""A file a mechanism, composed from codecs, reducers and schedules; each reads like its papers' algorithm boxes."""
+"""A file a mechanism, composed from compressors, aggregators and schedules; each reads like its papers' algorithm boxes."""

@@ -16,15 +16,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls import schedules as rules
-from reference_impls.algorithm import DEFAULT, Clock, Shard, Slot, Timed, option, replicated
 from reference_impls.algorithms.compressed_gradient import QSGD, CompressedGradient
-from reference_impls.codecs.blocks import Norm
-from reference_impls.codecs.codec import Codec
-from reference_impls.codecs.sums import fixed_sum
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
+from reference_impls.compressors.blocks import Norm
+from reference_impls.compressors.compressor import Compressor
+from reference_impls.compressors.sums import fixed_sum
+from reference_impls.core import compute
+from reference_impls.core import schedules as rules
+from reference_impls.core.algorithm import DEFAULT, Bucket, StateSpec, Timed, TrainState, option, replicated
+from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.errors import UnsupportedError
 
 WIDEST = 16
 
@@ -44,14 +44,14 @@ class AdaptiveBits(CompressedGradient):
     """Options that only decide widths."""
 
     @abstractmethod
-    def width_at(self, clock: Clock) -> int:
-        """Bits of this step, min_bits .. max_bits; writes ``clock.counters``."""
+    def width_at(self, train_state: TrainState) -> int:
+        """Bits of this step, min_bits .. max_bits; writes ``train_state.counters``."""
 
-    def plan(self, clock: Clock) -> str:
-        return "warm-up" if clock.step < self.warmup_steps else f"{self.width_at(clock)}-bit"
+    def plan(self, train_state: TrainState) -> str:
+        return "warm-up" if train_state.step < self.warmup_steps else f"{self.width_at(train_state)}-bit"
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        return (yield from self.of_kind(shard.kind).reduce(shard))  # QSGD in as many bits
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        return (yield from self.of_kind(bucket.kind).reduce(bucket))  # QSGD in as many bits
 
     def check(self, world: Group) -> None:
         if self.min_bits > self.max_bits:
@@ -66,8 +66,8 @@ class AdaptiveBits(CompressedGradient):
             bits=bits, norm=self.norm, block_size=self.block_size,
         )  # fmt: skip
 
-    def codec(self, n: int) -> Codec:
-        return self.fixed(max(self.max_bits, 2)).codec(n)
+    def compressor(self, n: int) -> Compressor:
+        return self.fixed(max(self.max_bits, 2)).compressor(n)
 
     @property
     def plans_from_data(self) -> bool:
@@ -145,14 +145,14 @@ class DQSGD(AdaptiveBits):
         """Width before a norm is known."""
         return rules.whole_bits(self.target_bits, self.min_bits, self.max_bits)
 
-    def width_at(self, clock: Clock) -> int:
-        left = max((self.total_steps or 0) - clock.step, 1)
-        return rules.whole_bits(self.nominal(clock, left), self.min_bits, self.max_bits)
+    def width_at(self, train_state: TrainState) -> int:
+        left = max((self.total_steps or 0) - train_state.step, 1)
+        return rules.whole_bits(self.nominal(train_state, left), self.min_bits, self.max_bits)
 
-    def nominal(self, clock: Clock, left: int) -> float:
+    def nominal(self, train_state: TrainState, left: int) -> float:
         """Bits of the rule, a real number."""
-        counters = clock.counters
-        done = clock.step - self.warmup_steps
+        counters = train_state.counters
+        done = train_state.step - self.warmup_steps
         if "norm" not in counters or (not self.factor and done < self.calibration_steps):
             return self.first_bits
         contraction = self.contraction if self.rule == "convex" else 1.0
@@ -164,8 +164,8 @@ class DQSGD(AdaptiveBits):
             counters["factor"] = factor
         return rules.nominal_bits(rules.wanted_levels(factor, counters["norm"], contraction, left))
 
-    def remember(self, shards: Sequence[Shard], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
-        counters = shards[0].clock.counters
+    def remember(self, buckets: Sequence[Bucket], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
+        counters = buckets[0].train_state.counters
         norm = whole_norm(reduced, self.norm)
         seen = int(counters.get("norms", 0))
         mean = counters.get("mean_norm", 0.0)
@@ -198,31 +198,31 @@ class AdaQS(AdaptiveBits):
     rule_options: ClassVar[tuple[str, ...]] = ("decay", "fall", "interval")
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
-        return {**super().slots, "mean": replicated(), "square": replicated()}
+    def state(self) -> Mapping[str, StateSpec]:
+        return {**super().state, "mean": replicated(), "square": replicated()}
 
-    def width_at(self, clock: Clock) -> int:
-        counters = clock.counters
+    def width_at(self, train_state: TrainState) -> int:
+        counters = train_state.counters
         bits = int(counters.get("bits", self.min_bits))
         ratio = counters.get("ratio", math.nan)
-        if (clock.step - self.warmup_steps) % self.interval == 0 and 0 < ratio < math.inf:
+        if (train_state.step - self.warmup_steps) % self.interval == 0 and 0 < ratio < math.inf:
             reference = counters.get("reference", 0.0)
             bits, counters["reference"] = rules.doubled(bits, ratio, reference, self.fall)
         counters["bits"] = min(bits, self.max_bits)
         return int(counters["bits"])
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        own = compute.empty_like(shard.params).copy_(reduced)
-        shard.state["mean"].lerp_(own, 1 - self.decay)
-        shard.state["square"].lerp_(own.square_(), 1 - self.decay)
-        super().update(shard, reduced)
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        own = compute.empty_like(bucket.params).copy_(reduced)
+        bucket.state["mean"].lerp_(own, 1 - self.decay)
+        bucket.state["square"].lerp_(own.square_(), 1 - self.decay)
+        super().update(bucket, reduced)
 
-    def remember(self, shards: Sequence[Shard], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
-        clock = shards[0].clock
-        if (clock.step + 1 - self.warmup_steps) % self.interval:
+    def remember(self, buckets: Sequence[Bucket], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
+        train_state = buckets[0].train_state
+        if (train_state.step + 1 - self.warmup_steps) % self.interval:
             return {}
-        means = [_wide(s.state["mean"]).square_() for s in shards]
-        squares = [_wide(s.state["square"]) for s in shards]
+        means = [_wide(s.state["mean"]).square_() for s in buckets]
+        squares = [_wide(s.state["square"]) for s in buckets]
         signal = float(sum(fixed_sum(m) for m in means))
         noise = float(sum(fixed_sum(v.sub_(m)) for v, m in zip(squares, means, strict=True)))
         return {"ratio": math.sqrt(signal / noise) if noise > 0 else math.nan}

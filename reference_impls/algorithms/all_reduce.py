@@ -10,17 +10,17 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from reference_impls.algorithm import Shard
-from reference_impls.collectives import Exchange
-from reference_impls.optimizers import WithLocalOptimizer
+from reference_impls.core.algorithm import Bucket
+from reference_impls.core.collectives import Exchange
+from reference_impls.core.optimizers import WithLocalOptimizer
 
 
 @dataclass(frozen=True)
 class AllReduce(WithLocalOptimizer):
     """g <- mean over workers of g, in fp32; then the local optimizer's step. Sends 2 (n-1)/n x 32 bits a parameter.
 
-    The mean consumes the local gradient in place: the answer is the shard's own gradient buffer.
+    The mean consumes the local gradient in place: the answer is the bucket's own gradient buffer.
     """
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        return (yield from shard.world.mean(shard.grads, "gradient"))
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        return (yield from bucket.world.mean(bucket.grads, "gradient"))

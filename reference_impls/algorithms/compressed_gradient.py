@@ -1,9 +1,9 @@
-"""One composition of which many methods are made: a codec x a way to carry its messages x a local optimizer.
+"""One composition of which many methods are made: a compressor x a way to carry its messages x a local optimizer.
 
 p_i = g_i + e_i -> message_i = C(p_i) -> mean over workers of what messages decode to -> the local optimizer's step;
 e_i <- p_i - decoded message_i with error feedback (arXiv 1901.09847), else e_i = 0. A method of this kind is its options and
-the `codec` C; forms, error feedback, warm-up in full precision, scales a bucket or a tensor, full precision
-for small tensors are written here once and go with any codec.
+the `compressor` C; forms, error feedback, warm-up in full precision, scales a bucket or a tensor, full precision
+for small tensors are written here once and go with any compressor.
 
 Small tensors: biases and norms are a small share of a model and a large share of its sensitivity, so QSGD's and CGX's
 implementations leave them alone. They travel in full precision, in one all-reduce; the large tensors of a bucket are put
@@ -11,7 +11,7 @@ behind one another and compressed as one vector; random streams, blocks and, in 
 in that vector.
 
 Differences of all: one worker compresses nothing. Error feedback on both ways in the two-phase form (worker and server), as in
-1-bit Adam. Without error feedback a biased codec is biased: nothing is corrected in silence.
+1-bit Adam. Without error feedback a biased compressor is biased: nothing is corrected in silence.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from reference_impls.algorithm import (
+from reference_impls.aggregators.coded_mean import gather_mean, joined, spread, two_phase_mean
+from reference_impls.compressors.compressor import Compressor, PerTensor
+from reference_impls.compressors.levels import GeometricLevels, MinMax, Natural, UniformLevels
+from reference_impls.compressors.signs import ScaledSigns
+from reference_impls.compressors.sparse import TopK
+from reference_impls.core.algorithm import (
     DEFAULT,
     FOREVER,
-    Clock,
-    Shard,
-    Slot,
+    Bucket,
+    StateSpec,
     Timed,
+    TrainState,
     option,
     owned,
     per_rank,
 )
-from reference_impls.codecs.codec import Codec, PerTensor
-from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
-from reference_impls.codecs.signs import ScaledSigns
-from reference_impls.codecs.sparse import TopK
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers import WithLocalOptimizer
-from reference_impls.reducers.coded_mean import gather_mean, joined, spread, two_phase_mean
+from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.optimizers import WithLocalOptimizer
 
 _GEOMETRIC_BITS = 7  # 63 powers of two
 
@@ -55,14 +55,14 @@ class CompressedGradient(WithLocalOptimizer):
         "gather", "gather (all messages to everybody) or two-phase (a server for each piece, coded twice)"
     )
     granularity: Literal["bucket", "tensor"] = option(
-        "bucket", "what a codec sees at once: a bucket, or one tensor (form=gather)"
+        "bucket", "what a compressor sees at once: a bucket, or one tensor (form=gather)"
     )
     error_feedback: bool = option(False, "add what the last message lost to the next one")
     warmup_steps: int = option(0, "first steps, in full precision", ge=0)
 
     @abstractmethod
-    def codec(self, n: int) -> Codec:
-        """C, the codec for n workers; `UnsupportedError` for impossible options."""
+    def compressor(self, n: int) -> Compressor:
+        """C, the compressor for n workers; `UnsupportedError` for impossible options."""
 
     @property
     def smallest(self) -> int:
@@ -73,7 +73,7 @@ class CompressedGradient(WithLocalOptimizer):
         return self.smallest > 0 and (len(shape) <= 1 or prod(shape) < self.smallest)
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         if not self.error_feedback:
             return {}
         if self.form == "gather":
@@ -86,46 +86,50 @@ class CompressedGradient(WithLocalOptimizer):
             raise UnsupportedError(
                 "granularity='tensor' needs form='gather': the pieces of form='two-phase' cut through tensors"
             )
-        self.codec(world.size)
+        self.compressor(world.size)
         if self.smallest and self.granularity != "bucket":
             raise UnsupportedError("smallest > 0 goes with granularity='bucket'")
 
-    def plan(self, clock: Clock) -> str:
-        return "warm-up" if clock.step < self.warmup_steps else "compressed"
+    def plan(self, train_state: TrainState) -> str:
+        return "warm-up" if train_state.step < self.warmup_steps else "compressed"
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        if shard.kind == "warm-up":
-            return (yield from shard.world.mean(shard.grads, "gradient"))
-        if self.smallest and shard.world.size > 1:
-            return (yield from self._large_tensors(shard))
-        codec = self.codec(shard.world.size)
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        if bucket.kind == "warm-up":
+            return (yield from bucket.world.mean(bucket.grads, "gradient"))
+        if self.smallest and bucket.world.size > 1:
+            return (yield from self._large_tensors(bucket))
+        compressor = self.compressor(bucket.world.size)
         if self.granularity == "tensor":
-            codec = PerTensor(codec, tuple(v.part.stop - v.part.start for v in shard.views))
-        error = shard.state["worker_error"] if self.error_feedback else None
-        return (yield from self._coded(shard, shard.grads, codec, error))
+            compressor = PerTensor(compressor, tuple(v.part.stop - v.part.start for v in bucket.views))
+        error = bucket.state["worker_error"] if self.error_feedback else None
+        return (yield from self._coded(bucket, bucket.grads, compressor, error))
 
-    def _large_tensors(self, shard: Shard) -> Exchange[Tensor]:
-        """The mean of small tensors in full precision, and of the large ones behind one another by the codec."""
-        small = [v.part for v in shard.views if self._is_small(v.param.shape)]
-        large = [v.part for v in shard.views if not self._is_small(v.param.shape)]
-        out = shard.scratch("mean", shard.d, shard.grads.dtype)
+    def _large_tensors(self, bucket: Bucket) -> Exchange[Tensor]:
+        """The mean of small tensors in full precision, and of the large ones behind one another by the compressor."""
+        small = [v.part for v in bucket.views if self._is_small(v.param.shape)]
+        large = [v.part for v in bucket.views if not self._is_small(v.param.shape)]
+        out = bucket.scratch("mean", bucket.d, bucket.grads.dtype)
         if small:
-            spread(out, small, (yield from shard.world.mean(joined(shard.grads, small), "small")))
+            spread(out, small, (yield from bucket.world.mean(joined(bucket.grads, small), "small")))
         if large:
-            x = joined(shard.grads, large)
-            error = joined(shard.state["worker_error"], large) if self.error_feedback else None
-            spread(out, large, (yield from self._coded(shard, x, self.codec(shard.world.size), error)))
+            x = joined(bucket.grads, large)
+            error = joined(bucket.state["worker_error"], large) if self.error_feedback else None
+            spread(out, large, (yield from self._coded(bucket, x, self.compressor(bucket.world.size), error)))
             if error is not None:
-                spread(shard.state["worker_error"], large, error)
+                spread(bucket.state["worker_error"], large, error)
         return out
 
-    def _coded(self, shard: Shard, x: Tensor, codec: Codec, error: Tensor | None) -> Exchange[Tensor]:
+    def _coded(
+        self, bucket: Bucket, x: Tensor, compressor: Compressor, error: Tensor | None
+    ) -> Exchange[Tensor]:
         """The mean of the messages C(x + e), gathered or in two phases."""
         if self.form == "gather":
-            return (yield from gather_mean(shard, x, codec, "gradient", worker_error=error))
-        server = shard.state["server_error"] if self.error_feedback else None
+            return (yield from gather_mean(bucket, x, compressor, "gradient", worker_error=error))
+        server = bucket.state["server_error"] if self.error_feedback else None
         return (
-            yield from two_phase_mean(shard, x, codec, "gradient", worker_error=error, server_error=server)
+            yield from two_phase_mean(
+                bucket, x, compressor, "gradient", worker_error=error, server_error=server
+            )
         )
 
     timed: ClassVar[Timed] = {
@@ -141,7 +145,7 @@ class CompressedGradient(WithLocalOptimizer):
 class EFSignSGD(CompressedGradient):
     """EF-signSGD: one bit a coordinate and one scale, with error feedback. arXiv 1901.09847.
 
-    g <- mean of sign(p_i) |p_i|_1 / d, p_i = g_i + e_i: the composition of that codec, error feedback and any form.
+    g <- mean of sign(p_i) |p_i|_1 / d, p_i = g_i + e_i: the composition of that compressor, error feedback and any form.
 
     p_i = g_i + e_i is sent as sign(p_i) |p_i|_1 / d; everybody averages the n messages and steps the local optimizer;
     e_i <- p_i - message.
@@ -157,7 +161,7 @@ class EFSignSGD(CompressedGradient):
     error_feedback: bool = option(True, "add what the last message lost to the next one")
     norm: Literal["l1", "l2"] = option("l1", "scale: l1 (contraction, the paper's) or l2 (keeps the norm)")
 
-    def codec(self, n: int) -> Codec:
+    def compressor(self, n: int) -> Compressor:
         return ScaledSigns(self.norm)
 
 
@@ -165,7 +169,7 @@ class EFSignSGD(CompressedGradient):
 class Levels(CompressedGradient):
     """QSGD: each worker rounds its gradient at random onto s levels of a norm of each block. arXiv 1610.02132.
 
-    Options of a codec that rounds onto levels of a norm of each block.
+    Options of a compressor that rounds onto levels of a norm of each block.
 
     q = sign(g) sr(s |g| / N), N the norm of the element's block of B; everybody gathers all messages (codes and norms) and
     averages what they decode to. Unbiased, no state. ``linf`` is the paper's practical variant. ``natural-dithering`` (arXiv
@@ -209,7 +213,7 @@ class QSGD(Levels):
 
     divide_first: bool = option(False, "divide by n before rounding (a published defect, for comparison)")
 
-    def codec(self, n: int) -> Codec:
+    def compressor(self, n: int) -> Compressor:
         return UniformLevels(self._levels(16), self.norm, self.block_size, n if self.divide_first else 1)
 
 
@@ -217,7 +221,7 @@ class QSGD(Levels):
 class GeometricQSGD(Levels):
     """g <- mean of the workers' gradients, rounded to powers of two of N: the same composition with these levels."""
 
-    def codec(self, n: int) -> Codec:
+    def compressor(self, n: int) -> Compressor:
         return GeometricLevels(self._levels(_GEOMETRIC_BITS), self.norm, self.block_size)
 
 
@@ -225,7 +229,7 @@ class GeometricQSGD(Levels):
 class NaturalCompression(CompressedGradient):
     """Natural compression: gradients travel as signs and powers of two, 9 bits a coordinate. arXiv 1905.10988.
 
-    g <- C(mean of C(g_i)), C rounding each number to a power of two: the composition of that codec and any form.
+    g <- C(mean of C(g_i)), C rounding each number to a power of two: the composition of that compressor and any form.
 
     Every number goes to one of its two neighbouring powers of two, at random and without bias: E|C(x) - x|^2 <= |x|^2 / 8.
     ``two-phase`` is the paper's bidirectional form: whoever holds the mean compresses it once more. No scale, no state.
@@ -239,7 +243,7 @@ class NaturalCompression(CompressedGradient):
         "two-phase", "two-phase (bidirectional, the paper's) or gather (all messages to everybody)"
     )
 
-    def codec(self, n: int) -> Codec:
+    def compressor(self, n: int) -> Compressor:
         return Natural()
 
 
@@ -270,7 +274,7 @@ class CGX(CompressedGradient):
         "stochastic", "stochastic (unbiased) or nearest (biased, the published default)"
     )
 
-    def codec(self, n: int) -> Codec:
+    def compressor(self, n: int) -> Compressor:
         if not 1 <= self.bits <= 8:
             raise UnsupportedError(f"bits must be 1 to 8, got {self.bits}; uncompressed is allreduce")
         return MinMax(self.bits, self.block_size, self.rounding)
@@ -280,7 +284,7 @@ class CGX(CompressedGradient):
 class TopKGradient(CompressedGradient):
     """Top-k sparsification with error feedback: every worker sends its k largest coordinates. arXiv 1704.05021, 1809.10505.
 
-    g <- mean of top_k(g_i + e_i): the composition of the codec that keeps the k largest, error feedback and any form.
+    g <- mean of top_k(g_i + e_i): the composition of the compressor that keeps the k largest, error feedback and any form.
 
     p_i = g_i + e_i; the k = max(1, floor(ratio d)) largest coordinates of p_i are sent with their places, the others count as 0;
     everybody averages the n messages and steps the local optimizer; e_i keeps what was not sent.
@@ -295,5 +299,5 @@ class TopKGradient(CompressedGradient):
     error_feedback: bool = option(True, "add what the last message left out to the next one")
     ratio: float = option(0.01, "share of the coordinates that is sent", gt=0, le=1)
 
-    def codec(self, n: int) -> Codec:
+    def compressor(self, n: int) -> Compressor:
         return TopK(self.ratio)

@@ -13,16 +13,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import Algorithm, Shard, Slot, option, per_rank
+from reference_impls.aggregators.majority import nonfinite, poisoned
 from reference_impls.algorithms.lion import mixed_in, step
 from reference_impls.algorithms.local_updates import LocalUpdates
-from reference_impls.codecs import signs
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers import WithLocalOptimizer
-from reference_impls.reducers.majority import broken, voided
-from reference_impls.schedules import Constant
+from reference_impls.compressors import signs
+from reference_impls.core import compute
+from reference_impls.core.algorithm import Algorithm, Bucket, StateSpec, option, per_rank
+from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.optimizers import WithLocalOptimizer
+from reference_impls.core.schedules import Constant
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class NoCommunication(LocalUpdates):
 class OneWorker(NoCommunication):
     """Rank 0 trains alone on its 1/n of the data; at the end everybody takes its parameters."""
 
-    def meet(self, shard: Shard) -> Exchange[None]:
-        if shard.world.rank != 0:
-            shard.params.zero_()
-        yield from shard.world.sum(shard.params, "parameters")
+    def meet(self, bucket: Bucket) -> Exchange[None]:
+        if bucket.world.rank != 0:
+            bucket.params.zero_()
+        yield from bucket.world.sum(bucket.params, "parameters")
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ class RandomK(WithLocalOptimizer):
 
     fraction: float = option(0.01, "probability with which a coordinate is sent", gt=0, le=1)
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        chosen = shard.key("coordinates", shared=True).uniform(shard.d, shard.grads.device) < self.fraction
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        chosen = bucket.key("coordinates", shared=True).uniform(bucket.d, bucket.grads.device) < self.fraction
         chosen[0] |= ~chosen.any()  # a collective has at least one element
-        values = yield from shard.world.mean(shard.grads[chosen], "values")
-        return torch.zeros_like(shard.grads).masked_scatter_(chosen, values)
+        values = yield from bucket.world.mean(bucket.grads[chosen], "values")
+        return torch.zeros_like(bucket.grads).masked_scatter_(chosen, values)
 
 
 @dataclass(frozen=True)
@@ -74,22 +74,22 @@ class OneRankSign(Algorithm):
     reduces_gradient: ClassVar[bool] = False
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"momentum": per_rank()}
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        u = mixed_in(shard, shard.state["momentum"], shard.grads)
-        body = signs.wire_bytes(shard.d)
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        u = mixed_in(bucket, bucket.state["momentum"], bucket.grads)
+        body = signs.wire_bytes(bucket.d)
         wire = compute.zeros(body + 1, torch.uint8, u.device)
-        if shard.world.rank == 0:
-            signs.pack_signs(u, wire[:body], zero=shard.step % 2 == 0)
-            wire[body] = broken(u)
-        wire = yield from shard.world.sum(wire, "signs")  # the others add zeros
+        if bucket.world.rank == 0:
+            signs.pack_signs(u, wire[:body], zero=bucket.step % 2 == 0)
+            wire[body] = nonfinite(u)
+        wire = yield from bucket.world.sum(wire, "signs")  # the others add zeros
         direction = compute.empty_like(u)
         signs.unpack_signs(wire[:body], direction)
-        return voided(direction, wire[body] > 0)
+        return poisoned(direction, wire[body] > 0)
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        for part, h in shard.groups():
-            step(shard.params[part], reduced[part], h)
-            shard.state["momentum"][part].lerp_(shard.grads[part], 1 - h["betas"][1])
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        for part, h in bucket.groups():
+            step(bucket.params[part], reduced[part], h)
+            bucket.state["momentum"][part].lerp_(bucket.grads[part], 1 - h["betas"][1])

@@ -21,12 +21,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import Shard, Slot, View, option, per_rank
 from reference_impls.algorithms.lion import sign_of
-from reference_impls.codecs.transforms import BlockDCT
-from reference_impls.collectives import Exchange
-from reference_impls.optimizers import WithLocalOptimizer
+from reference_impls.compressors.transforms import BlockDCT
+from reference_impls.core import compute
+from reference_impls.core.algorithm import Bucket, StateSpec, View, option, per_rank
+from reference_impls.core.collectives import Exchange
+from reference_impls.core.optimizers import WithLocalOptimizer
 
 
 @dataclass(frozen=True)
@@ -40,23 +40,25 @@ class DeMo(WithLocalOptimizer):
     reduces_gradient: ClassVar[bool] = False
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"momentum": per_rank()}
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        momentum = shard.state["momentum"].mul_(self.decay)
-        for part, h in shard.groups():
-            momentum[part].add_(shard.grads[part], alpha=h["lr"])
-        codecs = [self._codec(view) for view in shard.views]
-        sizes = [codec.wire_bytes() for codec in codecs]
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        momentum = bucket.state["momentum"].mul_(self.decay)
+        for part, h in bucket.groups():
+            momentum[part].add_(bucket.grads[part], alpha=h["lr"])
+        compressors = [self._compressor(view) for view in bucket.views]
+        sizes = [compressor.wire_bytes() for compressor in compressors]
         message = compute.empty(sum(sizes), torch.uint8, momentum.device)
-        for view, codec, own in zip(shard.views, codecs, torch.split(message, sizes), strict=True):
-            codec.encode(momentum[view.part].to(torch.float32), own)
-            momentum[view.part].sub_(codec.inverse(codec.coefficients(own)))
-        rows = yield from shard.world.gather(message, "coefficients")
-        total = compute.empty_like(shard.grads)
-        for view, codec, own in zip(shard.views, codecs, torch.split(rows, sizes, dim=-1), strict=True):
-            total[view.part] = codec.inverse([self._mean(sent) for sent in codec.coefficients(own)])
+        for view, compressor, own in zip(bucket.views, compressors, torch.split(message, sizes), strict=True):
+            compressor.encode(momentum[view.part].to(torch.float32), own)
+            momentum[view.part].sub_(compressor.inverse(compressor.coefficients(own)))
+        rows = yield from bucket.world.gather(message, "coefficients")
+        total = compute.empty_like(bucket.grads)
+        for view, compressor, own in zip(
+            bucket.views, compressors, torch.split(rows, sizes, dim=-1), strict=True
+        ):
+            total[view.part] = compressor.inverse([self._mean(sent) for sent in compressor.coefficients(own)])
         return sign_of(total)
 
     def _mean(self, sent: Tensor) -> Tensor:
@@ -68,5 +70,5 @@ class DeMo(WithLocalOptimizer):
             count.add_(torch.ne(row, 0, out=some))
         return total.div_(count.clamp_(min=1))
 
-    def _codec(self, view: View) -> BlockDCT:
+    def _compressor(self, view: View) -> BlockDCT:
         return BlockDCT(tuple(view.param.shape), self.side, self.k)

@@ -1,7 +1,7 @@
 """Means by dithering on a scale that all ranks share: Global-QSGD, QSGD-MaxNorm, TernGrad.
 
 One mechanism: M, the norm over all ranks; codes of equal levels of M, rounded at random without bias; an integer sum on any
-transport (`reducers.integer_sum`). The methods differ in how many levels a rank has, in what carries the sum, and in what M
+transport (`aggregators.integer_sum`). The methods differ in how many levels a rank has, in what carries the sum, and in what M
 is. Unbiased, no state.
 """
 
@@ -14,14 +14,7 @@ from typing import Final, Literal, cast
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import Shard, option
-from reference_impls.codecs import dithering
-from reference_impls.codecs.sums import fixed_mean
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError, one_of
-from reference_impls.optimizers import WithLocalOptimizer
-from reference_impls.reducers.integer_sum import (
+from reference_impls.aggregators.integer_sum import (
     WIDTHS,
     Scaling,
     Transport,
@@ -29,7 +22,14 @@ from reference_impls.reducers.integer_sum import (
     shared_scale,
     standard_mean,
 )
-from reference_impls.reducers.majority import unanimous
+from reference_impls.aggregators.majority import unanimous
+from reference_impls.compressors import dithering
+from reference_impls.compressors.sums import fixed_mean
+from reference_impls.core import compute
+from reference_impls.core.algorithm import Bucket, option
+from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.errors import UnsupportedError, one_of
+from reference_impls.core.optimizers import WithLocalOptimizer
 
 SUMS = ("all-reduce", "two-phase")
 BY_ALL_REDUCE = (4, 8, 16)
@@ -59,15 +59,15 @@ class DitheredMean(WithLocalOptimizer):
     def width(self, n: int) -> int:
         """Bits of a sum over n ranks."""
 
-    def dithered(self, shard: Shard) -> Tensor:
+    def dithered(self, bucket: Bucket) -> Tensor:
         """What is sent, float32 [d]."""
-        return shard.grads.to(torch.float32)
+        return bucket.grads.to(torch.float32)
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        n = shard.world.size
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        n = bucket.world.size
         return (
             yield from standard_mean(
-                shard, self.dithered(shard), "gradient", bits=self.width(n), levels=self.levels_of(n),
+                bucket, self.dithered(bucket), "gradient", bits=self.width(n), levels=self.levels_of(n),
                 scaling=self.scaling, transport=self.transport,
             )
         )  # fmt: skip
@@ -145,23 +145,23 @@ class GlobalQSGD(DitheredMean):
     def width(self, n: int) -> int:
         return self.bits
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
         if self.dithering == "standard":  # equal levels of M, an integer sum
-            return (yield from super().reduce(shard))
-        n = shard.world.size
+            return (yield from super().reduce(bucket))
+        n = bucket.world.size
         depth, form = head_room(n), form_for(cast(Form, self.form), n)
-        x = shard.grads.to(torch.float32)
-        shared = yield from shared_scale(shard, x, "gradient", self.scaling)  # M, the same on all ranks
-        padded = n * -(-shard.d // n) if form == "halving-doubling" else shard.d
-        codes = shard.scratch("gradient-codes", padded, torch.uint8)
-        codes[shard.d :].zero_()
-        dithering.encode_powers(x, shared, depth, shard.key("gradient-dither"), codes[: shard.d])
+        x = bucket.grads.to(torch.float32)
+        shared = yield from shared_scale(bucket, x, "gradient", self.scaling)  # M, the same on all ranks
+        padded = n * -(-bucket.d // n) if form == "halving-doubling" else bucket.d
+        codes = bucket.scratch("gradient-codes", padded, torch.uint8)
+        codes[bucket.d :].zero_()
+        dithering.encode_powers(x, shared, depth, bucket.key("gradient-dither"), codes[: bucket.d])
         if form == "tree":
-            codes = yield from _tree_sum(shard, codes, "gradient")
+            codes = yield from _tree_sum(bucket, codes, "gradient")
         else:
-            yield from _halving_doubling_sum(shard, codes, "gradient")
-        mean = shard.scratch("gradient-mean", shard.d, torch.float32)
-        dithering.decode_powers(codes[: shard.d], shared, depth, n, mean)
+            yield from _halving_doubling_sum(bucket, codes, "gradient")
+        mean = bucket.scratch("gradient-mean", bucket.d, torch.float32)
+        dithering.decode_powers(codes[: bucket.d], shared, depth, n, mean)
         return mean
 
 
@@ -182,20 +182,20 @@ def form_for(form: Form, size: int) -> Form:
     return form
 
 
-def _tree_sum(shard: Shard, codes: Tensor, stage: str) -> Exchange[Tensor]:
+def _tree_sum(bucket: Bucket, codes: Tensor, stage: str) -> Exchange[Tensor]:
     """Sum of all ranks' codes, in place, on a binary tree whose root is the last rank.
 
     In layer l, ranks at distance 2**l meet and the higher one adds; a missing partner is the identity. Seen from the root
     (v = n-1 - rank), v sends in the layer of its lowest set bit, to v without that bit.
     """
-    world = shard.world
+    world = bucket.world
     place = world.size - 1 - world.rank
     depth = head_room(world.size)
     for layer in range(depth):
         child, parent = _edges(place, layer, world.size)
         came = yield from world.send_recv(codes, f"{stage}-up", to=parent, source=child)
         if came is not None:
-            dithering.add_powers(codes, came, shard.key(f"{stage}-add-{layer}"), codes)
+            dithering.add_powers(codes, came, bucket.key(f"{stage}-add-{layer}"), codes)
     for layer in reversed(range(depth)):
         child, parent = _edges(place, layer, world.size)
         came = yield from world.send_recv(codes, f"{stage}-down", to=child, source=parent)
@@ -213,13 +213,13 @@ def _edges(place: int, layer: int, size: int) -> tuple[int | None, int | None]:
     return None if child is None else size - 1 - child, None if parent is None else size - 1 - parent
 
 
-def _halving_doubling_sum(shard: Shard, codes: Tensor, stage: str) -> Exchange[None]:
+def _halving_doubling_sum(bucket: Bucket, codes: Tensor, stage: str) -> Exchange[None]:
     """Sum of all ranks' codes, in place; n a power of two, `codes` uint8 [n * piece].
 
     Halving: partners at distance n/2, n/4, ..., 1 give each other the half that the other will own. Doubling: back in
     the reverse order, the sums are passed on as bytes.
     """
-    world = shard.world
+    world = bucket.world
     start, length = 0, codes.numel()
     distance = world.size // 2
     while distance:
@@ -230,7 +230,7 @@ def _halving_doubling_sum(shard: Shard, codes: Tensor, stage: str) -> Exchange[N
         came = yield from world.send_recv(half, f"{stage}-halve", to=partner, source=partner)
         assert came is not None  # both partners send
         mine = codes[keep : keep + length]
-        dithering.add_powers(mine, came, shard.key(f"{stage}-add-{distance}"), mine)
+        dithering.add_powers(mine, came, bucket.key(f"{stage}-add-{distance}"), mine)
         start = keep
         distance //= 2
     distance = 1
@@ -292,23 +292,23 @@ class QSGDMaxNorm(DitheredMean):
         needed = (n * self.levels_of(n)).bit_length() + 1
         return needed if self.form == "two-phase" else next(w for w in WIDTHS if w >= needed)
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
         if not self.fine_bits:
-            return (yield from super().reduce(shard))
-        n = shard.world.size
+            return (yield from super().reduce(bucket))
+        n = bucket.world.size
         levels = self.levels_of(n)
-        x = shard.grads.to(torch.float32)
-        largest = yield from shared_scale(shard, x, "gradient", self.scaling)
+        x = bucket.grads.to(torch.float32)
+        largest = yield from shared_scale(bucket, x, "gradient", self.scaling)
         fine = (1 << self.fine_bits) - 1
-        fits = yield from unanimous(shard.world, x.abs() / largest * fine <= levels, "gradient-grid")
+        fits = yield from unanimous(bucket.world, x.abs() / largest * fine <= levels, "gradient-grid")
         # s levels of M s / s' are the fine grid where it fits
         step = torch.where(fits, largest * (levels / fine), largest)
-        codes = torch.empty(shard.d, dtype=torch.int32, device=x.device)
-        dithering.encode(x, step, levels, shard.key("gradient-dither"), codes)
+        codes = torch.empty(bucket.d, dtype=torch.int32, device=x.device)
+        dithering.encode(x, step, levels, bucket.key("gradient-dither"), codes)
         total = yield from code_sum(
-            shard.world, codes, self.width(n), levels, "gradient-codes", self.form
+            bucket.world, codes, self.width(n), levels, "gradient-codes", self.form
         )  # fmt: skip
-        mean = shard.scratch("gradient-mean", shard.d, torch.float32)
+        mean = bucket.scratch("gradient-mean", bucket.d, torch.float32)
         dithering.decode(total, step, levels, n, mean)
         return mean
 
@@ -360,12 +360,12 @@ class TernGrad(DitheredMean):
         needed = n.bit_length() + 1
         return needed if self.form != "all-reduce" else 4 if needed <= 4 else 8
 
-    def dithered(self, shard: Shard) -> Tensor:
-        x = super().dithered(shard)
+    def dithered(self, bucket: Bucket) -> Tensor:
+        x = super().dithered(bucket)
         if not self.clip:
             return x
         cut = compute.empty_like(x)
-        for view in shard.views:
+        for view in bucket.views:
             cut[view.part] = clipped(x[view.part], self.clip)
         return cut
 

@@ -19,12 +19,12 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import Clock, Shard, Slot, Timed, option, per_rank
 from reference_impls.algorithms.local_updates import TIMED_ROUNDS, OuterKind, PeriodicAveraging
-from reference_impls.collectives import Exchange, Group, finish, start
-from reference_impls.compute import Key
-from reference_impls.errors import UnsupportedError
+from reference_impls.core import compute
+from reference_impls.core.algorithm import Bucket, StateSpec, Timed, TrainState, option, per_rank
+from reference_impls.core.collectives import Exchange, Group, finish, start
+from reference_impls.core.compute import Key
+from reference_impls.core.errors import UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -34,35 +34,35 @@ class PushSum:
     overlap: int = 0
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"numerator": per_rank()} if self.overlap else {}
 
-    def count(self, clock: Clock, flush: bool) -> None:
+    def count(self, train_state: TrainState, flush: bool) -> None:
         """Move the weights on for this step; called by `plan`. flush: all that is under way arrives, none is sent."""
-        counters = clock.counters
+        counters = train_state.counters
         own = counters.get("weight", 1.0)
         counters["weight_before"] = own
         sent = [counters.pop(f"sent-{age}", 0.0) for age in range(1, self.overlap + 1)]  # weights under way
-        if flush or clock.world.size == 1:
+        if flush or train_state.world.size == 1:
             counters["weight"] = 1.0  # n equal weights, and n is their sum
             return
         flying = [own / 2, *sent]
         counters["weight"] = own / 2 + flying.pop()
         counters.update({f"sent-{age}": weight for age, weight in enumerate(flying, start=1)})
 
-    def begin(self, shard: Shard) -> None:
+    def begin(self, bucket: Bucket) -> None:
         """Before the first local step: the numerator is what the rank starts with."""
         if self.overlap:
-            shard.state["numerator"].copy_(shard.params)
+            bucket.state["numerator"].copy_(bucket.params)
 
-    def push(self, shard: Shard) -> Exchange[None]:
-        """After the local step: send half, add what arrives; the shard's parameters become z."""
-        world = shard.world
+    def push(self, bucket: Bucket) -> Exchange[None]:
+        """After the local step: send half, add what arrives; the bucket's parameters become z."""
+        world = bucket.world
         if world.size == 1:
             return
-        x = self._numerator(shard).mul_(0.5)
+        x = self._numerator(bucket).mul_(0.5)
         half = compute.empty_like(x).copy_(x)
-        hop = 1 << shard.step % (world.size - 1).bit_length()
+        hop = 1 << bucket.step % (world.size - 1).bit_length()
         sending = world.send_recv(
             half, "push", to=(world.rank + hop) % world.size, source=(world.rank - hop) % world.size
         )
@@ -71,42 +71,42 @@ class PushSum:
             assert came is not None  # everybody sends and hears
             x.add_(came)
             return
-        shard.pending[f"push-{shard.step}"] = yield from start(sending)
-        yield from self._arrive(shard, x, shard.step - self.overlap)
-        self.settle(shard)
+        bucket.pending[f"push-{bucket.step}"] = yield from start(sending)
+        yield from self._arrive(bucket, x, bucket.step - self.overlap)
+        self.settle(bucket)
 
-    def flush(self, shard: Shard) -> Exchange[None]:
+    def flush(self, bucket: Bucket) -> Exchange[None]:
         """Instead of `push`: all that is under way arrives, so weights are 1 and the parameters are the numerator."""
-        if not self.overlap or shard.world.size == 1:
+        if not self.overlap or bucket.world.size == 1:
             return
-        x = self._numerator(shard)
-        for step in range(shard.step - self.overlap, shard.step):
-            yield from self._arrive(shard, x, step)
-        shard.params.copy_(x)
+        x = self._numerator(bucket)
+        for step in range(bucket.step - self.overlap, bucket.step):
+            yield from self._arrive(bucket, x, step)
+        bucket.params.copy_(x)
 
-    def settle(self, shard: Shard) -> None:
+    def settle(self, bucket: Bucket) -> None:
         """Parameters z = x / w from the numerator."""
-        shard.params.copy_(shard.state["numerator"]).div_(shard.clock.counters["weight"])
+        bucket.params.copy_(bucket.state["numerator"]).div_(bucket.train_state.counters["weight"])
 
-    def replace(self, shard: Shard) -> None:
+    def replace(self, bucket: Bucket) -> None:
         """The parameters were moved: the numerator follows, x = w z."""
         if self.overlap:
-            shard.state["numerator"].copy_(shard.params).mul_(shard.clock.counters["weight"])
+            bucket.state["numerator"].copy_(bucket.params).mul_(bucket.train_state.counters["weight"])
 
-    def _numerator(self, shard: Shard) -> Tensor:
+    def _numerator(self, bucket: Bucket) -> Tensor:
         """x after the local step; the parameters themselves where there is no numerator."""
         if not self.overlap:
-            return shard.params
-        x: Tensor = shard.state["numerator"]
-        moved = torch.div(x, shard.clock.counters["weight_before"], out=compute.empty_like(x))
-        return x.add_(torch.sub(shard.params, moved, out=moved))
+            return bucket.params
+        x: Tensor = bucket.state["numerator"]
+        moved = torch.div(x, bucket.train_state.counters["weight_before"], out=compute.empty_like(x))
+        return x.add_(torch.sub(bucket.params, moved, out=moved))
 
     @staticmethod
-    def _arrive(shard: Shard, x: Tensor, step: int) -> Exchange[None]:
+    def _arrive(bucket: Bucket, x: Tensor, step: int) -> Exchange[None]:
         """Add what was sent in `step`, if anything was."""
         name = f"push-{step}"
-        if name in shard.pending:
-            x.add_((yield from finish(shard.pending.pop(name))))
+        if name in bucket.pending:
+            x.add_((yield from finish(bucket.pending.pop(name))))
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,8 @@ class SlowMo(PeriodicAveraging):
         return None if self.base == "local" else PushSum(self.overlap if self.base == "osgp" else 0)
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
-        found = {**super().slots, **(self.gossip.slots if self.gossip else {})}
+    def state(self) -> Mapping[str, StateSpec]:
+        found = {**super().state, **(self.gossip.state if self.gossip else {})}
         if not self.average:
             found |= {name: per_rank() for name in ("anchor", "outer_momentum") if name in found}
         return found
@@ -167,33 +167,33 @@ class SlowMo(PeriodicAveraging):
                 "average=False is for bases that gossip and carries nothing: choose base='sgp' or 'osgp', carrier='fp32'"
             )
 
-    def plan(self, clock: Clock) -> str:
-        kind = self.rule.plan(clock)
+    def plan(self, train_state: TrainState) -> str:
+        kind = self.rule.plan(train_state)
         if self.gossip:
-            self.gossip.count(clock, flush=kind == "average" and self.average)
+            self.gossip.count(train_state, flush=kind == "average" and self.average)
         return kind
 
-    def begin_round(self, shard: Shard) -> None:
+    def begin_round(self, bucket: Bucket) -> None:
         if self.gossip:
-            self.gossip.begin(shard)
-        super().begin_round(shard)
+            self.gossip.begin(bucket)
+        super().begin_round(bucket)
 
-    def synchronize(self, shard: Shard) -> Exchange[None]:
-        ends = shard.kind == "average"
+    def synchronize(self, bucket: Bucket) -> Exchange[None]:
+        ends = bucket.kind == "average"
         if self.gossip:
-            yield from self.gossip.flush(shard) if ends and self.average else self.gossip.push(shard)
-        yield from super().synchronize(shard)
+            yield from self.gossip.flush(bucket) if ends and self.average else self.gossip.push(bucket)
+        yield from super().synchronize(bucket)
         if ends and self.gossip:
-            self.gossip.replace(shard)
+            self.gossip.replace(bucket)
 
-    def meet(self, shard: Shard) -> Exchange[None]:
+    def meet(self, bucket: Bucket) -> Exchange[None]:
         """u <- b u + (A - mean x) / g; A <- A - a g u; x <- A; or the same of this worker's parameters alone."""
         if self.average:
-            yield from super().meet(shard)
+            yield from super().meet(bucket)
             return
-        self.outer_step(shard, self.progress(shard))
-        shard.params.copy_(shard.state["anchor"])
-        yield from self.settle_inner_states(shard)
+        self.outer_step(bucket, self.progress(bucket))
+        bucket.params.copy_(bucket.state["anchor"])
+        yield from self.settle_inner_states(bucket)
 
     @property
     def timed(self) -> Timed:  # type: ignore[override]
@@ -221,7 +221,7 @@ class NoLoCo(PeriodicAveraging):
     outer_momentum: float = option(0.5, "b: momentum of the outer step", ge=0, lt=1)
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"anchor": per_rank(), "outer_momentum": per_rank()}
 
     def check(self, world: Group) -> None:
@@ -232,29 +232,31 @@ class NoLoCo(PeriodicAveraging):
                 "inner_state='keep', outer='heavy-ball'"
             )
 
-    def meet(self, shard: Shard) -> Exchange[None]:
+    def meet(self, bucket: Bucket) -> Exchange[None]:
         """m <- b m + a mean_pair(x - A) + a (mean_pair(A) - A); A <- A + m; x <- A."""
-        anchor, momentum = shard.state["anchor"], shard.state["outer_momentum"]
-        own = compute.empty(2 * shard.d, anchor.dtype, anchor.device)
-        torch.sub(shard.params, anchor, out=own[: shard.d])
-        own[shard.d :] = anchor
-        other, partner = own, self.partner(shard.clock)
-        came = yield from shard.world.send_recv(own, "pair", to=partner, source=partner)
+        anchor, momentum = bucket.state["anchor"], bucket.state["outer_momentum"]
+        own = compute.empty(2 * bucket.d, anchor.dtype, anchor.device)
+        torch.sub(bucket.params, anchor, out=own[: bucket.d])
+        own[bucket.d :] = anchor
+        other, partner = own, self.partner(bucket.train_state)
+        came = yield from bucket.world.send_recv(own, "pair", to=partner, source=partner)
         if came is not None:
             other = came
         both = torch.add(own, other, out=compute.empty_like(own)).div_(2)
-        progress, slow = both.view(2, shard.d)
+        progress, slow = both.view(2, bucket.d)
         momentum.mul_(self.outer_momentum).add_(progress, alpha=self.outer_lr)
         momentum.add_(slow.sub_(anchor), alpha=self.outer_lr)
         anchor.add_(momentum)
-        shard.params.copy_(anchor)
-        yield from self.settle_inner_states(shard)
+        bucket.params.copy_(anchor)
+        yield from self.settle_inner_states(bucket)
 
-    def partner(self, clock: Clock) -> int | None:
+    def partner(self, train_state: TrainState) -> int | None:
         """The rank with which this one exchanges in this step; None if it stays alone."""
-        draws = Key.of(seed=clock.seed, step=clock.step, stage="pairs").bits(clock.world.size)
+        draws = Key.of(seed=train_state.seed, step=train_state.step, stage="pairs").bits(
+            train_state.world.size
+        )
         order: list[int] = draws.argsort(stable=True).tolist()
-        place = order.index(clock.world.rank) ^ 1
+        place = order.index(train_state.world.rank) ^ 1
         return order[place] if place < len(order) else None
 
     timed: ClassVar[Timed] = TIMED_ROUNDS

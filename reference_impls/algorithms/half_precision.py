@@ -1,4 +1,4 @@
-"""All-reduce of the gradient in 16-bit floats, and the codec of such floats.
+"""All-reduce of the gradient in 16-bit floats, and the compressor of such floats.
 
 Two bytes an element: bf16 or fp16, rounded to nearest, ties to even, little-endian in order. Wire format version 1. Biased
 (deterministic), with a relative error of 2^-8 (bf16) or 2^-11 (fp16) at most for normal numbers. fp16 overflows to infinity
@@ -14,13 +14,13 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import Shard, option
-from reference_impls.collectives import Exchange, Group
-from reference_impls.compute import Key, compiled
-from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers import WithLocalOptimizer
-from reference_impls.reducers.coded_mean import two_phase_mean
+from reference_impls.aggregators.coded_mean import two_phase_mean
+from reference_impls.core import compute
+from reference_impls.core.algorithm import Bucket, option
+from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.compute import Key, compiled
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.optimizers import WithLocalOptimizer
 
 WIRE_VERSION: Final = 1
 FORMATS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -41,7 +41,7 @@ def _accumulate(numbers: Tensor, out: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Halves:
-    """Codec: the elements in a 16-bit format."""
+    """Compressor: the elements in a 16-bit format."""
 
     format: Literal["bf16", "fp16"] = "bf16"
 
@@ -101,20 +101,20 @@ class HalfPrecision(WithLocalOptimizer):
         if self.format == "fp16" and world.size > 1 << 10:
             raise UnsupportedError("fp16 has room for sums over 1024 ranks: use bf16")
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        if shard.world.size == 1:
-            return shard.grads
-        x = shard.grads.to(torch.float32)
-        power = (yield from self._power(shard, x)) if self.format == "fp16" else 0
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        if bucket.world.size == 1:
+            return bucket.grads
+        x = bucket.grads.to(torch.float32)
+        power = (yield from self._power(bucket, x)) if self.format == "fp16" else 0
         scaled = torch.mul(x, 2.0**power, out=compute.empty_like(x))
         if self.form == "two-phase":
-            mean = yield from two_phase_mean(shard, scaled, Halves(self.format), "gradient")
+            mean = yield from two_phase_mean(bucket, scaled, Halves(self.format), "gradient")
         else:
             message = compute.empty_like(scaled, FORMATS[self.format]).copy_(scaled)
-            total = yield from shard.world.sum(message, "gradient")
-            mean = scaled.copy_(total).div_(shard.world.size)
+            total = yield from bucket.world.sum(message, "gradient")
+            mean = scaled.copy_(total).div_(bucket.world.size)
         return mean.mul_(2.0**-power)
 
-    def _power(self, shard: Shard, x: Tensor) -> Exchange[int]:
+    def _power(self, bucket: Bucket, x: Tensor) -> Exchange[int]:
         largest = torch.stack(x.aminmax()).abs().amax().view(1)
-        return power_for(float((yield from shard.world.max(largest, "scale"))), shard.world.size)
+        return power_for(float((yield from bucket.world.max(largest, "scale"))), bucket.world.size)

@@ -2,7 +2,7 @@
 
 The codes, wire format version 1: ``q = clip(Int(a x), -limit, limit)`` with Int(z) = floor(z) + [u < z - floor(z)]
 (``stochastic``, unbiased where nothing is cut; u is the stream's uniform of the element's index) or to nearest, ties to
-even. The format is one signed integer an element; how it travels is the affair of `reducers.integer_sum`. `room` is the
+even. The format is one signed integer an element; how it travels is the affair of `aggregators.integer_sum`. `room` is the
 limit: the largest one for which n codes add up within b bits and which float32 can say. An integer has no room for NaN:
 what is not finite is coded as 0 and counted, and the count is sent along.
 """
@@ -16,31 +16,31 @@ from typing import ClassVar, Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import (
-    FOREVER,
-    Clock,
-    Shard,
-    Slot,
-    Timed,
-    View,
-    option,
-    per_tensor,
-)
-from reference_impls.codecs.sums import fixed_sum, largest
-from reference_impls.codecs.tiles import Draw, Pass
-from reference_impls.collectives import Exchange, Group
-from reference_impls.compute import Key, as_uniform, compiled
-from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers import WithLocalOptimizer
-from reference_impls.reducers.integer_sum import (
+from reference_impls.aggregators.integer_sum import (
     WIDTHS,
     Scaling,
     an_element,
     integer_sum,
     shared_scale,
 )
-from reference_impls.reducers.majority import voided
+from reference_impls.aggregators.majority import poisoned
+from reference_impls.compressors.sums import fixed_sum, largest
+from reference_impls.compressors.tiles import Draw, Pass
+from reference_impls.core import compute
+from reference_impls.core.algorithm import (
+    FOREVER,
+    Bucket,
+    StateSpec,
+    Timed,
+    TrainState,
+    View,
+    option,
+    per_tensor,
+)
+from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.compute import Key, as_uniform, compiled
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.optimizers import WithLocalOptimizer
 
 WIRE_VERSION: Final = 1
 Rounding = Literal["stochastic", "nearest"]
@@ -144,61 +144,61 @@ class IntSGD(WithLocalOptimizer):
     warmup_steps: int = option(1, "first steps, in full precision", ge=0)
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"r": per_tensor("replicated", _one, _UNKNOWN)} if self.factor == "adaptive" else {}
 
     def check(self, world: Group) -> None:
         room(self.bits, world.size)
 
-    def plan(self, clock: Clock) -> str:
-        return "warm-up" if clock.step < self.warmup_steps else "integer"
+    def plan(self, train_state: TrainState) -> str:
+        return "warm-up" if train_state.step < self.warmup_steps else "integer"
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        if shard.kind == "warm-up":
-            return (yield from shard.world.mean(shard.grads, "gradient"))
-        n = shard.world.size
-        x = shard.grads.to(torch.float32)
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        if bucket.kind == "warm-up":
+            return (yield from bucket.world.mean(bucket.grads, "gradient"))
+        n = bucket.world.size
+        x = bucket.grads.to(torch.float32)
         limit = room(self.bits, n)
         if self.factor == "exponent":
-            factor = self._from_exponent((yield from shared_scale(shard, x, "gradient", self._scaling())), n)
+            factor = self._from_exponent((yield from shared_scale(bucket, x, "gradient", self._scaling())), n)
         else:
-            factor = self._adaptive(shard)
-        codes = compute.empty(shard.d + 1, torch.int32, x.device)
-        codes[shard.d] = encode(
-            x, factor, limit, self.rounding, shard.key("gradient-round"), codes[: shard.d]
+            factor = self._adaptive(bucket)
+        codes = compute.empty(bucket.d + 1, torch.int32, x.device)
+        codes[bucket.d] = encode(
+            x, factor, limit, self.rounding, bucket.key("gradient-round"), codes[: bucket.d]
         )
-        total = yield from integer_sum(shard.world, codes, self.bits, limit, "gradient")
-        mean = compute.empty_like(x).copy_(total[: shard.d])
+        total = yield from integer_sum(bucket.world, codes, self.bits, limit, "gradient")
+        mean = compute.empty_like(x).copy_(total[: bucket.d])
         divisor = torch.mul(factor, n, out=compute.empty_like(factor))
-        return voided(mean.div_(divisor), total[shard.d] != 0)
+        return poisoned(mean.div_(divisor), total[bucket.d] != 0)
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        super().update(shard, reduced)
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        super().update(bucket, reduced)
         if self.factor == "adaptive":
-            shard.scratch("before", shard.d, shard.params.dtype).copy_(shard.params)
+            bucket.scratch("before", bucket.d, bucket.params.dtype).copy_(bucket.params)
 
-    def synchronize(self, shard: Shard) -> None:
+    def synchronize(self, bucket: Bucket) -> None:
         if self.factor == "adaptive":
-            before = shard.scratch("before", shard.d, shard.params.dtype)
-            self._average(shard, torch.sub(shard.params, before, out=before))
+            before = bucket.scratch("before", bucket.d, bucket.params.dtype)
+            self._average(bucket, torch.sub(bucket.params, before, out=before))
 
-    def _average(self, shard: Shard, step: Tensor) -> None:
+    def _average(self, bucket: Bucket, step: Tensor) -> None:
         """r <- beta r + (1 - beta) |step|^2, tensor by tensor; the first one is taken as it is."""
-        for view in shard.views:
-            r = shard.state["r"][view.name]
+        for view in bucket.views:
+            r = bucket.state["r"][view.name]
             own = step[view.part]
             wide = compute.empty_like(own, torch.float64).copy_(own)
             square = fixed_sum(wide.square_()).view(1).to(r.dtype)
             r.copy_(torch.where(r == _UNKNOWN, square, self.beta * r + (1 - self.beta) * square))
 
-    def _adaptive(self, shard: Shard) -> Tensor:
+    def _adaptive(self, bucket: Bucket) -> Tensor:
         """a, float32: [1] for a bucket, else [d], one an element."""
-        n, device = shard.world.size, shard.params.device
-        r = torch.cat([shard.state["r"][v.name].double() for v in shard.views])
-        lengths = torch.tensor([v.part.stop - v.part.start for v in shard.views], device=device)
-        rates = r.new_empty(len(shard.views))
-        for part, group in shard.groups():
-            inside = [i for i, v in enumerate(shard.views) if part.start <= v.part.start < part.stop]
+        n, device = bucket.world.size, bucket.params.device
+        r = torch.cat([bucket.state["r"][v.name].double() for v in bucket.views])
+        lengths = torch.tensor([v.part.stop - v.part.start for v in bucket.views], device=device)
+        rates = r.new_empty(len(bucket.views))
+        for part, group in bucket.groups():
+            inside = [i for i, v in enumerate(bucket.views) if part.start <= v.part.start < part.stop]
             rates[inside] = float(group["lr"])
         unknown = (r == _UNKNOWN) | (r == 0) | (rates == 0)
         r = r / rates.square()
@@ -208,7 +208,7 @@ class IntSGD(WithLocalOptimizer):
             unknown = unknown.all().view(1)
         factor = self.alpha * (count / (2 * n * r + self.epsilon)).sqrt()
         factor = torch.where(unknown, self.initial_factor, factor).to(torch.float32)
-        return factor if self.scale == "bucket" else an_element(shard, factor)
+        return factor if self.scale == "bucket" else an_element(bucket, factor)
 
     def _scaling(self) -> Scaling:
         return Scaling("linf", self.scale)

@@ -20,18 +20,18 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import (
-    Shard,
-    Slot,
+from reference_impls.compressors.sums import fixed_sum
+from reference_impls.core import compute
+from reference_impls.core.algorithm import (
+    Bucket,
+    StateSpec,
     option,
     per_rank,
     per_tensor,
     replicated,
 )
-from reference_impls.codecs.sums import fixed_sum
-from reference_impls.collectives import Exchange
-from reference_impls.optimizers import WithLocalOptimizer
+from reference_impls.core.collectives import Exchange
+from reference_impls.core.optimizers import WithLocalOptimizer
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class LAG(WithLocalOptimizer):
     scope: ClassVar[Literal["bucket", "model"]] = "model"
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {
             "sent": per_rank(),
             "mean": replicated(),
@@ -54,32 +54,32 @@ class LAG(WithLocalOptimizer):
             "uploads": per_tensor("replicated", lambda view, world: None if view.start else (1,)),
         }
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        sent, mean, moves = shard.state["sent"], shard.state["mean"], shard.state["moves"]
-        self._before(shard).copy_(shard.params)
-        change = torch.sub(shard.grads, sent, out=compute.empty_like(sent))
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        sent, mean, moves = bucket.state["sent"], bucket.state["mean"], bucket.state["moves"]
+        self._before(bucket).copy_(bucket.params)
+        change = torch.sub(bucket.grads, sent, out=compute.empty_like(sent))
         allowed = self.xi * torch.stack([fixed_sum(squares) for squares in moves.values()]).sum()
-        wants = ~(_square(change) * shard.clock.lr**2 < allowed)  # the first step, too, and NaN
-        votes = yield from shard.world.gather(wants.to(torch.uint8).view(1), "wants")
-        for count in shard.state["uploads"].values():
+        wants = ~(_square(change) * bucket.train_state.lr**2 < allowed)  # the first step, too, and NaN
+        votes = yield from bucket.world.gather(wants.to(torch.uint8).view(1), "wants")
+        for count in bucket.state["uploads"].values():
             count.add_(int(votes.sum()))
         if bool(votes.any()):
             change.masked_fill_(~wants, 0.0)
             sent.add_(change)
-            mean.add_((yield from shard.world.mean(change, "change")))
+            mean.add_((yield from bucket.world.mean(change, "change")))
         return compute.empty_like(mean).copy_(mean)
 
-    def synchronize(self, shard: Shard) -> None:
-        before = self._before(shard)
-        for view in shard.views:
-            moves, moved = shard.state["moves"][view.name], before[view.part]
+    def synchronize(self, bucket: Bucket) -> None:
+        before = self._before(bucket)
+        for view in bucket.views:
+            moves, moved = bucket.state["moves"][view.name], before[view.part]
             moves.copy_(moves.roll(1))
-            moves[0] = _square(torch.sub(shard.params[view.part], moved, out=moved))
+            moves[0] = _square(torch.sub(bucket.params[view.part], moved, out=moved))
 
     @staticmethod
-    def _before(shard: Shard) -> Tensor:
+    def _before(bucket: Bucket) -> Tensor:
         """The parameters before this step's update."""
-        return shard.scratch("before", shard.d, shard.params.dtype)
+        return bucket.scratch("before", bucket.d, bucket.params.dtype)
 
 
 def _square(x: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 u_i = b1 m_i + (1 - b1) g_i on worker i (`mixed_in`); the workers agree on a direction from all u_i (`Lion.direction`);
 x <- (1 - lr wd) x - lr direction (`step`); m_i <- b2 m_i + (1 - b2) g_i with the local gradient. arXiv 2302.06675,
-2404.00438. The direction is the majority of the signs of all u_i (`reducers.majority`), their average, or the sign of the mean
+2404.00438. The direction is the majority of the signs of all u_i (`aggregators.majority`), their average, or the sign of the mean
 of u. Momenta drift apart; `SynchronisedMomenta` may bring them together. Weighted votes, in integers: `algorithms.lion_integers`.
 
 Differences of all: decay comes before the step, which is equal up to rounding. Learning rate, betas and weight decay are those
@@ -20,31 +20,31 @@ from typing import Any, ClassVar, Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import (
+from reference_impls.aggregators.coded_mean import joined, spread
+from reference_impls.aggregators.majority import (
+    SUMS,
+    Transport,
+    balance,
+    majority,
+    nonfinite,
+)
+from reference_impls.compressors import signs
+from reference_impls.compressors.dithering import levels
+from reference_impls.compressors.sums import fixed_mean, fixed_sum
+from reference_impls.core import compute
+from reference_impls.core.algorithm import (
     DEFAULT,
     Algorithm,
-    Clock,
-    Shard,
-    Slot,
+    Bucket,
+    StateSpec,
     Timed,
+    TrainState,
     option,
     per_rank,
     replicated,
 )
-from reference_impls.codecs import signs
-from reference_impls.codecs.dithering import levels
-from reference_impls.codecs.sums import fixed_mean, fixed_sum
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.coded_mean import joined, spread
-from reference_impls.reducers.majority import (
-    SUMS,
-    Transport,
-    balance,
-    broken,
-    majority,
-)
+from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.errors import UnsupportedError
 
 HYPERPARAMETERS: Final[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
 MODES: Final = ("never", "periodic", "doubling", "selective")
@@ -72,27 +72,27 @@ class Lion(Algorithm):
         return "bucket" if self.local_clip_norm is None else "model"
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"momentum": per_rank()}
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
         if self.local_clip_norm is not None:
-            clip(shard.grads, self.local_clip_norm)
-        return (yield from self.direction(shard, self.voted_on(shard)))
+            clip(bucket.grads, self.local_clip_norm)
+        return (yield from self.direction(bucket, self.voted_on(bucket)))
 
-    def voted_on(self, shard: Shard) -> Tensor:
+    def voted_on(self, bucket: Bucket) -> Tensor:
         """u_i = b1 m_i + (1 - b1) g_i."""
-        return mixed_in(shard, shard.state["momentum"], shard.grads)
+        return mixed_in(bucket, bucket.state["momentum"], bucket.grads)
 
     @abstractmethod
-    def direction(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
+    def direction(self, bucket: Bucket, u: Tensor) -> Exchange[Tensor]:
         """What all ranks agree on from all u_i, Tensor[d]; may consume `u`."""
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        m = shard.state["momentum"]
-        for part, h in shard.groups():
-            m[part].lerp_(shard.grads[part], 1 - h["betas"][1])  # the local gradient
-            step(shard.params[part], reduced[part], h)
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        m = bucket.state["momentum"]
+        for part, h in bucket.groups():
+            m[part].lerp_(bucket.grads[part], 1 - h["betas"][1])  # the local gradient
+            step(bucket.params[part], reduced[part], h)
 
 
 # ---- votes ---------------------------------------------------------------------------------------------------------
@@ -117,24 +117,26 @@ class Votes(Lion):
         if self.transport in SUMS and self.transport != "fp32-sum":
             levels(SUMS[self.transport], world.size)
 
-    def cast(self, shard: Shard, u: Tensor) -> tuple[Tensor, Tensor | None]:
+    def cast(self, bucket: Bucket, u: Tensor) -> tuple[Tensor, Tensor | None]:
         """This rank's votes, and where it abstains."""
         if self.zero_policy == "zero":
             positive, abstains = (compute.empty_like(u, torch.bool) for _ in range(2))
             return torch.gt(u, 0, out=positive), torch.eq(u, 0, out=abstains)
-        return positive_or_coin(shard, u), None
+        return positive_or_coin(bucket, u), None
 
-    def majority(self, shard: Shard, u: Tensor, ties_are_zero: bool = False) -> Exchange[Tensor]:
+    def majority(self, bucket: Bucket, u: Tensor, ties_are_zero: bool = False) -> Exchange[Tensor]:
         """MaVo: -1, 0 and 1; ties alternate unless they are 0, NaN everywhere if `u` is not finite on any rank."""
-        positive, abstains = self.cast(shard, u)
-        tie = None if ties_are_zero else tie_of(shard)
-        return (yield from majority(shard.world, positive, broken(u), tie, u.dtype, self.transport, abstains))
+        positive, abstains = self.cast(bucket, u)
+        tie = None if ties_are_zero else tie_of(bucket)
+        return (
+            yield from majority(bucket.world, positive, nonfinite(u), tie, u.dtype, self.transport, abstains)
+        )
 
-    def average(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
+    def average(self, bucket: Bucket, u: Tensor) -> Exchange[Tensor]:
         """Avg: -1, -1 + 2/n, .., 1; NaN everywhere if `u` is not finite on any rank."""
-        positive, abstains = self.cast(shard, u)
-        lead = yield from balance(shard.world, positive, broken(u), u.dtype, self.transport, abstains)
-        return lead.div_(shard.world.size)
+        positive, abstains = self.cast(bucket, u)
+        lead = yield from balance(bucket.world, positive, nonfinite(u), u.dtype, self.transport, abstains)
+        return lead.div_(bucket.world.size)
 
 
 @dataclass(frozen=True)
@@ -161,16 +163,16 @@ class DistributedLionMaVo(DistributedLion):
         "alternate", "verdict on ties: alternate by step, or zero (two-phase: a second bit down)"
     )
 
-    def direction(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        return self.majority(shard, u, self.tie_policy == "zero")
+    def direction(self, bucket: Bucket, u: Tensor) -> Exchange[Tensor]:
+        return self.majority(bucket, u, self.tie_policy == "zero")
 
 
 @dataclass(frozen=True)
 class DistributedLionAvg(DistributedLion):
     """The average of signs: -1, -1 + 2/n, .., 1."""
 
-    def direction(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        return self.average(shard, u)
+    def direction(self, bucket: Bucket, u: Tensor) -> Exchange[Tensor]:
+        return self.average(bucket, u)
 
 
 @dataclass(frozen=True)
@@ -194,19 +196,19 @@ class SignSGD(Votes):
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "weight_decay": 0.0}
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {}
 
-    def voted_on(self, shard: Shard) -> Tensor:
+    def voted_on(self, bucket: Bucket) -> Tensor:
         """g_i."""
-        return shard.grads
+        return bucket.grads
 
-    def direction(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        return self.average(shard, u) if self.vote == "average" else self.majority(shard, u)
+    def direction(self, bucket: Bucket, u: Tensor) -> Exchange[Tensor]:
+        return self.average(bucket, u) if self.vote == "average" else self.majority(bucket, u)
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        for part, h in shard.groups():
-            step(shard.params[part], reduced[part], h)
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        for part, h in bucket.groups():
+            step(bucket.params[part], reduced[part], h)
 
 
 @dataclass(frozen=True)
@@ -216,14 +218,14 @@ class Signum(SignSGD):
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "momentum": 0.9, "weight_decay": 0.0}
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"momentum": per_rank()}
 
-    def voted_on(self, shard: Shard) -> Tensor:
+    def voted_on(self, bucket: Bucket) -> Tensor:
         """m_i <- b m_i + (1 - b) g_i."""
-        m: Tensor = shard.state["momentum"]
-        for part, h in shard.groups():
-            m[part].lerp_(shard.grads[part], 1 - h["momentum"])
+        m: Tensor = bucket.state["momentum"]
+        for part, h in bucket.groups():
+            m[part].lerp_(bucket.grads[part], 1 - h["momentum"])
         return m
 
 
@@ -239,7 +241,7 @@ class SynchronisedMomenta(Lion):
     it: at every `sync_measure_every`-th step tensors are ranked by the disagreement of workers,
     V = mean over elements of (E[m^2] - E[m]^2) / (E[m^2] + 1e-30), from fp32 means of m and m^2. Those of largest V are
     averaged then and there, and at every `sync_every`-th step until the next measurement: as many as stay within the share
-    `sync_fraction` of the shard's elements, at least one, so a tensor that fills a bucket of its own is always averaged.
+    `sync_fraction` of the bucket's elements, at least one, so a tensor that fills a bucket of its own is always averaged.
 
     Kinds of step: ``step``, ``sync`` and, for selective, ``measure``.
     """
@@ -253,47 +255,47 @@ class SynchronisedMomenta(Lion):
     sync_measure_every: int = option(1000, "steps between measurements of disagreement (selective)", ge=1)
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         """The momentum, and for selective which elements are averaged."""
         chosen = {"selected": replicated()} if self.momentum_sync == "selective" else {}
         return {"momentum": per_rank(), **chosen}
 
-    def plan(self, clock: Clock) -> str:
+    def plan(self, train_state: TrainState) -> str:
         if self.momentum_sync == "never":
             return "step"
-        if self.momentum_sync == "selective" and clock.step % self.sync_measure_every == 0:
+        if self.momentum_sync == "selective" and train_state.step % self.sync_measure_every == 0:
             return "measure"
         if self.momentum_sync == "doubling":
-            if clock.step < clock.counters.get("next_sync", 0):
+            if train_state.step < train_state.counters.get("next_sync", 0):
                 return "step"
-            done = int(clock.counters.get("syncs", 0))
-            clock.counters["syncs"] = done + 1
-            clock.counters["next_sync"] = int(clock.step + 2 ** (done / self.sync_doubling))
+            done = int(train_state.counters.get("syncs", 0))
+            train_state.counters["syncs"] = done + 1
+            train_state.counters["next_sync"] = int(train_state.step + 2 ** (done / self.sync_doubling))
             return "sync"
-        return "sync" if clock.step % self.sync_every == 0 else "step"
+        return "sync" if train_state.step % self.sync_every == 0 else "step"
 
-    def synchronize(self, shard: Shard) -> Exchange[None]:
-        momentum = shard.state["momentum"]
-        if shard.kind == "measure":
+    def synchronize(self, bucket: Bucket) -> Exchange[None]:
+        momentum = bucket.state["momentum"]
+        if bucket.kind == "measure":
             square = torch.square(momentum, out=compute.empty_like(momentum))
-            square = yield from shard.world.mean(square, "momentum-square")
-            mean = yield from shard.world.mean(compute.empty_like(momentum).copy_(momentum), "momentum")
-            self._select(shard, mean, square)
-            for part in _selected(shard):
+            square = yield from bucket.world.mean(square, "momentum-square")
+            mean = yield from bucket.world.mean(compute.empty_like(momentum).copy_(momentum), "momentum")
+            self._select(bucket, mean, square)
+            for part in _selected(bucket):
                 momentum[part] = mean[part]
-        elif shard.kind == "sync" and self.momentum_sync == "selective":
-            parts = _selected(shard)
-            spread(momentum, parts, (yield from shard.world.mean(joined(momentum, parts), "momentum")))
-        elif shard.kind == "sync":
-            yield from shard.world.mean(momentum, "momentum")
+        elif bucket.kind == "sync" and self.momentum_sync == "selective":
+            parts = _selected(bucket)
+            spread(momentum, parts, (yield from bucket.world.mean(joined(momentum, parts), "momentum")))
+        elif bucket.kind == "sync":
+            yield from bucket.world.mean(momentum, "momentum")
 
-    def _select(self, shard: Shard, mean: Tensor, square: Tensor) -> None:
+    def _select(self, bucket: Bucket, mean: Tensor, square: Tensor) -> None:
         """Choose from reduced values alone, hence alike on all ranks. Consumes `square`."""
         disagreement = torch.square(mean, out=compute.empty_like(mean))
         torch.sub(square, disagreement, out=disagreement).div_(square.add_(1e-30))
-        ranking = [(float(fixed_mean(disagreement[v.part])), v) for v in shard.views]
+        ranking = [(float(fixed_mean(disagreement[v.part])), v) for v in bucket.views]
         order = [v for _, v in sorted(ranking, key=lambda pair: pair[0], reverse=True)]
-        selected, budget = shard.state["selected"].zero_(), self.sync_fraction * shard.d
+        selected, budget = bucket.state["selected"].zero_(), self.sync_fraction * bucket.d
         for place, view in enumerate(order):
             budget -= view.part.stop - view.part.start
             if place > 0 and budget < 0:
@@ -313,9 +315,9 @@ class SynchronisedMomenta(Lion):
         }
 
 
-def _selected(shard: Shard) -> list[slice]:
+def _selected(bucket: Bucket) -> list[slice]:
     """The tensors chosen at the last measurement; step 0 is one, so there is always something."""
-    return [view.part for view in shard.views if shard.state["selected"][view.part.start] > 0]
+    return [view.part for view in bucket.views if bucket.state["selected"][view.part.start] > 0]
 
 
 @dataclass(frozen=True)
@@ -346,9 +348,9 @@ class LionCub1Bit(LionCub):
         "periodic", "when momenta are averaged: never, periodic, doubling or selective", choices=MODES
     )
 
-    def direction(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        positive = positive_or_coin(shard, u)
-        return (yield from majority(shard.world, positive, broken(u), tie_of(shard), u.dtype))
+    def direction(self, bucket: Bucket, u: Tensor) -> Exchange[Tensor]:
+        positive = positive_or_coin(bucket, u)
+        return (yield from majority(bucket.world, positive, nonfinite(u), tie_of(bucket), u.dtype))
 
 
 @dataclass(frozen=True)
@@ -363,30 +365,30 @@ class LionUpdateMean(SynchronisedMomenta):
 
     dtype: Literal["fp32", "bf16"] = option("bf16", "how updates travel")
 
-    def direction(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
+    def direction(self, bucket: Bucket, u: Tensor) -> Exchange[Tensor]:
         if self.dtype == "fp32":
-            return sign_of((yield from shard.world.mean(u, "updates")))
+            return sign_of((yield from bucket.world.mean(u, "updates")))
         message = compute.empty_like(u, torch.bfloat16).copy_(u)
-        return sign_of(u.copy_((yield from shard.world.mean(message, "updates"))))
+        return sign_of(u.copy_((yield from bucket.world.mean(message, "updates"))))
 
 
 # ---- arithmetic ----------------------------------------------------------------------------------------------------
 
 
-def positive_or_coin(shard: Shard, u: Tensor) -> Tensor:
+def positive_or_coin(bucket: Bucket, u: Tensor) -> Tensor:
     """bool [d]: which elements are positive; for a zero a coin that all ranks share decides."""
-    return signs.positive(u, shard.key("zero", shared=True))
+    return signs.positive(u, bucket.key("zero", shared=True))
 
 
-def tie_of(shard: Shard) -> bool:
+def tie_of(bucket: Bucket) -> bool:
     """Whether a tie is for + at this step; every other one is."""
-    return shard.step % 2 == 0
+    return bucket.step % 2 == 0
 
 
-def mixed_in(shard: Shard, momentum: Tensor, gradient: Tensor) -> Tensor:
+def mixed_in(bucket: Bucket, momentum: Tensor, gradient: Tensor) -> Tensor:
     """b1 m + (1 - b1) g, group by group, in a buffer of the pool."""
     u = compute.empty_like(momentum)
-    for part, h in shard.groups():
+    for part, h in bucket.groups():
         torch.lerp(momentum[part], gradient[part], 1 - h["betas"][0], out=u[part])
     return u
 

@@ -7,10 +7,10 @@ each worker's votes weigh:
 
 * ``l1``: mean of |u|; ``linf``: max |u|; ``l0``: geometric mean, exp(mean(log(|u| + 1e-12))).
 * ``l2-stochastic``: the 2-norm, and rounding to one of the two next integers so that the expectation is exact
-  (`codecs.dithering`, element i with element i of the stream); ``gain = 1`` is the code's.
+  (`compressors.dithering`, element i with element i of the stream); ``gain = 1`` is the code's.
 
-Sums run over real elements only, by the fixed tree of `codecs.sums`. The format is one signed integer an element; how
-it travels is the affair of `reducers.integer_sum`. Rounding at ``gain = 0.5`` (the code's) maps |u| = a to s / 2.
+Sums run over real elements only, by the fixed tree of `compressors.sums`. The format is one signed integer an element; how
+it travels is the affair of `aggregators.integer_sum`. Rounding at ``gain = 0.5`` (the code's) maps |u| = a to s / 2.
 
 * a = 0 (an all-zero tensor) votes 0 everywhere.
 * Not finite: an integer has no room for NaN, so where a tensor's scale is not finite (any NaN or infinity in it, or an
@@ -27,17 +27,17 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import Shard, option
+from reference_impls.aggregators import integer_sum
+from reference_impls.aggregators.majority import poisoned
 from reference_impls.algorithms.lion import LionCub
-from reference_impls.codecs import dithering
-from reference_impls.codecs.dithering import levels
-from reference_impls.codecs.sums import fixed_mean, fixed_sum, largest
-from reference_impls.collectives import Exchange, Group
-from reference_impls.compute import Key, compiled
-from reference_impls.errors import UnsupportedError
-from reference_impls.reducers import integer_sum
-from reference_impls.reducers.majority import voided
+from reference_impls.compressors import dithering
+from reference_impls.compressors.dithering import levels
+from reference_impls.compressors.sums import fixed_mean, fixed_sum, largest
+from reference_impls.core import compute
+from reference_impls.core.algorithm import Bucket, option
+from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.compute import Key, compiled
+from reference_impls.core.errors import UnsupportedError
 
 WIRE_VERSION: Final = 1
 
@@ -185,17 +185,17 @@ class LionCubPBit(LionCub):
             )
         return limit
 
-    def direction(self, shard: Shard, u: Tensor) -> Exchange[Tensor]:
-        group = shard.world
-        limit, parts = self.limit(group.size), [view.part for view in shard.views]
+    def direction(self, bucket: Bucket, u: Tensor) -> Exchange[Tensor]:
+        group = bucket.world
+        limit, parts = self.limit(group.size), [view.part for view in bucket.views]
         scales = scales_of(u, parts, self.scale)
         if self.shared_scale:
             share = group.max if self.scale in ("linf", "l2-stochastic") else group.mean
             scales = yield from share(scales, "scales")
-        codes = compute.empty(shard.d + 1, torch.int8 if self.bits <= 8 else torch.int16, u.device)
+        codes = compute.empty(bucket.d + 1, torch.int8 if self.bits <= 8 else torch.int16, u.device)
         codes[-1] = encode(
             u, parts, self.scale, limit, codes[:-1],
-            gain=self.gain, scales=scales, key=shard.key("rounding"),
+            gain=self.gain, scales=scales, key=bucket.key("rounding"),
         )  # not finite?  # fmt: skip
         if self.form == "two-phase-sign":
             total = yield from integer_sum.sign_of_sum(group, codes, limit, "votes")
@@ -203,7 +203,7 @@ class LionCubPBit(LionCub):
             total = yield from integer_sum.integer_sum(
                 group, codes, self._sum_bits, limit, "votes", self._sum_form
             )
-        return voided(u.copy_(total[:-1].sign_()), total[-1] > 0)
+        return poisoned(u.copy_(total[:-1].sign_()), total[-1] > 0)
 
     @property
     def _sum_form(self) -> integer_sum.Form:

@@ -2,7 +2,7 @@
 
 Workers keep an anchor A, the parameters with which the round began. Each takes local steps from there, to x; they average
 what they made of it, D = mean(A - x), compressed or not; an outer optimizer moves the anchor along D, and all go on from A.
-So a method is a rule of when to meet (`reference_impls.schedules`), an outer optimizer (`Outer`), a compression
+So a method is a rule of when to meet (`reference_impls.core.schedules`), an outer optimizer (`Outer`), a compression
 (`Compression`) and what becomes of the local optimizers' states, and any of these goes with any other. Where the outcome
 is the plain mean in full precision (fp32, outer sgd of rate 1), parameters themselves are averaged and there is no anchor.
 
@@ -31,30 +31,30 @@ from typing import ClassVar, Final, Literal, get_args
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import (
+from reference_impls.aggregators.coded_mean import gather_mean, two_phase_mean
+from reference_impls.aggregators.integer_sum import standard_mean
+from reference_impls.compressors import dithering
+from reference_impls.compressors.compressor import Compressor, PerTensor
+from reference_impls.compressors.levels import GeometricLevels
+from reference_impls.compressors.signs import ScaledSigns
+from reference_impls.compressors.sparse import ChunkTopK
+from reference_impls.core import compute
+from reference_impls.core.algorithm import (
     DEFAULT,
-    Clock,
-    Shard,
-    Slot,
+    Bucket,
+    StateSpec,
     Timed,
+    TrainState,
     View,
     option,
     owned,
     per_rank,
     replicated,
 )
-from reference_impls.codecs import dithering
-from reference_impls.codecs.codec import Codec, PerTensor
-from reference_impls.codecs.levels import GeometricLevels
-from reference_impls.codecs.signs import ScaledSigns
-from reference_impls.codecs.sparse import ChunkTopK
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers import WithLocalOptimizer
-from reference_impls.reducers.coded_mean import gather_mean, two_phase_mean
-from reference_impls.reducers.integer_sum import standard_mean
-from reference_impls.schedules import QSR, Constant, Rule
+from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.optimizers import WithLocalOptimizer
+from reference_impls.core.schedules import QSR, Constant, Rule
 
 ROUNDS: Final = (1, 4, 16, 64)
 """Lengths of the rounds that are timed, in steps."""
@@ -136,7 +136,7 @@ class Compression(ABC):
     """A way to average."""
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         """State that it keeps, which must be among the method's."""
         return {}
 
@@ -144,7 +144,7 @@ class Compression(ABC):
         """Raise `UnsupportedError` where n ranks cannot be served."""
 
     @abstractmethod
-    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+    def mean(self, bucket: Bucket, x: Tensor, stage: str) -> Exchange[Tensor]:
         """Mean of `x` [d] over all ranks, a tensor of the dtype of x that nothing else uses; x is consumed."""
 
 
@@ -154,46 +154,48 @@ class Plain(Compression):
 
     half: bool = False
 
-    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
-        if not self.half or shard.world.size == 1:
-            return (yield from shard.world.mean(x, stage))
+    def mean(self, bucket: Bucket, x: Tensor, stage: str) -> Exchange[Tensor]:
+        if not self.half or bucket.world.size == 1:
+            return (yield from bucket.world.mean(x, stage))
         message = compute.empty_like(x, torch.bfloat16).copy_(x)
-        return x.copy_((yield from shard.world.sum(message, stage))).div_(shard.world.size)
+        return x.copy_((yield from bucket.world.sum(message, stage))).div_(bucket.world.size)
 
 
 @dataclass(frozen=True)
 class Integers(Compression):
-    """Dithered integers of `bits`, summed on the way, on one scale a shard: the largest magnitude over all ranks."""
+    """Dithered integers of `bits`, summed on the way, on one scale a bucket: the largest magnitude over all ranks."""
 
     bits: int
 
     def check(self, n: int) -> None:
         dithering.levels(self.bits, n)
 
-    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
-        if shard.world.size == 1:
+    def mean(self, bucket: Bucket, x: Tensor, stage: str) -> Exchange[Tensor]:
+        if bucket.world.size == 1:
             return x
-        mean = yield from standard_mean(shard, x, stage, bits=self.bits)
+        mean = yield from standard_mean(bucket, x, stage, bits=self.bits)
         return x.copy_(mean)  # the answer lies in a buffer that the next call reuses
 
 
 @dataclass(frozen=True)
 class Coded(Compression):
-    """Messages of a codec, gathered; or with `feedback` in two phases, what a message lost being added to the next one."""
+    """Messages of a compressor, gathered; or with `feedback` in two phases, what a message lost being added to the next one."""
 
-    codec: Codec
+    compressor: Compressor
     feedback: bool = False
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"compression_error": per_rank(), "server_error": owned()} if self.feedback else {}
 
-    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+    def mean(self, bucket: Bucket, x: Tensor, stage: str) -> Exchange[Tensor]:
         if not self.feedback:
-            return (yield from gather_mean(shard, x, self.codec, stage))
-        worker, server = shard.state["compression_error"], shard.state["server_error"]
+            return (yield from gather_mean(bucket, x, self.compressor, stage))
+        worker, server = bucket.state["compression_error"], bucket.state["server_error"]
         return (
-            yield from two_phase_mean(shard, x, self.codec, stage, worker_error=worker, server_error=server)
+            yield from two_phase_mean(
+                bucket, x, self.compressor, stage, worker_error=worker, server_error=server
+            )
         )
 
 
@@ -211,34 +213,36 @@ class ChunkedMean(Compression):
     decay: float
 
     @property
-    def codec(self) -> ChunkTopK:
+    def compressor(self) -> ChunkTopK:
         """Of one tensor."""
         return ChunkTopK(self.k, self.chunk, self.value_bits)
 
     def check(self, n: int) -> None:
-        self.codec  # noqa: B018 - refuses impossible sizes
+        self.compressor  # noqa: B018 - refuses impossible sizes
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"compression_error": per_rank()}
 
-    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
-        if shard.world.size == 1:
+    def mean(self, bucket: Bucket, x: Tensor, stage: str) -> Exchange[Tensor]:
+        if bucket.world.size == 1:
             return x
-        codec = PerTensor(self.codec, tuple(view.part.stop - view.part.start for view in shard.views))
-        error = shard.state["compression_error"].mul_(self.decay).add_(x)
-        message = compute.empty(codec.wire_bytes(shard.d), torch.uint8, x.device)
+        compressor = PerTensor(
+            self.compressor, tuple(view.part.stop - view.part.start for view in bucket.views)
+        )
+        error = bucket.state["compression_error"].mul_(self.decay).add_(x)
+        message = compute.empty(compressor.wire_bytes(bucket.d), torch.uint8, x.device)
         decoded = compute.empty_like(x, torch.float32)
         exact = error if error.dtype == decoded.dtype else decoded.copy_(error)
-        codec.encode(exact, shard.key(stage), message)
-        codec.decode(message, decoded)
+        compressor.encode(exact, bucket.key(stage), message)
+        compressor.decode(message, decoded)
         error.sub_(decoded)
-        rows = yield from shard.world.gather(message, stage)
+        rows = yield from bucket.world.gather(message, stage)
         x.zero_()
         for row in rows:
-            codec.decode(row, decoded)
+            compressor.decode(row, decoded)
             x.add_(decoded)
-        return x.div_(shard.world.size)
+        return x.div_(bucket.world.size)
 
 
 _NAMED: Final[Mapping[str, Compression]] = {
@@ -253,8 +257,8 @@ _NAMED: Final[Mapping[str, Compression]] = {
 COMPRESSIONS: Final = tuple(_NAMED)
 
 
-def compression(which: str | Codec) -> Compression:
-    """A compression by its name in `COMPRESSIONS`, or a codec whose messages are gathered."""
+def compression(which: str | Compressor) -> Compression:
+    """A compression by its name in `COMPRESSIONS`, or a compressor whose messages are gathered."""
     return _NAMED[which] if isinstance(which, str) else Coded(which)
 
 
@@ -271,9 +275,9 @@ class LocalUpdates(WithLocalOptimizer):
 
     local_steps: ClassVar[bool] = True
 
-    carrier: str | Codec = option(
+    carrier: str | Compressor = option(
         "fp32",
-        "how the mean travels: fp32, bf16, int16, int8, int4, e3m0, sign (1 bit, error feedback), a codec",
+        "how the mean travels: fp32, bf16, int16, int8, int4, e3m0, sign (1 bit, error feedback), a compressor",
         choices=COMPRESSIONS,
     )
     outer: OuterKind = option(
@@ -294,58 +298,58 @@ class LocalUpdates(WithLocalOptimizer):
     def rule(self) -> Rule:
         """When workers meet."""
 
-    def plan(self, clock: Clock) -> Exchange[str] | str:
-        return self.rule.plan(clock)
+    def plan(self, train_state: TrainState) -> Exchange[str] | str:
+        return self.rule.plan(train_state)
 
-    def reduce(self, shard: Shard) -> Tensor:
-        if shard.step == 0:
-            self.begin_round(shard)
-        return shard.grads  # a step of the local optimizer
+    def reduce(self, bucket: Bucket) -> Tensor:
+        if bucket.step == 0:
+            self.begin_round(bucket)
+        return bucket.grads  # a step of the local optimizer
 
-    def synchronize(self, shard: Shard) -> Exchange[None]:
-        if shard.kind == "average":
-            yield from self.meet(shard)
+    def synchronize(self, bucket: Bucket) -> Exchange[None]:
+        if bucket.kind == "average":
+            yield from self.meet(bucket)
 
-    def begin_round(self, shard: Shard) -> None:
+    def begin_round(self, bucket: Bucket) -> None:
         """A <- x."""
         if self.anchored:
-            shard.state["anchor"].copy_(shard.params)
+            bucket.state["anchor"].copy_(bucket.params)
 
-    def meet(self, shard: Shard) -> Exchange[None]:
+    def meet(self, bucket: Bucket) -> Exchange[None]:
         """D <- mean(A - x); A <- outer(A, D); x <- A. Afterwards anchor and parameters are equal on all ranks."""
         if not self.anchored:
-            yield from self.compression.mean(shard, shard.params, "parameters")  # x <- mean(x), in place
-        elif shard.world.size > 1 or not self.outer_optimizer.is_average:
-            mean = yield from self.compression.mean(shard, self.progress(shard), "progress")
-            self.outer_step(shard, mean)
-            shard.params.copy_(shard.state["anchor"])
+            yield from self.compression.mean(bucket, bucket.params, "parameters")  # x <- mean(x), in place
+        elif bucket.world.size > 1 or not self.outer_optimizer.is_average:
+            mean = yield from self.compression.mean(bucket, self.progress(bucket), "progress")
+            self.outer_step(bucket, mean)
+            bucket.params.copy_(bucket.state["anchor"])
         # else: the mean of one is itself, which A - (A - x) need not be
-        yield from self.settle_inner_states(shard)
+        yield from self.settle_inner_states(bucket)
 
-    def progress(self, shard: Shard) -> Tensor:
+    def progress(self, bucket: Bucket) -> Tensor:
         """A - x of this worker, in a buffer of the pool."""
-        return torch.sub(shard.state["anchor"], shard.params, out=compute.empty_like(shard.params))
+        return torch.sub(bucket.state["anchor"], bucket.params, out=compute.empty_like(bucket.params))
 
-    def outer_step(self, shard: Shard, mean: Tensor) -> None:
+    def outer_step(self, bucket: Bucket, mean: Tensor) -> None:
         """Move the anchor along the mean progress, which is consumed."""
-        outer, momentum = self.outer_optimizer, shard.state.get("outer_momentum")
-        for part, h in shard.groups():
+        outer, momentum = self.outer_optimizer, bucket.state.get("outer_momentum")
+        for part, h in bucket.groups():
             u = None if momentum is None else momentum[part]
-            outer.step(shard.state["anchor"][part], mean[part], u, float(h["lr"]))
+            outer.step(bucket.state["anchor"][part], mean[part], u, float(h["lr"]))
 
-    def settle_inner_states(self, shard: Shard) -> Exchange[None]:
-        """Keep, average or forget what the local optimizer keeps for the shard's parameters."""
+    def settle_inner_states(self, bucket: Bucket) -> Exchange[None]:
+        """Keep, average or forget what the local optimizer keeps for the bucket's parameters."""
         if self.inner_policy == "reset":
-            for view in shard.views:
-                shard.inner_state(view).clear()
+            for view in bucket.views:
+                bucket.inner_state(view).clear()
         elif self.inner_policy == "average":
-            kept = [x for view in shard.views for x in _tensors(shard, view)]
+            kept = [x for view in bucket.views for x in _tensors(bucket, view)]
             if kept:
                 sizes = [x.numel() for x in kept]
                 flat = compute.empty(sum(sizes), kept[0].dtype, kept[0].device)
                 places = [part.view(x.shape) for x, part in zip(kept, torch.split(flat, sizes), strict=True)]
                 torch._foreach_copy_(places, kept)
-                yield from shard.world.mean(flat, "inner-state")
+                yield from bucket.world.mean(flat, "inner-state")
                 torch._foreach_copy_(kept, places)
 
     @property
@@ -369,9 +373,9 @@ class LocalUpdates(WithLocalOptimizer):
         return self.compression != compression("fp32") or not self.outer_optimizer.is_average
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         """The state of an average: of its compression, the anchor, the outer momentum."""
-        found = dict(self.compression.slots)
+        found = dict(self.compression.state)
         if self.anchored:
             found["anchor"] = replicated()
         if self.outer_optimizer.keeps_momentum:
@@ -383,9 +387,9 @@ class LocalUpdates(WithLocalOptimizer):
         self.compression.check(world.size)
 
 
-def _tensors(shard: Shard, view: View) -> list[Tensor]:
+def _tensors(bucket: Bucket, view: View) -> list[Tensor]:
     """What the inner optimizer keeps element by element for a parameter, by name."""
-    state = shard.inner_state(view)
+    state = bucket.inner_state(view)
     return [
         value
         for _, value in sorted(state.items())

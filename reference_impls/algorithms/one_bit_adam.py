@@ -1,7 +1,7 @@
 """APMSqueeze and 1-bit Adam, and what all of Adam's compressed relatives share.
 
 A warm-up in full precision ends at step `frozen_from`; then the variance is frozen, and the momentum travels in one bit each way
-(`reducers.compressed_all_reduce`), with errors that live in slots.
+(`aggregators.compressed_all_reduce`), with errors that live in state.
 """
 
 from __future__ import annotations
@@ -14,15 +14,18 @@ from typing import Any, ClassVar, Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import (
+from reference_impls.aggregators.compressed_all_reduce import Norm, Scale, compressed_all_reduce
+from reference_impls.algorithms.lion import mixed_in
+from reference_impls.compressors.sums import fixed_sum
+from reference_impls.core import compute
+from reference_impls.core.algorithm import (
     DEFAULT,
     FOREVER,
     Algorithm,
-    Clock,
-    Shard,
-    Slot,
+    Bucket,
+    StateSpec,
     Timed,
+    TrainState,
     View,
     option,
     owned,
@@ -30,12 +33,9 @@ from reference_impls.algorithm import (
     per_tensor,
     replicated,
 )
-from reference_impls.algorithms.lion import mixed_in
-from reference_impls.codecs.sums import fixed_sum
-from reference_impls.collectives import Exchange, Group
-from reference_impls.compute import compiled
-from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.compressed_all_reduce import Norm, Scale, compressed_all_reduce
+from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.compute import compiled
+from reference_impls.core.errors import UnsupportedError
 
 TINY: Final = torch.finfo(torch.float32).tiny
 HYPERPARAMETERS: Final[Mapping[str, Any]] = {
@@ -62,7 +62,7 @@ class OneBitMean(Algorithm):
 
     compressor: Literal["sign", "none"] = option("sign", "none: an exact mean, as a control")
     norm: Norm = option("l2", "scale of a block: l2 keeps the norm, l2nz does over non-zeros, l1 contracts")
-    scale: Scale = option("chunk", "on the way up one scale a server's chunk, a shard, or a tensor")
+    scale: Scale = option("chunk", "on the way up one scale a server's chunk, a bucket, or a tensor")
     pad_in_scale: bool = option(
         False, "padding takes part in scales and carries errors, as in DeepSpeed's 1-bit Adam"
     )
@@ -73,22 +73,22 @@ class OneBitMean(Algorithm):
     def check(self, world: Group) -> None:
         if self.pad_in_scale and self.scale == "tensor":
             raise UnsupportedError(
-                "pad_in_scale needs scale='shard' or 'chunk': tensors have no padding of their own here"
+                "pad_in_scale needs scale='bucket' or 'chunk': tensors have no padding of their own here"
             )
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         """What the one-bit mean carries from step to step."""
         errors = {"worker_error": per_rank(), "server_error": owned()}
         return {**errors, "pad_error": per_tensor("per_rank", _a_chunk)} if self.pad_in_scale else errors
 
-    def one_bit_mean(self, shard: Shard, u: Tensor, stage: str) -> Exchange[Tensor]:
+    def one_bit_mean(self, bucket: Bucket, u: Tensor, stage: str) -> Exchange[Tensor]:
         """The mean of `u` over all ranks, in one bit each way (or exactly, and in place)."""
         if self.compressor == "none":
-            return (yield from shard.world.mean(u, stage))
-        errors = shard.state["worker_error"], shard.state["server_error"]
-        pads = shard.state["pad_error"][shard.views[-1].name] if self.pad_in_scale else None
-        return (yield from compressed_all_reduce(shard, u, *errors, stage, self.norm, self.scale, pads))
+            return (yield from bucket.world.mean(u, stage))
+        errors = bucket.state["worker_error"], bucket.state["server_error"]
+        pads = bucket.state["pad_error"][bucket.views[-1].name] if self.pad_in_scale else None
+        return (yield from compressed_all_reduce(bucket, u, *errors, stage, self.norm, self.scale, pads))
 
 
 def _a_chunk(view: View, world: Group) -> tuple[int, ...]:
@@ -129,8 +129,8 @@ class WarmUp(OneBitMean):
                 f"{type(self).__name__} needs warmup_steps, or total_steps from which it takes warmup_fraction"
             )
 
-    def plan(self, clock: Clock) -> str:
-        return "warm-up" if clock.step < self.frozen_from else "compressed"
+    def plan(self, train_state: TrainState) -> str:
+        return "warm-up" if train_state.step < self.frozen_from else "compressed"
 
     timed: ClassVar[Timed] = TIMED
 
@@ -168,10 +168,10 @@ def squared_norm(x: Tensor) -> Tensor:
     return fixed_sum(torch.mul(x, x, out=compute.empty_like(x)))
 
 
-def by_tensor(shard: Shard) -> Iterator[tuple[View, Mapping[str, Any]]]:
-    """The parameters of a shard, each with the hyper-parameters of its group."""
-    runs = list(shard.groups())
-    for view in shard.views:
+def by_tensor(bucket: Bucket) -> Iterator[tuple[View, Mapping[str, Any]]]:
+    """The parameters of a bucket, each with the hyper-parameters of its group."""
+    runs = list(bucket.groups())
+    for view in bucket.views:
         yield (
             view,
             next(h for part, h in runs if part.start <= view.part.start <= view.part.stop <= part.stop),
@@ -233,9 +233,9 @@ class APMSqueeze(WarmUp):
         return "bucket" if self.max_grad_norm is None else "model"
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         agreed = {"momentum": replicated(), "variance": replicated(self.initial_variance)}
-        return {**agreed, **super().slots}
+        return {**agreed, **super().state}
 
     def check_freezing(self) -> None:
         """Raise `UnsupportedError` if the variance is never frozen, or frozen at nothing."""
@@ -246,32 +246,32 @@ class APMSqueeze(WarmUp):
                 "warmup_steps >= 1, or an initial_variance (1 makes it momentum SGD)"
             )
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        g = shard.grads
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        g = bucket.grads
         if self.decay == "l2":
-            for part, h in shard.groups():
-                g[part].add_(shard.params[part], alpha=h["weight_decay"])
-        if shard.kind == "warm-up":
-            g = yield from shard.world.mean(g, "gradient")
+            for part, h in bucket.groups():
+                g[part].add_(bucket.params[part], alpha=h["weight_decay"])
+        if bucket.kind == "warm-up":
+            g = yield from bucket.world.mean(g, "gradient")
             return g if self.max_grad_norm is None else g.mul_(self._clipping(squared_norm(g)))
         if self.max_grad_norm is not None:  # only local gradients exist: their root mean square norm
-            square = yield from shard.world.mean(squared_norm(g).view(1), "norm")
+            square = yield from bucket.world.mean(squared_norm(g).view(1), "norm")
             g = torch.mul(g, self._clipping(square), out=compute.empty_like(g))
-        u = mixed_in(shard, shard.state["momentum"], g)
-        return (yield from self.one_bit_mean(shard, u, "momentum"))
+        u = mixed_in(bucket, bucket.state["momentum"], g)
+        return (yield from self.one_bit_mean(bucket, u, "momentum"))
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        m, v = shard.state["momentum"], shard.state["variance"]
-        for part, h in shard.groups():
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        m, v = bucket.state["momentum"], bucket.state["variance"]
+        for part, h in bucket.groups():
             beta1, beta2 = h["betas"]
-            if shard.kind == "warm-up":
+            if bucket.kind == "warm-up":
                 m[part].lerp_(reduced[part], 1 - beta1)
                 v[part].mul_(beta2).addcmul_(reduced[part], reduced[part], value=1 - beta2)
             else:
                 m[part] = reduced[part]
                 if self.masks_momentum:
                     masked(m[part], v[part])
-            x = shard.params[part]
+            x = bucket.params[part]
             if self.decay == "decoupled" and h["weight_decay"]:
                 x.mul_(1 - h["lr"] * h["weight_decay"])
             x.add_(moved(m[part], v[part], h["eps"]), alpha=-h["lr"])
@@ -309,7 +309,7 @@ class OneBitAdam(APMSqueeze):
     1 / (1 - b2) steps is our own reading, so it is no default. One worker compresses nothing.
     """
 
-    scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
+    scale: Scale = option("shard", "on the way up one scale a server's chunk, a bucket, or a tensor")
     freeze: Literal["steps", "auto"] = option(
         "steps", "steps: after T_w; auto: when the variance stops growing"
     )
@@ -328,30 +328,30 @@ class OneBitAdam(APMSqueeze):
     def plans_from_data(self) -> bool:
         return self.freeze == "auto"
 
-    def plan(self, clock: Clock) -> str:
+    def plan(self, train_state: TrainState) -> str:
         if self.freeze != "auto":
-            return super().plan(clock)
-        counters = clock.counters  # of the variance, which is the same on all ranks
-        if "frozen" not in counters and clock.step >= self.lr_warmup_steps:
+            return super().plan(train_state)
+        counters = train_state.counters  # of the variance, which is the same on all ranks
+        if "frozen" not in counters and train_state.step >= self.lr_warmup_steps:
             before, norm = counters.get("norm_before", 0.0), counters.get("norm", 0.0)
             if min(before, norm) >= self.auto_ratio * max(before, norm) > 0:
-                counters["frozen"] = clock.step
+                counters["frozen"] = train_state.step
         return "compressed" if "frozen" in counters else "warm-up"
 
-    def remember(self, shards: Sequence[Shard], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
+    def remember(self, buckets: Sequence[Bucket], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
         """|v|_1 once a window, as it was before this step's update, and what it was a window earlier."""
-        clock = shards[0].clock
+        train_state = buckets[0].train_state
         if (
             self.freeze == "steps"
-            or clock.kind != "warm-up"
-            or clock.step == 0
-            or clock.step % self.auto_window
+            or train_state.kind != "warm-up"
+            or train_state.step == 0
+            or train_state.step % self.auto_window
         ):
             return {}
         norm = sum(
-            float(fixed_sum(shard.state["variance"].double())) for shard in shards
+            float(fixed_sum(bucket.state["variance"].double())) for bucket in buckets
         )  # alike on all ranks
-        return {"norm_before": clock.counters.get("norm", 0.0), "norm": norm}
+        return {"norm_before": train_state.counters.get("norm", 0.0), "norm": norm}
 
     timed: ClassVar[Timed] = {
         kind: {**changes, **dict.fromkeys(("freeze", "auto_ratio", "auto_window"), DEFAULT)}

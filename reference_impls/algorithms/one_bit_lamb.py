@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import Shard, Slot, option, per_tensor, replicated
+from reference_impls.aggregators.compressed_all_reduce import Scale
 from reference_impls.algorithms.lion import mixed_in
 from reference_impls.algorithms.one_bit_adam import (
     WarmUp,
@@ -22,9 +21,10 @@ from reference_impls.algorithms.one_bit_adam import (
     one_number,
     squared_norm,
 )
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.compressed_all_reduce import Scale
+from reference_impls.core import compute
+from reference_impls.core.algorithm import Bucket, StateSpec, option, per_tensor, replicated
+from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.errors import UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class OneBitLAMB(WarmUp):
     15 % of the training unless given, and never before the learning rate's warm-up ends. One worker compresses nothing.
     """
 
-    scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
+    scale: Scale = option("shard", "on the way up one scale a server's chunk, a bucket, or a tensor")
     min_coeff: float = option(0.01, "least trust ratio of the warm-up", gt=0)
     max_coeff: float = option(10.0, "largest trust ratio of the warm-up", gt=0)
     coeff_beta: float = option(0.9, "memory of the average of trust ratios", ge=0, lt=1)
@@ -62,7 +62,7 @@ class OneBitLAMB(WarmUp):
     )
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {
             "momentum": replicated(),
             "variance": replicated(),
@@ -70,7 +70,7 @@ class OneBitLAMB(WarmUp):
             "coefficient": per_tensor("replicated", one_number),  # C, without correction
             "factor": per_tensor("replicated", one_number, 1.0),  # the last f
             "fusion": per_tensor("replicated", one_number, 1.0),  # rho
-            **super().slots,
+            **super().state,
         }
 
     def check(self, world: Group) -> None:
@@ -82,38 +82,38 @@ class OneBitLAMB(WarmUp):
         if self.min_coeff > self.max_coeff or self.factor_min > self.factor_max:
             raise UnsupportedError("1-bit LAMB wants min_coeff <= max_coeff and factor_min <= factor_max")
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        if shard.kind == "warm-up":
-            return (yield from shard.world.mean(shard.grads, "gradient"))
-        if shard.step == self.frozen_from:
-            self._fuse(shard)
-        u = mixed_in(shard, shard.state["momentum"], shard.grads)
-        for view in shard.views:
-            u[view.part].mul_(shard.state["fusion"][view.name])
-        return (yield from self.one_bit_mean(shard, u, "momentum"))
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        if bucket.kind == "warm-up":
+            return (yield from bucket.world.mean(bucket.grads, "gradient"))
+        if bucket.step == self.frozen_from:
+            self._fuse(bucket)
+        u = mixed_in(bucket, bucket.state["momentum"], bucket.grads)
+        for view in bucket.views:
+            u[view.part].mul_(bucket.state["fusion"][view.name])
+        return (yield from self.one_bit_mean(bucket, u, "momentum"))
 
-    def _fuse(self, shard: Shard) -> None:
+    def _fuse(self, bucket: Bucket) -> None:
         """Set rho, and begin the fresh variance at the frozen one."""
-        shard.state["fresh_variance"].copy_(shard.state["variance"])
-        m = shard.state["momentum"]
-        sizes = torch.stack([_norm(m[v.part]) / math.sqrt(v.part.stop - v.part.start) for v in shard.views])
+        bucket.state["fresh_variance"].copy_(bucket.state["variance"])
+        m = bucket.state["momentum"]
+        sizes = torch.stack([_norm(m[v.part]) / math.sqrt(v.part.stop - v.part.start) for v in bucket.views])
         some = sizes != 0
         mean = sizes.sum() / some.sum().clamp(min=1)
-        for view, rho in zip(shard.views, torch.where(some, mean / sizes, 1.0), strict=True):
-            shard.state["fusion"][view.name].fill_(rho)
+        for view, rho in zip(bucket.views, torch.where(some, mean / sizes, 1.0), strict=True):
+            bucket.state["fusion"][view.name].fill_(rho)
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        step = self._warm_up if shard.kind == "warm-up" else self._compressed
-        for view, h in by_tensor(shard):
-            own = {name: shard.state[name][view.name] for name in ("coefficient", "factor", "fusion")}
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        step = self._warm_up if bucket.kind == "warm-up" else self._compressed
+        for view, h in by_tensor(bucket):
+            own = {name: bucket.state[name][view.name] for name in ("coefficient", "factor", "fusion")}
             whole = {
-                name: shard.state[name][view.part] for name in ("momentum", "variance", "fresh_variance")
+                name: bucket.state[name][view.part] for name in ("momentum", "variance", "fresh_variance")
             }
-            x = shard.params[view.part]
-            x.sub_(step(shard, x, reduced[view.part], {**own, **whole}, h))
+            x = bucket.params[view.part]
+            x.sub_(step(bucket, x, reduced[view.part], {**own, **whole}, h))
 
     def _warm_up(
-        self, shard: Shard, x: Tensor, g: Tensor, state: Mapping[str, Tensor], h: Mapping[str, Any]
+        self, bucket: Bucket, x: Tensor, g: Tensor, state: Mapping[str, Tensor], h: Mapping[str, Any]
     ) -> Tensor:
         beta1, beta2 = h["betas"]
         m, v = state["momentum"].lerp_(g, 1 - beta1), state["variance"]
@@ -126,7 +126,7 @@ class OneBitLAMB(WarmUp):
         return move.mul_(h["lr"] * ratio)
 
     def _compressed(
-        self, shard: Shard, x: Tensor, agreed: Tensor, state: Mapping[str, Tensor], h: Mapping[str, Any]
+        self, bucket: Bucket, x: Tensor, agreed: Tensor, state: Mapping[str, Tensor], h: Mapping[str, Any]
     ) -> Tensor:
         beta1, beta2 = h["betas"]
         m, v, fresh = state["momentum"], state["variance"], state["fresh_variance"]

@@ -3,7 +3,7 @@
 A tensor is a matrix M [a, b]; a factor of rank r is kept row by row, P [r, a] and Q [r, b], and stands for P^T Q. One step
 of subspace iteration makes P = Q M^T, orthonormalises its rows and takes Q = P M: the best Q for these P.
 
-Orthonormalisation. Gram-Schmidt, twice over, sums by the fixed tree (`codecs.sums`) and everything else element-wise, so
+Orthonormalisation. Gram-Schmidt, twice over, sums by the fixed tree (`compressors.sums`) and everything else element-wise, so
 that all ranks have the same bits from the same P on any number of threads. Row j depends on rows 0 .. j alone: the first
 rows of a factor of high rank are a factor of low rank. A row of which less than 64 eps of its length is left holds
 rounding noise; it becomes zero, and so does its row of Q. `refreshed` draws zero rows anew, so a gradient that was zero
@@ -22,23 +22,23 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import (
+from reference_impls.compressors.sums import BLOCK, fixed_sum
+from reference_impls.core import compute
+from reference_impls.core.algorithm import (
     DEFAULT,
     FOREVER,
-    Clock,
-    Shard,
-    Slot,
+    Bucket,
+    StateSpec,
     Timed,
+    TrainState,
     View,
     option,
     per_tensor,
 )
-from reference_impls.codecs.sums import BLOCK, fixed_sum
-from reference_impls.collectives import Exchange, Group
-from reference_impls.compute import Key
-from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers import WithLocalOptimizer
+from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.compute import Key
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.optimizers import WithLocalOptimizer
 
 # ---- matrices and factors ------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class PowerSGD(WithLocalOptimizer):
     warmup_steps: int = option(0, "first steps, in full precision", ge=0)
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         found = {"q": per_tensor("replicated", self._factor)}
         if self.error_feedback:
             found["error"] = per_tensor("per_rank", self._error)
@@ -157,39 +157,39 @@ class PowerSGD(WithLocalOptimizer):
         rank = min(rank, *found)
         return (*found, rank) if compresses(*found, rank, self.min_compression_rate) else None
 
-    def plan(self, clock: Clock) -> str:
-        return "warm-up" if clock.step < self.warmup_steps else "compressed"
+    def plan(self, train_state: TrainState) -> str:
+        return "warm-up" if train_state.step < self.warmup_steps else "compressed"
 
-    def matrices(self, shard: Shard) -> list[Matrix]:
-        """The parameters of the shard that are sent as factors in this step."""
-        sizes = [(view, self.size_of(tuple(view.param.shape), self.rank)) for view in shard.views]
+    def matrices(self, bucket: Bucket) -> list[Matrix]:
+        """The parameters of the bucket that are sent as factors in this step."""
+        sizes = [(view, self.size_of(tuple(view.param.shape), self.rank)) for view in bucket.views]
         return [Matrix(view, *size) for view, size in sizes if size is not None]
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        if shard.kind == "warm-up" or shard.world.size == 1:
-            return (yield from shard.world.mean(shard.grads, "gradient"))
-        return (yield from self.low_rank_mean(shard))
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        if bucket.kind == "warm-up" or bucket.world.size == 1:
+            return (yield from bucket.world.mean(bucket.grads, "gradient"))
+        return (yield from self.low_rank_mean(bucket))
 
-    def low_rank_mean(self, shard: Shard) -> Exchange[Tensor]:
+    def low_rank_mean(self, bucket: Bucket) -> Exchange[Tensor]:
         """Mean over all ranks, approximated for `matrices` and exact for the other parameters, in two collectives.
 
-        The factors of all matrices of a shard travel together, those of P with the tensors that are not compressed.
+        The factors of all matrices of a bucket travel together, those of P with the tensors that are not compressed.
         """
-        x, matrices, errors = shard.grads, self.matrices(shard), shard.state.get("error")
+        x, matrices, errors = bucket.grads, self.matrices(bucket), bucket.state.get("error")
         held = {m.view.name: x[m.view.part] if errors is None else errors[m.view.name] for m in matrices}
         sources = [held[m.view.name].view(m.rows, m.columns) for m in matrices]  # M_i
         if errors is not None:
             for m, source in zip(matrices, sources, strict=True):
                 source.add_(x[m.view.part].view_as(source))  # g_i + e_i
-        exact = [x[v.part] for v in shard.views if v.name not in held]  # sent as they are, with P
+        exact = [x[v.part] for v in bucket.views if v.name not in held]  # sent as they are, with P
 
-        starts = [self._start(shard, m) for m in matrices]
+        starts = [self._start(bucket, m) for m in matrices]
         message, parts = _room([*((m.rank, m.rows) for m in matrices), *(tuple(e.shape) for e in exact)], x)
         for q, source, p in zip(starts, sources, parts, strict=False):
             torch.mm(q, source.T, out=p)  # P_i = Q M_i^T
         for own, part in zip(exact, parts[len(matrices) :], strict=True):
             part.copy_(own)
-        parts = _cut((yield from shard.world.mean(message, "gradient-p")), parts)
+        parts = _cut((yield from bucket.world.mean(message, "gradient-p")), parts)
         for own, part in zip(exact, parts[len(matrices) :], strict=True):
             own.copy_(part)
         if not matrices:
@@ -199,18 +199,18 @@ class PowerSGD(WithLocalOptimizer):
         message, parts = _room([(m.rank, m.columns) for m in matrices], x)
         for p, source, q in zip(bases, sources, parts, strict=True):
             torch.mm(p, source, out=q)  # Q_i = P M_i
-        parts = _cut((yield from shard.world.mean(message, "gradient-q")), parts)
+        parts = _cut((yield from bucket.world.mean(message, "gradient-q")), parts)
         for m, source, p, q in zip(matrices, sources, bases, parts, strict=True):
             answer = torch.mm(p.T, q, out=x[m.view.part].view(m.rows, m.columns))
             if errors is not None:
                 source.sub_(answer)  # e_i <- M_i - P^T Q
-            shard.state["q"][m.view.name][: m.rank].copy_(q)
+            bucket.state["q"][m.view.name][: m.rank].copy_(q)
         return x
 
-    def _start(self, shard: Shard, m: Matrix) -> Tensor:
+    def _start(self, bucket: Bucket, m: Matrix) -> Tensor:
         """The Q with which a step begins: the last one, its zero rows drawn anew; or a new draw."""
-        q = shard.state["q"][m.view.name][: m.rank]
-        key = shard.key("gradient-q", shared=True, view=m.view)
+        q = bucket.state["q"][m.view.name][: m.rank]
+        key = bucket.key("gradient-q", shared=True, view=m.view)
         return refreshed(q if self.warm_start else torch.zeros_like(q), key)
 
     timed: ClassVar[Timed] = {
@@ -235,7 +235,7 @@ def _cut(message: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
 def _orthonormal(factors: Sequence[Tensor]) -> list[Tensor]:
     """Each orthonormalised; those together whose sums have trees of one size, which changes no bit.
 
-    A tree is of blocks, the last of which is filled up with zeros anyhow (`codecs.sums`).
+    A tree is of blocks, the last of which is filled up with zeros anyhow (`compressors.sums`).
     """
     alike: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, p in enumerate(factors):
@@ -305,26 +305,26 @@ class LGreCo(PowerSGD):
         found = self.top_of(tuple(view.param.shape))
         return (found[2], found[1]) if found and world.size > 1 else None
 
-    def plan(self, clock: Clock) -> str:
-        if clock.step < self.warmup_steps:
+    def plan(self, train_state: TrainState) -> str:
+        if train_state.step < self.warmup_steps:
             return "warm-up"
-        return "compressed" if (clock.step - self.warmup_steps) % self.choose_every else "measure"
+        return "compressed" if (train_state.step - self.warmup_steps) % self.choose_every else "measure"
 
-    def matrices(self, shard: Shard) -> list[Matrix]:
+    def matrices(self, bucket: Bucket) -> list[Matrix]:
         found = []
-        for view in shard.views:
+        for view in bucket.views:
             size = self.top_of(tuple(view.param.shape))
             if size is not None:
                 a, b, rank = size
-                if shard.kind == "compressed":
-                    rank = int(shard.clock.counters.get(f"rank of {view.name}", min(self.rank, a, b)))
+                if bucket.kind == "compressed":
+                    rank = int(bucket.train_state.counters.get(f"rank of {view.name}", min(self.rank, a, b)))
                 found.append(Matrix(view, a, b, rank))
         return found
 
-    def remember(self, shards: Sequence[Shard], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
-        if shards[0].kind != "measure" or shards[0].world.size == 1:
+    def remember(self, buckets: Sequence[Bucket], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
+        if buckets[0].kind != "measure" or buckets[0].world.size == 1:
             return {}
-        found = [(m, self.errors(s.state["q"][m.view.name])) for s in shards for m in self.matrices(s)]
+        found = [(m, self.errors(s.state["q"][m.view.name])) for s in buckets for m in self.matrices(s)]
         least = [min(self.min_rank, m.rank) for m, _ in found]
         layers = [
             [(r * (m.rows + m.columns), errors[r]) for r in range(low, m.rank + 1)]

@@ -23,19 +23,19 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import (
+from reference_impls.core import compute
+from reference_impls.core.algorithm import (
     DEFAULT,
     FOREVER,
     Algorithm,
-    Clock,
-    Shard,
-    Slot,
+    Bucket,
+    StateSpec,
     Timed,
+    TrainState,
     option,
     replicated,
 )
-from reference_impls.collectives import Exchange
+from reference_impls.core.collectives import Exchange
 
 _PREVIOUS = "previous"
 
@@ -53,10 +53,10 @@ class RootSGD(Algorithm):
 
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "weight_decay": 0.0}
     reduces_gradient: ClassVar[bool] = False
-    probes: ClassVar[tuple[str, ...]] = (_PREVIOUS,)
+    reference_points: ClassVar[tuple[str, ...]] = (_PREVIOUS,)
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {_PREVIOUS: replicated(), "direction": replicated()}
 
     def rate(self, t: int, lr: float) -> float:
@@ -67,38 +67,38 @@ class RootSGD(Algorithm):
             lr = 1 / (1 / lr + self.slope * t**self.exponent)
         return lr
 
-    def plan(self, clock: Clock) -> str:
-        return "step" if self.probes_at(clock.step) else "burn-in"
+    def plan(self, train_state: TrainState) -> str:
+        return "step" if self.reference_points_at(train_state.step) else "burn-in"
 
-    def probes_at(self, step: int) -> tuple[str, ...]:
+    def reference_points_at(self, step: int) -> tuple[str, ...]:
         """Until step T_0 the parameters have not moved: the gradient at the point before is the gradient here."""
-        return self.probes if step >= self.burn_in else ()
+        return self.reference_points if step >= self.burn_in else ()
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        weight = shard.step / (shard.step + 1)  # (t-1) / t
-        w = self._gradient(shard, shard.grads, shard.params)
-        if shard.kind == "step":
-            before = self._gradient(shard, shard.gradients[_PREVIOUS], shard.state[_PREVIOUS])
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        weight = bucket.step / (bucket.step + 1)  # (t-1) / t
+        w = self._gradient(bucket, bucket.grads, bucket.params)
+        if bucket.kind == "step":
+            before = self._gradient(bucket, bucket.gradients[_PREVIOUS], bucket.state[_PREVIOUS])
             w.sub_(before, alpha=weight)
         else:
             w.mul_(1 - weight)
-        return (yield from shard.world.mean(w, "gradient"))
+        return (yield from bucket.world.mean(w, "gradient"))
 
-    def _gradient(self, shard: Shard, gradient: Tensor, x: Tensor) -> Tensor:
+    def _gradient(self, bucket: Bucket, gradient: Tensor, x: Tensor) -> Tensor:
         """Of f with its L2 term, a new tensor."""
         total = compute.empty_like(gradient).copy_(gradient)
-        for part, h in shard.groups():
+        for part, h in bucket.groups():
             if h["weight_decay"]:
                 total[part].add_(x[part], alpha=h["weight_decay"])
         return total
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        t = shard.step + 1
-        v = shard.state["direction"].mul_((t - 1) / t).add_(reduced)
-        shard.state[_PREVIOUS].copy_(shard.params)
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        t = bucket.step + 1
+        v = bucket.state["direction"].mul_((t - 1) / t).add_(reduced)
+        bucket.state[_PREVIOUS].copy_(bucket.params)
         if t >= self.burn_in:
-            for part, h in shard.groups():
-                shard.params[part].add_(v[part], alpha=-self.rate(t, h["lr"]))
+            for part, h in bucket.groups():
+                bucket.params[part].add_(v[part], alpha=-self.rate(t, h["lr"]))
 
     timed: ClassVar[Timed] = {
         kind: {**dict.fromkeys(("step_size", "exponent", "slope"), DEFAULT), "burn_in": burn_in}

@@ -19,12 +19,12 @@ from typing import Literal
 
 from torch import Tensor
 
-from reference_impls import schedules
-from reference_impls.algorithm import Shard, option
 from reference_impls.algorithms.local_updates import LocalUpdates
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
-from reference_impls.schedules import AfterSwitch, Constant
+from reference_impls.core import schedules
+from reference_impls.core.algorithm import Bucket, option
+from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.schedules import AfterSwitch, Constant
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,16 @@ class Switching(LocalUpdates):
                 "say when data-parallel training ends: switch_step >= 0, or total_steps, half of which it then is"
             )
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:  # type: ignore[override]
-        return shard.world.mean(shard.grads, "gradient") if shard.kind == "step" else super().reduce(shard)
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor] | Tensor:  # type: ignore[override]
+        return (
+            bucket.world.mean(bucket.grads, "gradient") if bucket.kind == "step" else super().reduce(bucket)
+        )
 
-    def synchronize(self, shard: Shard) -> Exchange[None]:
-        if shard.kind == "step":
-            self.begin_round(shard)
+    def synchronize(self, bucket: Bucket) -> Exchange[None]:
+        if bucket.kind == "step":
+            self.begin_round(bucket)
         else:
-            yield from super().synchronize(shard)
+            yield from super().synchronize(bucket)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Sketched-SGD, its theory's version, and gs-SGD: sums of Count-Sketches (`codecs.count_sketch`), values fetched after."""
+"""Sketched-SGD, its theory's version, and gs-SGD: sums of Count-Sketches (`compressors.count_sketch`), values fetched after."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, Shard, Slot, option, per_rank
-from reference_impls.codecs.count_sketch import CountSketch
-from reference_impls.codecs.sparse import kept, largest, magnitude
-from reference_impls.collectives import Exchange, Group
-from reference_impls.reducers import folds
-from reference_impls.reducers.folds import Fold
+from reference_impls.aggregators import folds
+from reference_impls.aggregators.folds import Fold
+from reference_impls.compressors.count_sketch import CountSketch
+from reference_impls.compressors.sparse import kept, largest, magnitude
+from reference_impls.core.algorithm import Algorithm, Bucket, StateSpec, option, per_rank
+from reference_impls.core.collectives import Exchange, Group
 
 _HEAVY = 1 << 40  # above all magnitudes and random numbers
 
@@ -38,7 +38,7 @@ class SketchSize(Algorithm):
     dense part.
 
     Differences: the mean is taken in both rounds (the paper averages sketches and sums values). Hashes are 4-wise
-    independent (`codecs.count_sketch`); in the published code 61-bit arithmetic wraps at 64 bits. Ties go to the lowest
+    independent (`compressors.count_sketch`); in the published code 61-bit arithmetic wraps at 64 bits. Ties go to the lowest
     index. 1-D tensors (the code: biases) travel uncompressed with ordinary momentum, in the same all-reduce as the sketch.
     The code's cut of v to its own largest coordinates before sketching is left out. Theory version: the estimate is squared
     where the paper prints it unsquared; of more than k heavy coordinates the k largest; its weighted average of iterates is
@@ -71,51 +71,51 @@ class SketchedSGD(SketchSize):
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.0}
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"momentum": per_rank(), "error": per_rank()}
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        u, v = shard.state["momentum"], shard.state["error"]
-        for part, h in shard.groups():
-            g = shard.grads[part]
-            u[part].mul_(h["momentum"]).add_(g.add(shard.params[part], alpha=h["weight_decay"]))
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        u, v = bucket.state["momentum"], bucket.state["error"]
+        for part, h in bucket.groups():
+            g = bucket.grads[part]
+            u[part].mul_(h["momentum"]).add_(g.add(bucket.params[part], alpha=h["weight_decay"]))
         v.add_(u)
-        places = torch.arange(shard.d, device=v.device)
+        places = torch.arange(bucket.d, device=v.device)
         dense = torch.cat(
-            [places[view.part] for view in shard.views if self._whole(view.param.shape)] or [places[:0]]
+            [places[view.part] for view in bucket.views if self._whole(view.param.shape)] or [places[:0]]
         )
-        whole = torch.zeros(shard.d, dtype=torch.bool, device=v.device).index_fill_(0, dense, True)
-        sketched = shard.d - dense.numel()
-        sketch = self.sketch_of(sketched, shard.clock.seed)
+        whole = torch.zeros(bucket.d, dtype=torch.bool, device=v.device).index_fill_(0, dense, True)
+        sketched = bucket.d - dense.numel()
+        sketch = self.sketch_of(sketched, bucket.train_state.seed)
         table = v.new_zeros(sketch.rows, sketch.columns if sketched else 0)
         if sketched:
             sketch.encode(v.masked_fill(whole, 0), table)
-        first = yield from self.mean(shard, torch.cat([table.view(-1), v[dense]]), "sketch")
-        broken = (first * 0).sum()  # 0, or NaN: whatever is not finite shows in every coordinate
+        first = yield from self.mean(bucket, torch.cat([table.view(-1), v[dense]]), "sketch")
+        nonfinite = (first * 0).sum()  # 0, or NaN: whatever is not finite shows in every coordinate
         update = torch.zeros_like(v)
         update[dense] = first[table.numel() :]
         v[dense] = 0
         if sketched:
-            estimates = torch.empty(shard.d, dtype=v.dtype, device=v.device)
+            estimates = torch.empty(bucket.d, dtype=v.dtype, device=v.device)
             sketch.decode(first[: table.numel()].view_as(table), estimates)
             order = magnitude(estimates.to(torch.float32)).masked_fill(whole, -1)
             places = largest(order, self._second(sketched))
-            values = yield from self.mean(shard, v[places], "values")
+            values = yield from self.mean(bucket, v[places], "values")
             best = largest(magnitude(values.to(torch.float32)), kept(self.ratio, sketched))
             top, values = places[best], values[best]  # the k largest of the exact values of P k candidates
-            broken = broken + (values * 0).sum()
+            nonfinite = nonfinite + (values * 0).sum()
             update[top] = values
             u[top] = 0
             v[top] = 0
-        return update.add_(broken)
+        return update.add_(nonfinite)
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        for part, h in shard.groups():
-            shard.params[part].add_(reduced[part], alpha=-h["lr"])
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        for part, h in bucket.groups():
+            bucket.params[part].add_(reduced[part], alpha=-h["lr"])
 
-    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
+    def mean(self, bucket: Bucket, x: Tensor, stage: str) -> Exchange[Tensor]:
         """Mean over all ranks of a buffer of this rank, which is consumed."""
-        return (yield from shard.world.mean(x, stage))
+        return (yield from bucket.world.mean(x, stage))
 
     def _whole(self, shape: Sequence[int]) -> bool:
         """Whether a tensor of this shape travels uncompressed."""
@@ -133,49 +133,49 @@ class SketchedSGDTheory(SketchSize):
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "weight_decay": 0.0}
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"error": per_rank()}
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        error = shard.state["error"]
-        for part, h in shard.groups():
-            g = shard.grads[part].add(shard.params[part], alpha=h["weight_decay"])
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        error = bucket.state["error"]
+        for part, h in bucket.groups():
+            g = bucket.grads[part].add(bucket.params[part], alpha=h["weight_decay"])
             error[part].add_(g, alpha=h["lr"])
-        sketch = self.sketch_of(shard.d, shard.clock.seed)
+        sketch = self.sketch_of(bucket.d, bucket.train_state.seed)
         table = error.new_zeros(sketch.rows, sketch.columns)
         sketch.encode(error, table)
-        table = (yield from shard.world.mean(table.view(-1), "sketch")).view_as(table)
-        places = self._mixed(shard, sketch, table)
-        values = yield from shard.world.mean(error[places], "values")
-        broken = (table * 0).sum() + (values * 0).sum()
+        table = (yield from bucket.world.mean(table.view(-1), "sketch")).view_as(table)
+        places = self._mixed(bucket, sketch, table)
+        values = yield from bucket.world.mean(error[places], "values")
+        nonfinite = (table * 0).sum() + (values * 0).sum()
         error[places] -= values
-        return torch.zeros_like(error).index_copy_(0, places, values).add_(broken)
+        return torch.zeros_like(error).index_copy_(0, places, values).add_(nonfinite)
 
-    def _mixed(self, shard: Shard, sketch: CountSketch, table: Tensor) -> Tensor:
+    def _mixed(self, bucket: Bucket, sketch: CountSketch, table: Tensor) -> Tensor:
         """HEAVYMIX: heavy coordinates, largest first, then random ones; k in all."""
-        k = kept(self.ratio, shard.d)
-        estimates = torch.empty(shard.d, dtype=table.dtype, device=table.device)
+        k = kept(self.ratio, bucket.d)
+        estimates = torch.empty(bucket.d, dtype=table.dtype, device=table.device)
         sketch.decode(table, estimates)
         # times a power of two, which changes no comparison: squares of 1e19 and more are none of float32
         exponent = torch.frexp(table.abs().amax()).exponent.clamp(-100, 100)
         small = torch.ldexp(torch.ones((), dtype=table.dtype, device=table.device), -exponent)
         heavy = ~((estimates * small).square() < sketch.squared_norm(table * small) / k)
-        drawn = shard.key("others", shared=True).bits(shard.d, table.device).long()
+        drawn = bucket.key("others", shared=True).bits(bucket.d, table.device).long()
         return largest(torch.where(heavy, magnitude(estimates.to(torch.float32)).long() + _HEAVY, drawn), k)
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        shard.params.sub_(reduced)
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        bucket.params.sub_(reduced)
 
 
 @dataclass(frozen=True)
 class GsSGD(SketchedSGD):
     """gs-SGD, our reading: Sketched-SGD whose sums run over a tree, without a server. arXiv 2108.06004 (abstract only).
 
-    Sketched-SGD whose two means are taken over a tree: the composition of its phases and `reducers.folds`.
+    Sketched-SGD whose two means are taken over a tree: the composition of its phases and `aggregators.folds`.
 
     The abstract says that gradients are put into Count-Sketches and exchanged in a decentralised way with communication O(log
     d log P) for P workers. Read here as: the worker's and the selection rule of Sketched-SGD (`algorithms.sketched_sgd`), and
-    both rounds summed pair by pair in ceil(log2 n) rounds (`reducers.folds`) instead of a parameter server or an all-reduce.
+    both rounds summed pair by pair in ceil(log2 n) rounds (`aggregators.folds`) instead of a parameter server or an all-reduce.
 
     Differences: everything but the abstract is our reading, never the paper's: its algorithm, k, rows and columns were not to be
     had, and no code was found. ``form="doubling"`` sends log2 n times the table from every worker, ``tree`` (to rank 0 and back)
@@ -186,6 +186,6 @@ class GsSGD(SketchedSGD):
         "doubling", "doubling (log2 n messages from every worker) or tree (to rank 0 and back)"
     )
 
-    def mean(self, shard: Shard, x: Tensor, stage: str) -> Exchange[Tensor]:
-        total = yield from folds.fold(shard.world, x, lambda a, b, accounts: a + b, stage, self.form)
-        return total / shard.world.size
+    def mean(self, bucket: Bucket, x: Tensor, stage: str) -> Exchange[Tensor]:
+        total = yield from folds.fold(bucket.world, x, lambda a, b, accounts: a + b, stage, self.form)
+        return total / bucket.world.size

@@ -10,14 +10,23 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from reference_impls.algorithm import DEFAULT, Algorithm, Clock, Shard, Slot, Timed, option, per_rank
-from reference_impls.codecs.codec import Codec, PerTensor
-from reference_impls.codecs.sparse import TopK, kept, largest, magnitude, pack_pairs, unpack_pairs
-from reference_impls.collectives import Exchange
-from reference_impls.optimizers import WithLocalOptimizer
-from reference_impls.reducers import folds
-from reference_impls.reducers.coded_mean import gather_mean
-from reference_impls.reducers.folds import Fold
+from reference_impls.aggregators import folds
+from reference_impls.aggregators.coded_mean import gather_mean
+from reference_impls.aggregators.folds import Fold
+from reference_impls.compressors.compressor import Compressor, PerTensor
+from reference_impls.compressors.sparse import TopK, kept, largest, magnitude, pack_pairs, unpack_pairs
+from reference_impls.core.algorithm import (
+    DEFAULT,
+    Algorithm,
+    Bucket,
+    StateSpec,
+    Timed,
+    TrainState,
+    option,
+    per_rank,
+)
+from reference_impls.core.collectives import Exchange
+from reference_impls.core.optimizers import WithLocalOptimizer
 
 
 @dataclass(frozen=True)
@@ -44,42 +53,42 @@ class RandomKGradient(WithLocalOptimizer):
     )
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"worker_error": per_rank()} if self.error_feedback else {}
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        if shard.world.size == 1:
-            return shard.grads
-        x = shard.grads
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        if bucket.world.size == 1:
+            return bucket.grads
+        x = bucket.grads
         places, scale = self._draw(
-            shard, [v.part for v in shard.views] if self.granularity == "tensor" else []
+            bucket, [v.part for v in bucket.views] if self.granularity == "tensor" else []
         )
         sent = torch.empty(places.numel() + 1, dtype=x.dtype, device=x.device)
         if self.error_feedback:
-            error = shard.state["worker_error"].add_(x)
+            error = bucket.state["worker_error"].add_(x)
             torch.index_select(error, 0, places, out=sent[:-1])
             sent[-1] = (error * 0).sum()
             error[places] -= sent[:-1]  # and not = 0: what is not finite stays so
         else:
             torch.index_select(x, 0, places, out=sent[:-1])
             sent[-1] = (x * 0).sum()
-        mean = yield from shard.world.mean(sent, "values")
+        mean = yield from bucket.world.mean(sent, "values")
         values = mean[:-1] if self.error_feedback else mean[:-1] * scale
         return x.zero_().index_copy_(0, places, values).add_(mean[-1])
 
-    def _draw(self, shard: Shard, tensors: Sequence[slice]) -> tuple[Tensor, Tensor | float]:
-        """Places in the shard, ascending, and the factor d/k (for tensors: one a place)."""
-        order = shard.key("places", shared=True).bits(
-            shard.d, shard.grads.device
+    def _draw(self, bucket: Bucket, tensors: Sequence[slice]) -> tuple[Tensor, Tensor | float]:
+        """Places in the bucket, ascending, and the factor d/k (for tensors: one a place)."""
+        order = bucket.key("places", shared=True).bits(
+            bucket.d, bucket.grads.device
         )  # a stream has no number twice
         if not tensors:
-            return largest(order, kept(self.ratio, shard.d)), shard.d / kept(self.ratio, shard.d)
+            return largest(order, kept(self.ratio, bucket.d)), bucket.d / kept(self.ratio, bucket.d)
         places, scales = [], []
         for part in (t for t in tensors if t.stop > t.start):
             length = part.stop - part.start
             k = kept(self.ratio, length)
             places.append(largest(order[part], k) + part.start)
-            scales.append(torch.full((k,), length / k, dtype=shard.grads.dtype, device=order.device))
+            scales.append(torch.full((k,), length / k, dtype=bucket.grads.dtype, device=order.device))
         return torch.cat(places), torch.cat(scales)
 
 
@@ -109,20 +118,20 @@ class GTopK(WithLocalOptimizer):
     )
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"worker_error": per_rank()}
 
-    def _codec(self) -> TopK:
+    def _compressor(self) -> TopK:
         return TopK(self.ratio)
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        if shard.world.size == 1:
-            return shard.grads
-        d, codec = shard.d, self._codec()
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        if bucket.world.size == 1:
+            return bucket.grads
+        d, compressor = bucket.d, self._compressor()
         k = kept(self.ratio, d)
-        error = shard.state["worker_error"].add_(shard.grads)
-        message = torch.zeros(codec.wire_bytes(d), dtype=torch.uint8, device=error.device)
-        codec.encode(error.to(torch.float32), shard.key("largest"), message)
+        error = bucket.state["worker_error"].add_(bucket.grads)
+        message = torch.zeros(compressor.wire_bytes(d), dtype=torch.uint8, device=error.device)
+        compressor.encode(error.to(torch.float32), bucket.key("largest"), message)
         places, values = unpack_pairs(message, d, k)
         if self.put_back == "merger":
             error[places] -= values.to(error.dtype)
@@ -133,13 +142,13 @@ class GTopK(WithLocalOptimizer):
                 error[out] += left.to(error.dtype)
             return both
 
-        message = yield from folds.fold(shard.world, message, combine, "largest", self.form)
+        message = yield from folds.fold(bucket.world, message, combine, "largest", self.form)
         final, total = unpack_pairs(message, d, k)
         if self.put_back == "mask":
             used = places[torch.isin(places, final)]
             error[used] = 0
-        mean = (total / shard.world.size).to(error.dtype)
-        return shard.grads.zero_().index_copy_(0, final, mean)
+        mean = (total / bucket.world.size).to(error.dtype)
+        return bucket.grads.zero_().index_copy_(0, final, mean)
 
 
 def merge(mine: Tensor, came: Tensor, numel: int, k: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
@@ -178,7 +187,7 @@ class DGC(Algorithm):
     its stage s = 1 .. S it is ratio^(s / (S+1)), which for ratio 0.001 and S = 4 is 0.25, 0.063, 0.016, 0.004.
 
     Differences: selection is exact and k = max(1, floor(ratio d)) fixed; the published code estimates a threshold from a
-    sample of 1 % and corrects it. The norm that is clipped is that of the whole model, hence one shard, without overlap with
+    sample of 1 % and corrects it. The norm that is clipped is that of the whole model, hence one bucket, without overlap with
     backward; per tensor in the published code. k is of a tensor (the published code; 1-D tensors included, which it leaves
     out) or of the model. Where what is sent is 0, u is not masked. Weight decay is added to the gradient before the momentum,
     as in torch's SGD. One worker compresses nothing and is SGD with momentum.
@@ -205,7 +214,7 @@ class DGC(Algorithm):
     warmup_stages: int = option(4, "shares that the warm-up goes through, equally long each", ge=1)
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"momentum": per_rank(), "velocity": per_rank()}
 
     def share(self, step: int) -> float:
@@ -215,38 +224,38 @@ class DGC(Algorithm):
         stage = 1 + step * self.warmup_stages // self.warmup_steps
         return float(self.ratio ** (stage / (self.warmup_stages + 1)))
 
-    def _codec(self, ratio: float, lengths: Sequence[int]) -> Codec:
-        codec = TopK(ratio)
-        return codec if self.granularity == "model" else PerTensor(codec, tuple(lengths))
+    def _compressor(self, ratio: float, lengths: Sequence[int]) -> Compressor:
+        compressor = TopK(ratio)
+        return compressor if self.granularity == "model" else PerTensor(compressor, tuple(lengths))
 
-    def plan(self, clock: Clock) -> str:
-        return _kind(self.share(clock.step))
+    def plan(self, train_state: TrainState) -> str:
+        return _kind(self.share(train_state.step))
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        u, v, g = shard.state["momentum"], shard.state["velocity"], shard.grads
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        u, v, g = bucket.state["momentum"], bucket.state["velocity"], bucket.grads
         if self.local_clip:
             norm = torch.linalg.vector_norm(g, dtype=torch.float64)
-            limit = self.local_clip / math.sqrt(shard.world.size)
+            limit = self.local_clip / math.sqrt(bucket.world.size)
             g.mul_((limit / norm).clamp(max=1.0).to(g.dtype))  # lets NaN through
         step: Tensor = u.clone()
-        for part, h in shard.groups():
+        for part, h in bucket.groups():
             if h["weight_decay"]:
-                g[part].add_(shard.params[part], alpha=h["weight_decay"])
+                g[part].add_(bucket.params[part], alpha=h["weight_decay"])
             u[part].mul_(h["momentum"]).add_(g[part])
             step[part] = g[part].add(u[part], alpha=h["momentum"]) if h["nesterov"] else u[part]
-        if shard.world.size == 1:
+        if bucket.world.size == 1:
             return step
         before = v + step
-        codec = self._codec(
-            self.share(shard.step), [view.part.stop - view.part.start for view in shard.views]
+        compressor = self._compressor(
+            self.share(bucket.step), [view.part.stop - view.part.start for view in bucket.views]
         )
-        mean = yield from gather_mean(shard, step, codec, "velocity", worker_error=v)
+        mean = yield from gather_mean(bucket, step, compressor, "velocity", worker_error=v)
         u.masked_fill_(before != v, 0)
         return mean
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        for part, h in shard.groups():
-            shard.params[part].add_(reduced[part], alpha=-h["lr"])
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        for part, h in bucket.groups():
+            bucket.params[part].add_(reduced[part], alpha=-h["lr"])
 
     @property
     def timed(self) -> Timed:  # type: ignore[override]

@@ -8,7 +8,7 @@ away the steps made meanwhile, c = 1 never takes over what others found. The pro
 Differences: a fragment is a set of buckets, not of transformer blocks (every P-th bucket if ``strided``, consecutive
 ones if ``sequential``), so its size depends on the bucket size, and with fewer buckets than fragments some fragments
 are empty. Fragment p first leaves after (p + 1) H / P steps, rounded down, then every H steps. The quantised forms are
-compressions: integers summed on the way or a codec; ``e3m0`` stands for the paper's 4-bit floats (a sign and eight
+compressions: integers summed on the way or a compressor; ``e3m0`` stands for the paper's 4-bit floats (a sign and eight
 exponents, here zero and seven powers of two under the largest magnitude of a block, rounded at random; scale and
 rounding are our choice), gathered and added in full precision. The paper's runs use these; the default here is
 ``fp32``, whose all-reduce sends more than n-1 gathered messages of 4 bits while n < 16. With `total_steps` the last
@@ -25,16 +25,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from reference_impls.algorithm import (
+from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates, OuterKind
+from reference_impls.core.algorithm import (
     DEFAULT,
-    Clock,
-    Shard,
+    Bucket,
     Timed,
+    TrainState,
     option,
 )
-from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates, OuterKind
-from reference_impls.collectives import Exchange, Group, finish, start
-from reference_impls.errors import UnsupportedError
+from reference_impls.core.collectives import Exchange, Group, finish, start
+from reference_impls.core.errors import UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Timetable:
                 return p
         return None
 
-    def plan(self, clock: Clock) -> str:
-        done = clock.step + 1
+    def plan(self, train_state: TrainState) -> str:
+        done = train_state.step + 1
         if done == self.total:
             return "final"
         return "local" if self.leaving(done) is None else "average"
@@ -99,34 +99,34 @@ class StreamingDiLoCo(LocalUpdates):
                 "fragments are averaged at different times: only inner_state='keep' makes sense"
             )
 
-    def fragment(self, shard: Shard) -> int:
+    def fragment(self, bucket: Bucket) -> int:
         """The fragment that a bucket belongs to."""
         if self.pattern == "strided":
-            return shard.index % self.fragments
-        return shard.index * self.fragments // shard.count
+            return bucket.index % self.fragments
+        return bucket.index * self.fragments // bucket.count
 
     @property
     def rule(self) -> Timetable:
         return Timetable(self.period, self.fragments, self.total_steps)
 
-    def synchronize(self, shard: Shard) -> Exchange[None]:
-        own, done = self.fragment(shard), shard.step + 1
-        if shard.kind == "final":
-            if "progress" in shard.pending:
-                yield from self._arrive(shard)
-            yield from self.meet(shard)
+    def synchronize(self, bucket: Bucket) -> Exchange[None]:
+        own, done = self.fragment(bucket), bucket.step + 1
+        if bucket.kind == "final":
+            if "progress" in bucket.pending:
+                yield from self._arrive(bucket)
+            yield from self.meet(bucket)
             return
         if self.rule.leaving(done) == own:
-            mean = self.compression.mean(shard, self.progress(shard), "progress")
-            shard.pending["progress"] = yield from start(mean)
-        if "progress" in shard.pending and self.rule.leaving(done - self.overlap) == own:
-            yield from self._arrive(shard)
+            mean = self.compression.mean(bucket, self.progress(bucket), "progress")
+            bucket.pending["progress"] = yield from start(mean)
+        if "progress" in bucket.pending and self.rule.leaving(done - self.overlap) == own:
+            yield from self._arrive(bucket)
 
-    def _arrive(self, shard: Shard) -> Exchange[None]:
+    def _arrive(self, bucket: Bucket) -> Exchange[None]:
         """The mean progress of this fragment is there: outer step, and the worker mixes it with its own."""
-        mean = yield from finish(shard.pending.pop("progress"))
-        self.outer_step(shard, mean)
-        mixed(shard.params, shard.state["anchor"], self.mixing)  # x <- c x + (1 - c) A
+        mean = yield from finish(bucket.pending.pop("progress"))
+        self.outer_step(bucket, mean)
+        mixed(bucket.params, bucket.state["anchor"], self.mixing)  # x <- c x + (1 - c) A
 
     @property
     def timed(self) -> Timed:  # type: ignore[override]

@@ -1,7 +1,7 @@
 """THC's mean: rotated gradients as indices of a table whose values may be added.
 
 Every rank divides its chunks by the largest of all ranks' norms of that chunk (one max all-reduce, ``<stage>-norm``),
-rotates them by the same random signs, and rounds to the table (`codecs.lookup`). Values are summed as integers:
+rotates them by the same random signs, and rounds to the table (`compressors.lookup`). Values are summed as integers:
 ``two-phase``: indices in b bits to the server of each piece (``<stage>-up``), which looks them up, adds, and sends the sum
 in ceil(log2(n g + 1)) bits to everybody (``<stage>-down``); nothing is rounded a second time. ``sum``: values as bytes in
 an all-reduce (``<stage>-sum``). Everybody rotates the sum back.
@@ -16,14 +16,14 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import Shard, Slot, option, per_rank
-from reference_impls.codecs import lookup, packing
-from reference_impls.codecs.lookup import Table
-from reference_impls.codecs.transforms import Chunks
-from reference_impls.collectives import Exchange, Group, piece_size
-from reference_impls.errors import UnsupportedError
-from reference_impls.optimizers import WithLocalOptimizer
+from reference_impls.compressors import lookup, packing
+from reference_impls.compressors.lookup import Table
+from reference_impls.compressors.transforms import Chunks
+from reference_impls.core import compute
+from reference_impls.core.algorithm import Bucket, StateSpec, option, per_rank
+from reference_impls.core.collectives import Exchange, Group, piece_size
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.optimizers import WithLocalOptimizer
 
 Form = Literal["two-phase", "sum"]
 _BYTE: Final = 255
@@ -57,7 +57,7 @@ class THC(WithLocalOptimizer):
     error_feedback: bool = option(True, "add what the last message lost to the next one")
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {"error": per_rank()} if self.error_feedback else {}
 
     def values(self) -> lookup.Table:
@@ -68,13 +68,13 @@ class THC(WithLocalOptimizer):
         Chunks(1, self.chunk)
         check_room(world.size, self.values().top)
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        if shard.world.size == 1:
-            return (yield from shard.world.mean(shard.grads, "gradient"))
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        if bucket.world.size == 1:
+            return (yield from bucket.world.mean(bucket.grads, "gradient"))
         return (
             yield from lookup_mean(
-                shard, shard.grads, self.values(), "gradient", chunk=self.chunk, form=self.form,
-                error=shard.state["error"] if self.error_feedback else None,
+                bucket, bucket.grads, self.values(), "gradient", chunk=self.chunk, form=self.form,
+                error=bucket.state["error"] if self.error_feedback else None,
             )
         )  # fmt: skip
 
@@ -89,7 +89,7 @@ def check_room(n: int, top: int) -> None:
 
 
 def lookup_mean(
-    shard: Shard,
+    bucket: Bucket,
     x: Tensor,
     table: Table,
     stage: str,
@@ -108,18 +108,18 @@ def lookup_mean(
     Returns:
         float [d] in the dtype of x; not finite in a chunk in which a value was not, on all ranks.
     """
-    world, chunks = shard.world, Chunks(shard.d, chunk)
+    world, chunks = bucket.world, Chunks(bucket.d, chunk)
     check_room(world.size, table.top)
     if error is not None:
         x.add_(error)
     own = x if x.dtype == torch.float32 else compute.empty_like(x, torch.float32).copy_(x)
     norms = yield from world.max(chunks.norms(own), f"{stage}-norm")
-    coins = shard.key(f"{stage}-signs", shared=True).bits(chunks.padded, x.device)
+    coins = bucket.key(f"{stage}-signs", shared=True).bits(chunks.padded, x.device)
     signs = compute.empty_like(coins, torch.float32).copy_(coins.bitwise_and_(1).mul_(2).sub_(1))
     padded, spread = chunks.pad(own), chunks.spread(norms)
     z = chunks.rotate(torch.div(padded, spread, out=compute.empty_like(padded)), signs)
     indices = compute.empty(chunks.padded, torch.int32, x.device)
-    table.encode(z, shard.key(f"{stage}-dither"), indices)
+    table.encode(z, bucket.key(f"{stage}-dither"), indices)
     if error is not None:
         torch.sub(x, _decoded(table.look_up(indices), 1, table, chunks, norms, signs), out=error)
     if form == "sum":

@@ -10,19 +10,7 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor
 
-from reference_impls import compute
-from reference_impls.algorithm import (
-    DEFAULT,
-    FOREVER,
-    Clock,
-    Shard,
-    Slot,
-    Timed,
-    option,
-    per_rank,
-    per_tensor,
-    replicated,
-)
+from reference_impls.aggregators.compressed_all_reduce import Scale
 from reference_impls.algorithms.one_bit_adam import (
     COMPRESSION,
     OneBitMean,
@@ -31,9 +19,21 @@ from reference_impls.algorithms.one_bit_adam import (
     moved,
     one_number,
 )
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.compressed_all_reduce import Scale
+from reference_impls.core import compute
+from reference_impls.core.algorithm import (
+    DEFAULT,
+    FOREVER,
+    Bucket,
+    StateSpec,
+    Timed,
+    TrainState,
+    option,
+    per_rank,
+    per_tensor,
+    replicated,
+)
+from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.errors import UnsupportedError
 
 _WHEN: Final = (
     "variance_steps", "variance_fraction", "refreshes_per_gap", "first_gap", "local_growth_steps",
@@ -73,7 +73,7 @@ class ZeroOneAdam(OneBitMean):
     stays each worker's own. Coordinates without variance are not moved and their averaged momentum is 0.
     """
 
-    scale: Scale = option("shard", "on the way up one scale a server's chunk, a shard, or a tensor")
+    scale: Scale = option("shard", "on the way up one scale a server's chunk, a bucket, or a tensor")
     variance_steps: int | None = option(
         None, "steps of the variance phase; default variance_fraction of total_steps", ge=0
     )
@@ -96,14 +96,14 @@ class ZeroOneAdam(OneBitMean):
     local_steps: ClassVar[bool] = True
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {
             "momentum": per_rank(),  # agreed after steps of the kinds variance, gradient and average
             "variance": replicated(),
             "anchor": replicated(),  # the parameters at the last average
             "moved": per_rank(),  # u
             "rates": per_tensor("replicated", one_number),  # sum of the learning rates of the round
-            **super().slots,
+            **super().state,
         }
 
     @property
@@ -137,67 +137,67 @@ class ZeroOneAdam(OneBitMean):
             )
         super().check(world)
 
-    def plan(self, clock: Clock) -> str:
-        counters = clock.counters
-        if clock.step < self.local_from:
-            if clock.step < counters.get("refresh", 0):
+    def plan(self, train_state: TrainState) -> str:
+        counters = train_state.counters
+        if train_state.step < self.local_from:
+            if train_state.step < counters.get("refresh", 0):
                 return "gradient"
             done = counters.get("refreshes", 0)
             counters["refreshes"] = done + 1
-            counters["refresh"] = clock.step + self.first_gap * 2 ** int(done // self.refreshes_per_gap)
+            counters["refresh"] = train_state.step + self.first_gap * 2 ** int(done // self.refreshes_per_gap)
             return "variance"
-        left = int(counters.get("left", 0)) or self.round_length(clock.step)
+        left = int(counters.get("left", 0)) or self.round_length(train_state.step)
         counters["left"] = left - 1
         return "local" if left > 1 else "average"
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor] | Tensor:
-        if shard.kind == "variance":
-            return shard.world.mean(shard.grads, "gradient")
-        if shard.kind == "gradient":
-            return self.one_bit_mean(shard, shard.grads, "gradient")
-        m, u = shard.state["momentum"], shard.state["moved"]
-        if shard.step == self.local_from:
-            forget_errors(shard)
-            shard.state["anchor"].copy_(shard.params)
-        for part, h in shard.groups():
-            m[part].lerp_(shard.grads[part], 1 - h["betas"][0])
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor] | Tensor:
+        if bucket.kind == "variance":
+            return bucket.world.mean(bucket.grads, "gradient")
+        if bucket.kind == "gradient":
+            return self.one_bit_mean(bucket, bucket.grads, "gradient")
+        m, u = bucket.state["momentum"], bucket.state["moved"]
+        if bucket.step == self.local_from:
+            forget_errors(bucket)
+            bucket.state["anchor"].copy_(bucket.params)
+        for part, h in bucket.groups():
+            m[part].lerp_(bucket.grads[part], 1 - h["betas"][0])
             u[part].add_(m[part], alpha=h["lr"])
-        for view, h in by_tensor(shard):
-            shard.state["rates"][view.name].add_(h["lr"])
+        for view, h in by_tensor(bucket):
+            bucket.state["rates"][view.name].add_(h["lr"])
         return (
             u
-            if shard.kind == "local"
-            else self.one_bit_mean(shard, compute.empty_like(u).copy_(u), "momentum")
+            if bucket.kind == "local"
+            else self.one_bit_mean(bucket, compute.empty_like(u).copy_(u), "momentum")
         )
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        m, v = shard.state["momentum"], shard.state["variance"]
-        for part, h in shard.groups():
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        m, v = bucket.state["momentum"], bucket.state["variance"]
+        for part, h in bucket.groups():
             beta1, beta2 = h["betas"]
-            if shard.kind in ("variance", "gradient"):
+            if bucket.kind in ("variance", "gradient"):
                 m[part].lerp_(reduced[part], 1 - beta1)
-            if shard.kind == "variance":
+            if bucket.kind == "variance":
                 v[part].mul_(beta2).addcmul_(reduced[part], reduced[part], value=1 - beta2)
             keep = 1 - h["lr"] * h["weight_decay"]
-            x = shard.params[part].mul_(keep)
-            if shard.kind in ("local", "average"):
-                shard.state["anchor"][part].mul_(keep)
-            if shard.kind == "average":
-                x.copy_(shard.state["anchor"][part]).sub_(moved(reduced[part], v[part], h["eps"]))
+            x = bucket.params[part].mul_(keep)
+            if bucket.kind in ("local", "average"):
+                bucket.state["anchor"][part].mul_(keep)
+            if bucket.kind == "average":
+                x.copy_(bucket.state["anchor"][part]).sub_(moved(reduced[part], v[part], h["eps"]))
             else:
                 x.add_(moved(m[part], v[part], h["eps"]), alpha=-h["lr"])
-        if shard.kind == "average":
-            self._begin_round(shard, reduced)
+        if bucket.kind == "average":
+            self._begin_round(bucket, reduced)
 
-    def _begin_round(self, shard: Shard, u: Tensor) -> None:
-        m, v = shard.state["momentum"], shard.state["variance"]
-        for view in shard.views:
-            part, rates = view.part, shard.state["rates"][view.name]
+    def _begin_round(self, bucket: Bucket, u: Tensor) -> None:
+        m, v = bucket.state["momentum"], bucket.state["variance"]
+        for view in bucket.views:
+            part, rates = view.part, bucket.state["rates"][view.name]
             mean = masked(torch.div(u[part], rates, out=compute.empty_like(u[part])), v[part])
             torch.where(rates == 0, m[part], mean, out=m[part])
             rates.zero_()
-        shard.state["moved"].zero_()
-        shard.state["anchor"].copy_(shard.params)
+        bucket.state["moved"].zero_()
+        bucket.state["anchor"].copy_(bucket.params)
 
     timed: ClassVar[Timed] = {
         "variance": {**_ANY_TIME, **_UNCOMPRESSED, **_VARIANCE_PHASE, "refreshes_per_gap": FOREVER},
@@ -213,9 +213,9 @@ class ZeroOneAdam(OneBitMean):
     }
 
 
-def forget_errors(shard: Shard) -> None:
+def forget_errors(bucket: Bucket) -> None:
     """What was lost so far is let go of."""
-    shard.state["worker_error"].zero_()
-    shard.state["server_error"].zero_()
-    for error in shard.state.get("pad_error", {}).values():
+    bucket.state["worker_error"].zero_()
+    bucket.state["server_error"].zero_()
+    for error in bucket.state.get("pad_error", {}).values():
         error.zero_()

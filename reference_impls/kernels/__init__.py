@@ -1,6 +1,6 @@
-"""Kernels in Triton for GPUs: the same wire formats and the same bits as the plain torch source in `codecs`, in one pass.
+"""Kernels in Triton for GPUs: the same wire formats and the same bits as the plain torch source in `compressors`, in one pass.
 
-Codecs call them where tensors are on a GPU and Triton is there (`compute.takes`); nobody else does. Each is tested against
+Compressors call them where tensors are on a GPU and Triton is there (`compute.takes`); nobody else does. Each is tested against
 the plain source through Triton's interpreter on a CPU (``TRITON_INTERPRET=1``, read by Triton where it is imported first). The
 modules here are imported at the first call that needs them, since Triton is.
 """

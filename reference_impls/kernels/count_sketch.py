@@ -1,4 +1,5 @@
-"""`codecs.count_sketch`: hashes are made where they are used, in products of 32 bits by 32, for all rows of the table at once."""
+"""`compressors.count_sketch`: hashes are made where they are used, in products of 32 bits by 32, for all rows of the table at
+once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codecs of an integer an element: both of `codecs.dithering` under one scale a row, `codecs.lookup`."""
+"""Compressors of an integer an element: both of `compressors.dithering` under one scale a row, `compressors.lookup`."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _look_up(z, table, words, out, d, cells, BLOCK: tl.constexpr):
 
 
 def look_up(z: Tensor, table: Tensor, words: Tensor, out: Tensor) -> None:
-    """`codecs.lookup.Table.encode`: float32 [d] -> int32 [d].
+    """`compressors.lookup.Table.encode`: float32 [d] -> int32 [d].
 
     table: float32 [g + 1, 4]: of y in k .. k + 1, the index of the value below, that value, the gap above it, and 1 / gap; then
     limit, unit and g.

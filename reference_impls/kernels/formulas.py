@@ -1,4 +1,4 @@
-"""Quotients and rounding at random, to the bit of IEEE division and of the formulas in `codecs`, at half of their cost.
+"""Quotients and rounding at random, to the bit of IEEE division and of the formulas in `compressors`, at half of their cost.
 
 A quotient by a number that many elements share needs no division. The product with the reciprocal, in two parts, is off by
 less than a unit in the last place, and from there one step of Newton with the reciprocal rounded to nearest ends at the quotient

@@ -1,4 +1,4 @@
-"""`codecs.transforms` with a chunk in registers: read once, all levels in the order of the plain source, written once."""
+"""`compressors.transforms` with a chunk in registers: read once, all levels in the order of the plain source, written once."""
 
 from __future__ import annotations
 

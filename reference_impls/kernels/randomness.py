@@ -1,4 +1,4 @@
-"""The streams of `reference_impls.compute` inside kernels, to the bit."""
+"""The streams of `reference_impls.core.compute` inside kernels, to the bit."""
 
 from __future__ import annotations
 

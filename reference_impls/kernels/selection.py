@@ -1,4 +1,4 @@
-"""`codecs.sparse` of large vectors: the k largest magnitudes exactly, without a number on the host.
+"""`compressors.sparse` of large vectors: the k largest magnitudes exactly, without a number on the host.
 
 1. The maxima of groups of 32 are counted by their upper 16 bits. The lower end of the bin of the k-th largest maximum is a
    bound: at least k elements reach it, and few others.

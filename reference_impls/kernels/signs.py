@@ -1,4 +1,4 @@
-"""`codecs.signs` in one pass: all 32 planes of a word at once, the bits behind the planes in the last program."""
+"""`compressors.signs` in one pass: all 32 planes of a word at once, the bits behind the planes in the last program."""
 
 from __future__ import annotations
 

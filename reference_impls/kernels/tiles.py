@@ -1,7 +1,7 @@
-"""`codecs.packing` and the codecs of `codecs.blocks` in one pass: numbers become codes and words at once.
+"""`compressors.packing` and the compressors of `compressors.blocks` in one pass: numbers become codes and words at once.
 
 A program makes some tiles of one message. It builds each field's words from the codes of its rows, which are made anew for
-every field; the last program writes the bits behind the tiles too. The formulas are those of the codecs, step by step.
+every field; the last program writes the bits behind the tiles too. The formulas are those of the compressors, step by step.
 """
 
 from __future__ import annotations

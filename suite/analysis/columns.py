@@ -261,7 +261,7 @@ CASES: Final = declared("cases", 3, """
     spread                    float  relative spread over ranks of their own busy time, median over rounds
     wire_bytes_per_step       float  bytes sent, a step, mean over ranks, by the ledger; empty for ddp
     received_bytes_per_step   float  bytes received, a step, mean over ranks, by the ledger
-    path                      text   for each codec whether compiled or eager, as JSON
+    path                      text   for each compressor whether compiled or eager, as JSON
     stale                     flag   the method's source has moved since it was timed, its version has not
     """)  # fmt: skip
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pandas as pd
 
 from reference_impls import create
-from reference_impls.errors import UnsupportedError
-from reference_impls.registry import registry
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.registry import registry
 from suite.analysis.columns import ARMS, CONTRADICTED, PLACE, WHOLE_RUN
 from suite.analysis.speed import (
     LOCAL,
@@ -45,7 +45,7 @@ from suite.runs.spec import RunSpec
 from suite.timing.store import AVERAGE, ROUND
 
 if TYPE_CHECKING:
-    from reference_impls.algorithm import Algorithm
+    from reference_impls.core.algorithm import Algorithm
 
 Cases = Mapping[str, str]
 """kind -> case id."""
@@ -260,7 +260,7 @@ def _units(used: Cases, algorithm: str, options: Mapping[str, Any]) -> dict[str,
 
 def _round_length(method: Algorithm) -> int | str:
     """Steps from one meeting to the next as the method plans them, or why that cannot be said."""
-    from reference_impls.collectives import Group  # here, since it needs torch
+    from reference_impls.core.collectives import Group  # here, since it needs torch
 
     try:
         method.check(Group("world", 0, 2))
@@ -276,15 +276,15 @@ def _round_length(method: Algorithm) -> int | str:
 
 def _longer_round(method: Algorithm, rate: float) -> int | None:
     """Steps of the longer of the first two rounds (the first may begin late, the second be cut by the end); or None."""
-    from reference_impls.algorithm import Clock  # here, since it needs torch
-    from reference_impls.collectives import Group
+    from reference_impls.core.algorithm import TrainState  # here, since it needs torch
+    from reference_impls.core.collectives import Group
 
-    clock, rounds, length = Clock(Group("world", 0, 2), lr=rate), [], 0
-    for clock.step in range(_HORIZON):
-        clock.kind = str(method.plan(clock))
-        if clock.kind == LOCAL:
+    train_state, rounds, length = TrainState(Group("world", 0, 2), lr=rate), [], 0
+    for train_state.step in range(_HORIZON):
+        train_state.kind = str(method.plan(train_state))
+        if train_state.kind == LOCAL:
             length += 1
-        elif clock.kind == AVERAGE:
+        elif train_state.kind == AVERAGE:
             rounds.append(length + 1)
             length = 0
         if len(rounds) == 2:

@@ -9,9 +9,9 @@ not be held at all leaves tables without rows, and its facts say why and what to
 - against the fastest fp32 DDP: seconds over seconds, the bar for a full-precision step of one's own;
 - how much of the *limit*, DDP's step over the same without communication, a speedup reaches: no method that computes the
   same gradients can be faster than that;
-- the *bound*: the larger of computing and sending, since they can overlap, plus the codec, which shares its
+- the *bound*: the larger of computing and sending, since they can overlap, plus the compressor, which shares its
   processor with the computing. Computing is DDP's forward and backward over a group of one process; sending is the
-  method's bytes at the rate that the probe's fp32 all-reduce reached; the codec is what the serial blocks of the
+  method's bytes at the rate that the probe's fp32 all-reduce reached; the compressor is what the serial blocks of the
   method count as encode, decode and update.
 
 *rho* is how much a link weighs for a model, seconds of an fp32 ring over seconds of computing, a step. The ring's seconds are

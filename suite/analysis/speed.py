@@ -29,8 +29,8 @@ from typing import Any, Final
 import pandas as pd
 
 from reference_impls import create
-from reference_impls.errors import UnknownAlgorithmError
-from reference_impls.registry import registry
+from reference_impls.core.errors import UnknownAlgorithmError
+from reference_impls.core.registry import registry
 from suite.analysis.columns import CASES, CONFIRMED, CONTRADICTED, DIRECT, NOT_CONFIRMED, PROBE
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, cells, median_interval
 from suite.analysis.tables import Row, checked, frame_of
@@ -257,20 +257,20 @@ def fragments_averaged(spec: RunSpec, algorithm: Any, kinds: Sequence[str]) -> l
     """
     import torch
 
-    from reference_impls.algorithm import Clock, Shard
-    from reference_impls.collectives import Group
-    from reference_impls.drivers.worker import canonical, cut
+    from reference_impls.core.algorithm import Bucket, TrainState
+    from reference_impls.core.collectives import Group
+    from reference_impls.runtime.worker import canonical, cut
     from suite.workloads import get
 
     model = get(spec.workload.name, **spec.workload.options).build()
     named = [(name, param) for name, param in model.named_parameters() if param.requires_grad]
     group = {"params": [param for _, param in named], "param_names": [name for name, _ in named]}
     runs = cut(canonical([group]), spec.bucket_bytes)
-    clock, sizes = Clock(Group("world", 0, spec.world_size)), [0] * algorithm.fragments
+    train_state, sizes = TrainState(Group("world", 0, spec.world_size)), [0] * algorithm.fragments
     for index, run in enumerate(runs):
         flat = torch.empty(run[-1].stop - run[0].start, device="meta")
-        shard = Shard(index, flat, flat, (), clock, list, run[0].start, len(runs))
-        sizes[algorithm.fragment(shard)] += shard.d
+        bucket = Bucket(index, flat, flat, (), train_state, list, run[0].start, len(runs))
+        sizes[algorithm.fragment(bucket)] += bucket.d
     shares = [size / sum(sizes) for size in sizes]
     leaving = [algorithm.rule.leaving(done) for done in range(1, len(kinds) + 1)]
     return [
@@ -284,18 +284,18 @@ def planned_kinds(spec: RunSpec) -> list[str]:
 
     Raises CompositionError for a method that plans by what happens in training, and what `create` raises.
     """
-    from reference_impls.algorithm import Clock  # here, since it needs torch
-    from reference_impls.collectives import Group
+    from reference_impls.core.algorithm import TrainState  # here, since it needs torch
+    from reference_impls.core.collectives import Group
 
     algorithm = create(spec.algorithm.name, **spec.algorithm.options).algorithm
-    clock, rate = Clock(Group("world", 0, spec.world_size), seed=spec.seed), learning_rate(spec)
+    train_state, rate = TrainState(Group("world", 0, spec.world_size), seed=spec.seed), learning_rate(spec)
     kinds = []
     for step in range(spec.steps):
-        clock.step, clock.lr = step, rate(step)
-        kind = algorithm.plan(clock)
+        train_state.step, train_state.lr = step, rate(step)
+        kind = algorithm.plan(train_state)
         if algorithm.plans_from_data or not isinstance(kind, str):
             raise CompositionError("which steps it takes depends on the data, so nothing can be composed")
-        clock.kind = kind
+        train_state.kind = kind
         kinds.append(kind)
     return kinds
 

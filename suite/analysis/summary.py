@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from reference_impls.registry import registry
+from reference_impls.core.registry import registry
 from suite.analysis.columns import ARM, CELL, RUN, SENSITIVITY, SUMMARY
 from suite.analysis.net_speedup import Trials
 from suite.analysis.statistics import (

@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, PrivateAttr
 
-from reference_impls.errors import nearest
+from reference_impls.core.errors import nearest
 from suite.runs.documents import AS_TUPLE, GIVEN, Entry, YamlFile
 
 Word = Literal[

@@ -203,7 +203,9 @@ def _compiler() -> Finding:
         return Finding("compiler", True, path, needed=False)
     missing = "no C++ compiler" if path is None else "no header files of this Python"
     fix = "sudo apt-get install g++ python3-dev"
-    return Finding("compiler", False, f"{missing}: codecs run uncompiled, several times slower", fix, False)
+    return Finding(
+        "compiler", False, f"{missing}: compressors run uncompiled, several times slower", fix, False
+    )
 
 
 def _cores(workers: int) -> Finding:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from reference_impls.units import RATE_UNITS, TIME_UNITS, UNSHAPED, parse_duration, parse_rate
+from reference_impls.core.units import RATE_UNITS, TIME_UNITS, UNSHAPED, parse_duration, parse_rate
 
 MIN_RATE_BPS = 10e6
 MAX_RATE_BPS = 10e9

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from reference_impls.drivers.engine import all_gather_rows
+from reference_impls.runtime.engine import all_gather_rows
 from suite.links.link import (
     ALL_GATHER,
     ALL_REDUCE_BF16,

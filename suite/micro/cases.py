@@ -1,8 +1,8 @@
-"""The codecs as one table of cases, so that every benchmark runs every codec the same way.
+"""The compressors as one table of cases, so that every benchmark runs every compressor the same way.
 
-A case holds its buffers and knows how to encode, to decode, for most codecs to add what is decoded to what is there
+A case holds its buffers and knows how to encode, to decode, for most compressors to add what is decoded to what is there
 (`accumulate`, which averaging needs), and how many bytes went over the wire. The control `copy` sends float32 as it is: the time
-of a codec means something only beside a memory copy.
+of a compressor means something only beside a memory copy.
 
 Benchmarks come from the working tree and the code they measure from the commit under test. What a commit does not have
 yet therefore raises NotImplementedError, which asv shows as "not available" instead of as a failure.
@@ -56,7 +56,7 @@ def decode_adds(decode: Callable[..., object]) -> bool:
 
 
 class Case:
-    """One codec on one vector. x, out: float32 [numel]; wire: what is sent; side_bytes: scales sent beside it.
+    """One compressor on one vector. x, out: float32 [numel]; wire: what is sent; side_bytes: scales sent beside it.
 
     verbs: what it can do. small_parts: part of its work is on vectors much shorter than x, too short to be compiled for.
     """
@@ -94,7 +94,7 @@ class Case:
 
 
 class Copy(Case):
-    """The control. Its source is its own, so that no codec finds its vector in the cache because of it."""
+    """The control. Its source is its own, so that no compressor finds its vector in the cache because of it."""
 
     def __init__(self, numel: int) -> None:
         super().__init__(numel)
@@ -110,7 +110,7 @@ class Copy(Case):
         self.out.copy_(self.wire)
 
 
-# Codecs that say something of every element: signs, integers, powers of two, halves, lookup tables
+# Compressors that say something of every element: signs, integers, powers of two, halves, lookup tables
 
 
 LEVELS = (2**7 - 1) // WORLD_SIZE  # what 8 bits leave to each of four ranks
@@ -119,37 +119,37 @@ NIBBLE_LEVELS = 7  # what 4 bits hold of one rank
 
 
 class Keyed(Case):
-    """A codec with a stream of random numbers."""
+    """A compressor with a stream of random numbers."""
 
     def __init__(self, numel: int) -> None:
-        self.key = module("reference_impls.compute").Key.of(seed=0, step=0, stage="micro", rank=0)
+        self.key = module("reference_impls.core.compute").Key.of(seed=0, step=0, stage="micro", rank=0)
         super().__init__(numel)
 
 
 class ByProtocol(Keyed):
-    """A codec that follows `reference_impls.codecs.codec.Codec`: scales travel inside the message."""
+    """A compressor that follows `reference_impls.compressors.compressor.Compressor`: scales travel inside the message."""
 
     verbs = ("encode", "decode", "accumulate")
 
     def __init__(self, numel: int, place: str, name: str, **options: Any) -> None:
-        self.codec = getattr(module(f"reference_impls.{place}"), name)(**options)
+        self.compressor = getattr(module(f"reference_impls.{place}"), name)(**options)
         super().__init__(numel)
 
     def buffer(self, numel: int) -> torch.Tensor:
-        return torch.zeros(self.codec.wire_bytes(numel), dtype=torch.uint8)
+        return torch.zeros(self.compressor.wire_bytes(numel), dtype=torch.uint8)
 
     def encode(self) -> None:
-        self.codec.encode(self.x, self.key, self.wire)
+        self.compressor.encode(self.x, self.key, self.wire)
 
     def decode(self) -> None:
-        self.codec.decode(self.wire, self.out)
+        self.compressor.decode(self.wire, self.out)
 
     def accumulate(self) -> None:
-        if decode_adds(self.codec.decode):
-            self.codec.decode(self.wire, self.out, add=True)
+        if decode_adds(self.compressor.decode):
+            self.compressor.decode(self.wire, self.out, add=True)
         else:  # as long as it cannot add itself, what it decodes is added in another pass
-            spare = module("reference_impls.compute").empty_like(self.out)
-            self.codec.decode(self.wire, spare)
+            spare = module("reference_impls.core.compute").empty_like(self.out)
+            self.compressor.decode(self.wire, spare)
             self.out.add_(spare)
 
 
@@ -158,17 +158,19 @@ class EqualLevels(ByProtocol):
 
     def __init__(self, numel: int, levels: int, *, given: bool) -> None:
         self.given = given
-        super().__init__(numel, "codecs.levels", "UniformLevels", levels=levels, norm="linf", block_size=0)
+        super().__init__(
+            numel, "compressors.levels", "UniformLevels", levels=levels, norm="linf", block_size=0
+        )
 
     def buffer(self, numel: int) -> torch.Tensor:
-        if not hasattr(self.codec, "encode_by"):
-            raise NotImplementedError("this codec finds its scale itself at this commit")
+        if not hasattr(self.compressor, "encode_by"):
+            raise NotImplementedError("this compressor finds its scale itself at this commit")
         self.found = self.x.abs().max().view(1, 1)
         return super().buffer(numel)
 
     def encode(self) -> None:
         if self.given:
-            self.codec.encode_by(self.x, self.found, self.key, self.wire)
+            self.compressor.encode_by(self.x, self.found, self.key, self.wire)
         else:
             super().encode()
 
@@ -179,18 +181,18 @@ class Signs(Case):
     verbs = ("encode", "decode", "accumulate")
 
     def buffer(self, numel: int) -> torch.Tensor:
-        self.codec = module("reference_impls.codecs.signs")
+        self.compressor = module("reference_impls.compressors.signs")
         self.scales = torch.full((1,), 0.25)
-        return torch.zeros(self.codec.wire_bytes(numel), dtype=torch.uint8)
+        return torch.zeros(self.compressor.wire_bytes(numel), dtype=torch.uint8)
 
     def encode(self) -> None:
-        self.codec.pack_signs(self.x, self.wire, zero=True)
+        self.compressor.pack_signs(self.x, self.wire, zero=True)
 
     def decode(self) -> None:
-        self.codec.unpack_signs(self.wire, self.out)
+        self.compressor.unpack_signs(self.wire, self.out)
 
     def accumulate(self) -> None:
-        self.codec.decode_accumulate(self.wire.unsqueeze(0), self.scales, self.out)
+        self.compressor.decode_accumulate(self.wire.unsqueeze(0), self.scales, self.out)
 
     def restore(self) -> torch.Tensor:
         return super().restore() * self.x.abs().mean()
@@ -208,21 +210,21 @@ class StandardDithering(Keyed):
         self.scale = self.largest()
 
     def largest(self) -> torch.Tensor:
-        """As the reducers find it."""
-        size_of: Callable[..., torch.Tensor] = module("reference_impls.reducers.integer_sum")._size_of
+        """As the aggregators find it."""
+        size_of: Callable[..., torch.Tensor] = module("reference_impls.aggregators.integer_sum")._size_of
         return size_of(self.x, "linf")
 
     def buffer(self, numel: int) -> torch.Tensor:
-        self.codec = module("reference_impls.codecs.dithering")
+        self.compressor = module("reference_impls.compressors.dithering")
         return torch.zeros(numel, dtype=torch.int8)
 
     def encode(self) -> None:
         if self.finds_scale:
             self.scale = self.largest()
-        self.codec.encode(self.x, self.scale, self.levels, self.key, self.wire)
+        self.compressor.encode(self.x, self.scale, self.levels, self.key, self.wire)
 
     def decode(self) -> None:
-        self.codec.decode(self.wire, self.scale, self.levels, 1, self.out)
+        self.compressor.decode(self.wire, self.scale, self.levels, 1, self.out)
 
 
 class StandardDitheringGlobal(StandardDithering):
@@ -230,25 +232,25 @@ class StandardDitheringGlobal(StandardDithering):
 
 
 class NibbleDithering(StandardDithering):
-    """Two codes a byte, as `reducers.integer_sum` sends them in 4 bits."""
+    """Two codes a byte, as `aggregators.integer_sum` sends them in 4 bits."""
 
     levels = NIBBLE_LEVELS
 
     def buffer(self, numel: int) -> torch.Tensor:
         super().buffer(numel)
-        self.packing = module("reference_impls.codecs.packing")
+        self.packing = module("reference_impls.compressors.packing")
         self.codes = torch.zeros(numel, dtype=torch.int8)
         return torch.zeros(self.packing.nibble_bytes(numel), dtype=torch.uint8)
 
     def encode(self) -> None:
         if self.finds_scale:
             self.scale = self.largest()
-        self.codec.encode(self.x, self.scale, self.levels, self.key, self.codes)
+        self.compressor.encode(self.x, self.scale, self.levels, self.key, self.codes)
         self.packing.pack_nibbles(self.codes, self.wire, -self.levels)
 
     def decode(self) -> None:
         self.packing.unpack_nibbles(self.wire, self.codes, -self.levels)
-        self.codec.decode(self.codes, self.scale, self.levels, 1, self.out)
+        self.compressor.decode(self.codes, self.scale, self.levels, 1, self.out)
 
 
 class NibbleDitheringGlobal(NibbleDithering):
@@ -262,17 +264,17 @@ class TernaryTwoBit(StandardDithering):
 
     def buffer(self, numel: int) -> torch.Tensor:
         super().buffer(numel)
-        self.packing = module("reference_impls.codecs.packing")
+        self.packing = module("reference_impls.compressors.packing")
         self.codes = torch.zeros(numel, dtype=torch.int8)
         return torch.zeros(self.packing.wire_bytes(numel, 2), dtype=torch.uint8)
 
     def encode(self) -> None:
-        self.codec.encode(self.x, self.scale, self.levels, self.key, self.codes)
+        self.compressor.encode(self.x, self.scale, self.levels, self.key, self.codes)
         self.packing.pack(self.codes.add_(1), 2, self.wire)
 
     def decode(self) -> None:
         self.packing.unpack(self.wire, 2, self.codes)
-        self.codec.decode(self.codes.sub_(1), self.scale, self.levels, 1, self.out)
+        self.compressor.decode(self.codes.sub_(1), self.scale, self.levels, 1, self.out)
 
 
 class TernaryTrits(TernaryTwoBit):
@@ -280,16 +282,16 @@ class TernaryTrits(TernaryTwoBit):
 
     def buffer(self, numel: int) -> torch.Tensor:
         super().buffer(numel)
-        self.packing = module("reference_impls.codecs.packing")
+        self.packing = module("reference_impls.compressors.packing")
         return torch.zeros(self.packing.trit_bytes(numel), dtype=torch.uint8)
 
     def encode(self) -> None:
-        self.codec.encode(self.x, self.scale, self.levels, self.key, self.codes)
+        self.compressor.encode(self.x, self.scale, self.levels, self.key, self.codes)
         self.packing.pack_trits(self.codes, self.wire, -1)
 
     def decode(self) -> None:
         self.packing.unpack_trits(self.wire, self.codes, -1)
-        self.codec.decode(self.codes, self.scale, self.levels, 1, self.out)
+        self.compressor.decode(self.codes, self.scale, self.levels, 1, self.out)
 
 
 class ExponentialDithering(Keyed):
@@ -300,27 +302,27 @@ class ExponentialDithering(Keyed):
         self.scale = self.x.abs().max()
 
     def buffer(self, numel: int) -> torch.Tensor:
-        self.codec = module("reference_impls.codecs.dithering")
+        self.compressor = module("reference_impls.compressors.dithering")
         return torch.zeros(numel, dtype=torch.uint8)
 
     def encode(self) -> None:
-        self.codec.encode_powers(self.x, self.scale, HEAD_ROOM, self.key, self.wire)
+        self.compressor.encode_powers(self.x, self.scale, HEAD_ROOM, self.key, self.wire)
 
     def decode(self) -> None:
-        self.codec.decode_powers(self.wire, self.scale, HEAD_ROOM, 1, self.out)
+        self.compressor.decode_powers(self.wire, self.scale, HEAD_ROOM, 1, self.out)
 
 
 class ScaledRounding(Keyed):
     """IntSGD's integers: a factor that is known before, and whether all was finite."""
 
     def buffer(self, numel: int) -> torch.Tensor:
-        self.codec = module("reference_impls.algorithms.intsgd")
+        self.compressor = module("reference_impls.algorithms.intsgd")
         self.codes = torch.zeros(numel, dtype=torch.int32)
         self.factor = LEVELS / (4 * self.x.square().mean().sqrt())
         return torch.zeros(numel, dtype=torch.int8)
 
     def encode(self) -> None:
-        self.codec.encode(self.x, self.factor, LEVELS, "stochastic", self.key, self.codes)
+        self.compressor.encode(self.x, self.factor, LEVELS, "stochastic", self.key, self.codes)
         self.wire.copy_(self.codes)
 
     def decode(self) -> None:
@@ -331,11 +333,11 @@ class LionIntegers(Case):
     """Votes in small integers. No scale is sent: a receiver takes the sign of their sum, which is the decoding here."""
 
     def buffer(self, numel: int) -> torch.Tensor:
-        self.codec = module("reference_impls.algorithms.lion_integers")
+        self.compressor = module("reference_impls.algorithms.lion_integers")
         return torch.zeros(numel, dtype=torch.int8)
 
     def encode(self) -> None:
-        self.codec.encode(self.x, [slice(0, self.x.numel())], "l1", LEVELS, self.wire)
+        self.compressor.encode(self.x, [slice(0, self.x.numel())], "l1", LEVELS, self.wire)
 
     def decode(self) -> None:
         self.out.copy_(self.wire).sign_()
@@ -343,7 +345,7 @@ class LionIntegers(Case):
     def restore(self) -> torch.Tensor:
         """What the votes say of x, by the scale that made them (gain 0.5)."""
         self.encode()
-        scale: torch.Tensor = self.codec.scale_of(self.x, "l1")
+        scale: torch.Tensor = self.compressor.scale_of(self.x, "l1")
         return self.wire * (scale / (0.5 * LEVELS))
 
 
@@ -351,8 +353,8 @@ class Lookup(Keyed):
     """THC's published table on numbers as they are after the rotation: of variance 1. Its decoding is that of one rank."""
 
     def buffer(self, numel: int) -> torch.Tensor:
-        self.table = module("reference_impls.codecs.lookup").table("published", 4, 30, 1 / 32)
-        self.packing = module("reference_impls.codecs.packing")
+        self.table = module("reference_impls.compressors.lookup").table("published", 4, 30, 1 / 32)
+        self.packing = module("reference_impls.compressors.packing")
         self.x = self.x / self.x.square().mean().sqrt()
         self.indices = torch.zeros(numel, dtype=torch.int32)
         return torch.zeros(self.packing.wire_bytes(numel, self.table.bits), dtype=torch.uint8)
@@ -374,7 +376,7 @@ class Hadamard(Keyed):
     CHUNK = 1024
 
     def buffer(self, numel: int) -> torch.Tensor:
-        self.chunks = module("reference_impls.codecs.transforms").Chunks(numel, self.CHUNK)
+        self.chunks = module("reference_impls.compressors.transforms").Chunks(numel, self.CHUNK)
         coins = self.key.bits(self.chunks.padded) & 1
         self.signs = (coins * 2 - 1).to(torch.float32)
         return torch.zeros(self.chunks.padded)
@@ -398,7 +400,7 @@ def by_protocol(place: str, name: str, **options: Any) -> Callable[[int], Case]:
 
 DENSE_CASES: dict[str, Callable[[int], Case]] = {
     "signs": Signs,
-    "scaled-signs": by_protocol("codecs.signs", "ScaledSigns"),
+    "scaled-signs": by_protocol("compressors.signs", "ScaledSigns"),
     "standard-dithering-4bit": NibbleDithering,
     "standard-dithering-4bit-global": NibbleDitheringGlobal,
     "standard-dithering-8bit": StandardDithering,
@@ -407,15 +409,15 @@ DENSE_CASES: dict[str, Callable[[int], Case]] = {
     "equal-levels-4bit-global": lambda numel: EqualLevels(numel, 7, given=False),
     "equal-levels-8bit-given": lambda numel: EqualLevels(numel, 127, given=True),
     "equal-levels-8bit-global": lambda numel: EqualLevels(numel, 127, given=False),
-    "equal-levels-4bit": by_protocol("codecs.levels", "UniformLevels"),
-    "equal-levels-4bit-linf": by_protocol("codecs.levels", "UniformLevels", norm="linf"),
-    "equal-levels-8bit": by_protocol("codecs.levels", "UniformLevels", levels=127),
-    "geometric-levels-4bit": by_protocol("codecs.levels", "GeometricLevels"),
+    "equal-levels-4bit": by_protocol("compressors.levels", "UniformLevels"),
+    "equal-levels-4bit-linf": by_protocol("compressors.levels", "UniformLevels", norm="linf"),
+    "equal-levels-8bit": by_protocol("compressors.levels", "UniformLevels", levels=127),
+    "geometric-levels-4bit": by_protocol("compressors.levels", "GeometricLevels"),
     "exponential-dithering": ExponentialDithering,
-    "natural-9bit": by_protocol("codecs.levels", "Natural"),
+    "natural-9bit": by_protocol("compressors.levels", "Natural"),
     "ternary-2bit": TernaryTwoBit,
     "ternary-trits": TernaryTrits,
-    "min-max-4bit": by_protocol("codecs.levels", "MinMax"),
+    "min-max-4bit": by_protocol("compressors.levels", "MinMax"),
     "lion-8bit-l1": LionIntegers,
     "scaled-rounding-8bit": ScaledRounding,
     "thc-4bit": Lookup,
@@ -425,7 +427,7 @@ DENSE_CASES: dict[str, Callable[[int], Case]] = {
 }
 
 
-# Codecs that say little: some coordinates, sums of coordinates, two thin matrices
+# Compressors that say little: some coordinates, sums of coordinates, two thin matrices
 
 
 RANK = 4
@@ -450,37 +452,39 @@ class CountSketch(Case):
 
     def buffer(self, numel: int) -> torch.Tensor:
         columns = max(1, math.ceil(self.COLUMN_RATIO * numel))
-        self.codec = module("reference_impls.codecs.count_sketch").CountSketch(self.ROWS, columns, seed=1)
+        self.compressor = module("reference_impls.compressors.count_sketch").CountSketch(
+            self.ROWS, columns, seed=1
+        )
         return torch.zeros(self.ROWS, columns)
 
     def encode(self) -> None:
-        self.codec.encode(self.x, self.wire)
+        self.compressor.encode(self.x, self.wire)
 
     def decode(self) -> None:
-        self.codec.decode(self.wire, self.out)
+        self.compressor.decode(self.wire, self.out)
 
 
 class LowRank(Keyed):
     """PowerSGD's arithmetic on one matrix, as square as it can be: two products and an orthonormalisation; and P^T Q back.
 
-    The thin factors are what is sent. Collectives, error feedback and the start from the last Q are the reducer's.
+    The thin factors are what is sent. Collectives, error feedback and the start from the last Q are the aggregator's.
     """
 
     small_parts = True
 
     def buffer(self, numel: int) -> torch.Tensor:
-        self.codec = module("reference_impls.algorithms.powersgd")
+        self.compressor = module("reference_impls.algorithms.powersgd")
         rows = next(r for r in range(math.isqrt(numel), 0, -1) if numel % r == 0)
         self.matrix = self.x.view(rows, -1)
         rank = min(RANK, rows)
-        self.q = self.codec.refreshed(torch.zeros(rank, numel // rows), self.key)
+        self.q = self.compressor.refreshed(torch.zeros(rank, numel // rows), self.key)
         self.p = torch.zeros(rank, rows)
         self.start = self.q.clone()
         return torch.zeros(rank * (rows + numel // rows))
 
     def encode(self) -> None:
         torch.mm(self.start, self.matrix.T, out=self.p)
-        self.p = self.codec.orthonormal(self.p)
+        self.p = self.compressor.orthonormal(self.p)
         torch.mm(self.p, self.matrix, out=self.q)
         self.wire[: self.p.numel()] = self.p.view(-1)
         self.wire[self.p.numel() :] = self.q.view(-1)
@@ -490,19 +494,19 @@ class LowRank(Keyed):
 
 
 SPARSE_CASES: dict[str, Callable[[int], Case]] = {
-    "top-k-1pct": lambda numel: Sparse(numel, "codecs.sparse", "TopK", 0.01),
-    "chunk-top-k": lambda numel: Sparse(numel, "codecs.sparse", "ChunkTopK", 64 / 4096),
+    "top-k-1pct": lambda numel: Sparse(numel, "compressors.sparse", "TopK", 0.01),
+    "chunk-top-k": lambda numel: Sparse(numel, "compressors.sparse", "ChunkTopK", 64 / 4096),
     "count-sketch": CountSketch,
     "low-rank-4": LowRank,
 }
 
 
 CASES: dict[str, Callable[[int], Case]] = {"copy": Copy, **DENSE_CASES, **SPARSE_CASES}
-CODECS = tuple(CASES)
+COMPRESSORS = tuple(CASES)
 """Not a look at the package: the list of an old commit must be the list of today."""
 
 
-def build(codec: str, numel: int, threads: int = THREADS) -> Case:
-    """The case of a name in `CODECS` on a vector of `numel` elements, to be run on this many threads."""
+def build(compressor: str, numel: int, threads: int = THREADS) -> Case:
+    """The case of a name in `COMPRESSORS` on a vector of `numel` elements, to be run on this many threads."""
     torch.set_num_threads(threads)
-    return CASES[codec](numel)
+    return CASES[compressor](numel)

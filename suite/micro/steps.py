@@ -1,4 +1,4 @@
-"""Whole training steps of four simulated workers in one process: the method, the codecs and the driver together."""
+"""Whole training steps of four simulated workers in one process: the method, the compressors and the driver together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .cases import WORLD_SIZE, gradient, module, single_thread
 
 __all__ = ["METHODS", "TimeStep", "TrackStep"]
 
-_INDEX = Path(__file__).resolve().parents[2] / "reference_impls" / "catalogue.py"
+_INDEX = Path(__file__).resolve().parents[2] / "reference_impls" / "core" / "catalogue.py"
 # The index of the working tree, whichever commit's package is measured: the list of an old commit must be the list of today.
 METHODS = tuple(name for name, entry in runpy.run_path(str(_INDEX))["BUILT_IN"].items() if entry.benchmarked)
 SHAPES = ((512, 512), (512,), (512, 64), (64,))
@@ -36,7 +36,7 @@ class _Stepping:
         facade = module("reference_impls")
         if method not in facade.list_algorithms():
             raise NotImplementedError(f"no {method} at this commit")
-        module("reference_impls.simulated")
+        module("reference_impls.frontends.simulated")
         parameters = [gradient(torch.Size(shape).numel()).reshape(shape) for shape in SHAPES]
         self.cluster = facade.SimulatedCluster(
             method, params=parameters, world_size=WORLD_SIZE, lr=1e-3, seed=0, **OPTIONS.get(method, {})

@@ -30,7 +30,7 @@ from pydantic import (
 )
 from yaml.reader import ReaderError
 
-from reference_impls.errors import nearest
+from reference_impls.core.errors import nearest
 
 LONGEST: Final = 60
 """Characters of a wrong value that are shown."""

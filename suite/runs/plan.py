@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from reference_impls.errors import UnknownAlgorithmError
+from reference_impls.core.errors import UnknownAlgorithmError
 from suite.runs.files import canonical_json, disk_cached
 from suite.runs.spec import (
     Part,

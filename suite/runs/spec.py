@@ -26,10 +26,10 @@ from pydantic import ConfigDict, Field, Strict, ValidationError, WrapValidator, 
 from pydantic.dataclasses import dataclass
 
 from reference_impls import create, info
-from reference_impls.catalogue import BUILT_IN, FORMERLY_FIXED
-from reference_impls.errors import UnknownOptionError, nearest
-from reference_impls.registry import former, registry
-from reference_impls.schedules import LearningRate
+from reference_impls.core.catalogue import BUILT_IN, FORMERLY_FIXED
+from reference_impls.core.errors import UnknownOptionError, nearest
+from reference_impls.core.registry import former, registry
+from reference_impls.core.schedules import LearningRate
 from suite.runs.documents import checked, clause_of
 from suite.runs.files import canonical_json, disk_cached, identity, plain
 
@@ -255,7 +255,7 @@ def _with_what_lies_beside(name: str) -> str:
 def _resolve_algorithm(
     name: str, options: Mapping[str, Any], world_size: int, steps: int, lr_warmup: int
 ) -> Part:
-    from reference_impls.collectives import Group  # here, since it needs torch
+    from reference_impls.core.collectives import Group  # here, since it needs torch
 
     about = info(name)
     if "lr" in options:

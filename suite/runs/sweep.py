@@ -45,7 +45,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
-from reference_impls.errors import nearest
+from reference_impls.core.errors import nearest
 from suite.runs.documents import (
     AS_TUPLE,
     DISTINCT,

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from reference_impls import create, info
-from reference_impls.catalogue import FORMERLY_IN
-from reference_impls.registry import Method, former, registry
+from reference_impls.core.catalogue import FORMERLY_IN
+from reference_impls.core.registry import Method, former, registry
 from suite.runs.files import CanonicalError
 from suite.runs.plan import make_plan
 from suite.runs.spec import Part, Rate, RunSpec, resolve_algorithm, source_hash
@@ -22,7 +22,7 @@ from suite.timing.spec import DEFAULT_BUCKET_MB, SessionSpec
 from suite.timing.store import ROUND, Case
 
 if TYPE_CHECKING:
-    from reference_impls.algorithm import Algorithm
+    from reference_impls.core.algorithm import Algorithm
 
 NOMINAL_STEPS: Final = 1000
 """Length of training told to methods that must know one, in sessions without a sweep. No steady step depends on it."""
@@ -130,7 +130,7 @@ def steady(algorithm: Algorithm) -> dict[str, Algorithm]:
     from reference_impls.algorithms.all_reduce import AllReduce  # here, since they load torch
     from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates, PeriodicAveraging
     from reference_impls.algorithms.round_rules import Switching
-    from reference_impls.drivers.alone import kinds
+    from reference_impls.runtime.alone import kinds
 
     if isinstance(algorithm, LocalUpdates):
         shared = {f.name: getattr(algorithm, f.name) for f in dataclasses.fields(LocalUpdates)}

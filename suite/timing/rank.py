@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from reference_impls import DataParallelOptimizer
-from reference_impls.compute import paths
+from reference_impls.core.compute import paths
 from suite.links.cluster import CONGESTION_CONTROL
 from suite.links.probe import bandwidth, probe
 from suite.links.process import die_with_parent
@@ -46,7 +46,7 @@ TIMEOUT: Final = timedelta(seconds=60)
 BATCHES: Final = 8
 """Batches that all blocks go round in."""
 COMPILING: Final = timedelta(minutes=10)
-"""How long ranks wait for one another while codecs are compiled."""
+"""How long ranks wait for one another while compressors are compiled."""
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -142,7 +142,7 @@ class Commands:
         }
 
     def warm(self, case: str, units: int, modes: list[Mode]) -> dict[str, Any]:
-        """Steps that do not count; codecs are compiled. Without messages first, so that no rank waits for a compiler."""
+        """Steps that do not count; compressors are compiled. Without messages first, so that no rank waits for a compiler."""
         started = time.perf_counter()
         for mode in sorted(modes, key=lambda mode: mode != "null"):
             self._subjects[case].block(mode, units, self._batches)
@@ -151,7 +151,7 @@ class Commands:
         return {"seconds": time.perf_counter() - started}
 
     def block(self, case: str, mode: Mode, units: int) -> dict[str, Any]:
-        """A timed block, begun together with all ranks. Answers `Block`, and the path that each codec took."""
+        """A timed block, begun together with all ranks. Answers `Block`, and the path that each compressor took."""
         before = paths()
         block = self._subjects[case].block(mode, units, self._batches, partial(dist.barrier, self._control))
         took = taken(before, paths())
@@ -213,7 +213,7 @@ class Commands:
             for step, batch in enumerate(batches):
                 for group in optimizer.param_groups:
                     group["lr"] = rate(step)
-                if optimizer.method.algorithm.probes:
+                if optimizer.method.algorithm.reference_points:
                     optimizer.step(partial(backward, batch))
                 else:
                     backward(batch)

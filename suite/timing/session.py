@@ -367,7 +367,7 @@ def mean_phases(phases: Sequence[Mapping[str, float] | None]) -> dict[str, float
 
 
 def traffic_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Bytes a unit, mean over ranks, also by stage, and the path that each codec took on any rank."""
+    """Bytes a unit, mean over ranks, also by stage, and the path that each compressor took on any rank."""
     paths: dict[str, set[str]] = {}
     for answer in answers:
         for name, way in answer["path"].items():

@@ -27,7 +27,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, PrivateAttr
 
-from reference_impls.errors import nearest
+from reference_impls.core.errors import nearest
 from suite.links.link import Link, LinkError
 from suite.runs.documents import (
     AS_TUPLE,

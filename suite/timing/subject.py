@@ -34,9 +34,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import DataParallelOptimizer
-from reference_impls.errors import UnknownOptionError, UnsupportedError, nearest
-from reference_impls.optimizers import local_optimizer
-from reference_impls.registry import Method
+from reference_impls.core.errors import UnknownOptionError, UnsupportedError, nearest
+from reference_impls.core.optimizers import local_optimizer
+from reference_impls.core.registry import Method
 from suite.timing.spec import DEFAULT_BUCKET_MB
 from suite.timing.store import AVERAGE, PLACES, ROUND, SENT, Case, Mode
 
@@ -201,7 +201,9 @@ class MethodSubject(Subject):
                 own += time.perf_counter() - started - ((trace.total if trace else 0.0) - traced)
 
             def step(batch: Batch) -> None:
-                if self.optimizer.method.algorithm.probes:  # the gradients there are part of the step
+                if (
+                    self.optimizer.method.algorithm.reference_points
+                ):  # the gradients there are part of the step
                     self.optimizer.step(lambda: backward(batch))
                 else:
                     backward(batch)

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from reference_impls import DataParallelOptimizer
-from reference_impls.compute import paths
+from reference_impls.core.compute import paths
 from suite.runs.files import StoreError
 from suite.runs.plan import evaluation_steps
 from suite.runs.spec import RunSpec, learning_rate, source_of, sources, task_of
@@ -145,7 +145,7 @@ class _Rank:
                 group["lr"] = self._rate(step)
             before = paths()
             self._optimizer.observe(loss=loss)
-            if self._optimizer.method.algorithm.probes:
+            if self._optimizer.method.algorithm.reference_points:
                 self._optimizer.step(lambda: self._backward(own))
             else:
                 torch.autograd.backward(list(self.params.values()), [found[name][0] for name in self.params])

@@ -2,7 +2,7 @@
 
 Row r of every tensor belongs to one worker. Rows may belong to different runs and seeds of one workload. A row's result does
 not depend on how many rows are computed with it, so a run has the same bits alone, in any group, and on a real process group.
-`at_probes` gives the gradients at the points where a method wants them besides its parameters, of the same samples.
+`at_reference_points` gives the gradients at the points where a method wants them besides its parameters, of the same samples.
 
 The runs of a group share workload, world size, sharding, steps and batch size; methods, options, learning rates and seeds may
 differ. Each run is a `Member` with its own `SimulatedCluster`, which lives in its rows of two shared buffers, and its own
@@ -32,7 +32,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from reference_impls import SimulatedCluster
-from reference_impls.compute import paths
+from reference_impls.core.compute import paths
 from suite.runs.files import finite
 from suite.runs.plan import evaluation_steps, group_key
 from suite.runs.provenance import provenance
@@ -42,7 +42,7 @@ from suite.training.checkpoint import Action, Checkpoint, Hooks, Interrupted, St
 from suite.workloads import DataWorkload, Task, Workload
 
 if TYPE_CHECKING:
-    from reference_impls.collectives import Ledgers
+    from reference_impls.core.collectives import Ledgers
 
 _KEYS: Final = ("rank", "kind", "stage", "collective", "group")
 
@@ -278,32 +278,41 @@ def first_difference(rows: Tensor, shapes: Shapes) -> str | None:
     return None
 
 
-AtProbes = dict[str, list[list[Tensor]]]
+AtReferencePoints = dict[str, list[list[Tensor]]]
 """Probe -> [rank][parameter], as `SimulatedCluster.step` takes it."""
 
 
-def at_probes(
+def at_reference_points(
     clusters: Sequence[SimulatedCluster | None],
     gradients: BatchedGradients,
     names: Sequence[str],
     batch: Sequence[Tensor],
-) -> list[AtProbes]:
+) -> list[AtReferencePoints]:
     """For each cluster what its next step wants; nothing for None.
 
     names: of the parameters, in the clusters' order. batch: tensors with the rows of all clusters one after the other,
     as the gradients of their parameters were computed from.
     """
-    found: list[AtProbes] = [{} for _ in clusters]
-    wanted = [(i, own, probe) for i, own in enumerate(clusters) if own is not None for probe in own.probes]
+    found: list[AtReferencePoints] = [{} for _ in clusters]
+    wanted = [
+        (i, own, reference_point)
+        for i, own in enumerate(clusters)
+        if own is not None
+        for reference_point in own.reference_points
+    ]
     if not wanted:
         return found
     n = wanted[0][1].world_size
-    points = [own.probe_parameters(rank, probe) for _, own, probe in wanted for rank in range(n)]
+    points = [
+        own.reference_parameters(rank, reference_point)
+        for _, own, reference_point in wanted
+        for rank in range(n)
+    ]
     rows = {name: torch.stack(values) for name, values in zip(names, zip(*points, strict=True), strict=True)}
     samples = [torch.cat([part[i * n : (i + 1) * n] for i, _, _ in wanted]) for part in batch]
     there, _ = gradients(rows, samples)
-    for j, (i, _, probe) in enumerate(wanted):
-        found[i][probe] = [[there[name][j * n + rank] for name in names] for rank in range(n)]
+    for j, (i, _, reference_point) in enumerate(wanted):
+        found[i][reference_point] = [[there[name][j * n + rank] for name in names] for rank in range(n)]
     return found
 
 
@@ -350,8 +359,8 @@ class Member:
         """The cluster; None when the run has ended."""
         return self._cluster if self.recorder.status is None else None
 
-    def step(self, step: int, loss: float, probes: AtProbes) -> None:
-        """Apply the gradients in the rows, and those at the method's probes, unless the run has ended."""
+    def step(self, step: int, loss: float, reference_points: AtReferencePoints) -> None:
+        """Apply the gradients in the rows, and those at the method's reference points, unless the run has ended."""
         if self.recorder.status is None:
             self.recorder.loss(loss)
         if self.recorder.status is not None or self._cluster is None:
@@ -359,7 +368,7 @@ class Member:
         before = paths()
         self._cluster.observe(loss=loss)
         try:
-            self._cluster.step(lr=self._rate(step), probes=probes)
+            self._cluster.step(lr=self._rate(step), reference_points=reference_points)
         except EXPECTED_FAULTS as error:
             self.recorder.fault(error)
             return
@@ -483,10 +492,10 @@ def train_group(
         found, losses = gradients(parameter_rows, rows)
         for name, gradient in found.items():
             gradient_rows[name].copy_(gradient)
-        there = at_probes([member.cluster for member in members], gradients, list(shapes), rows)
+        there = at_reference_points([member.cluster for member in members], gradients, list(shapes), rows)
         means = losses.view(len(specs), n).mean(1).tolist()
-        for member, loss, probes in zip(members, means, there, strict=True):
-            member.step(step, loss, probes)
+        for member, loss, reference_points in zip(members, means, there, strict=True):
+            member.step(step, loss, reference_points)
         if step + 1 in evaluate_at:
             for member in members:
                 member.evaluate(step)

@@ -1,6 +1,6 @@
 """Name -> workload, with the nearest match when a name or an option is mistyped.
 
-Workloads from outside come the ways that methods come (`reference_impls.registry`): a plugin file calls `add`, and an
+Workloads from outside come the ways that methods come (`reference_impls.core.registry`): a plugin file calls `add`, and an
 installed package names its classes in the entry-point group ``bandwise.workloads`` (name -> ``module:Class``).
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from reference_impls import list_algorithms
-from reference_impls.errors import nearest
+from reference_impls.core.errors import nearest
 from suite.workloads.base import Workload, WorkloadOptionError
 
 BUILT_IN: Final[Mapping[str, str]] = {

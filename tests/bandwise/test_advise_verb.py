@@ -59,7 +59,7 @@ def test_what_was_not_measured_is_said_to_be_unknown(capsys: pytest.CaptureFixtu
     assert main([*ADVISE, "--methods", "natural-compression,adaqs"]) == 0
     shown = capsys.readouterr().out
     assert "shortest predicted step: natural-compression" in shown
-    assert "codec seconds not known, and not counted: natural-compression" in shown
+    assert "compressor seconds not known, and not counted: natural-compression" in shown
     assert "adaqs plans by what happens in training" in shown
 
 

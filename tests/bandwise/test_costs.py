@@ -15,10 +15,10 @@ from bandwise import costs
 from bandwise.costs import Link, Measured, Predicted, Sent, pays_below, predict
 from bandwise.verbs.advise import METHODS
 from reference_impls import SimulatedCluster
-from reference_impls.collectives import AllGather, AllReduce, AllToAll, Collective, Ledger
-from reference_impls.errors import UnsupportedError
-from reference_impls.registry import registry
-from reference_impls.units import UnitError
+from reference_impls.core.collectives import AllGather, AllReduce, AllToAll, Collective, Ledger
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.registry import registry
+from reference_impls.core.units import UnitError
 
 
 def test_by_hand() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from bandwise.cli import main
 from reference_impls import load_plugin
-from reference_impls.registry import PLUGINS, registry
+from reference_impls.core.registry import PLUGINS, registry
 from tests.bandwise.said import answer, refusal
 
 
@@ -73,8 +73,8 @@ def test_info_of_a_plugin_that_sends_nothing(
     monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     (tmp_path / "plain_mean.py").write_text(
         "from dataclasses import dataclass\n"
-        "from reference_impls.algorithm import Algorithm\n"
-        "from reference_impls.registry import Entry, registry\n"
+        "from reference_impls.core.algorithm import Algorithm\n"
+        "from reference_impls.core.registry import Entry, registry\n"
         "@dataclass(frozen=True)\n"
         "class PlainMean(Algorithm):\n"
         "    pass\n"

@@ -13,7 +13,7 @@ from bandwise import method_checks
 from bandwise.cli import main
 from bandwise.method_checks import CHECKS, _real, check_method
 from reference_impls import create, load_plugin
-from reference_impls.registry import PLUGINS, registry
+from reference_impls.core.registry import PLUGINS, registry
 
 
 @pytest.fixture(autouse=True)
@@ -84,13 +84,13 @@ def test_files_without_methods_are_refused(capsys: pytest.CaptureFixture[str]) -
 
 
 UPDATE = 'x.add_(reduced[part], alpha=-self.scale * h["lr"])'
-ANSWER = "return torch.where(broken > 0, torch.nan, votes.sign().to(shard.params.dtype))"
+ANSWER = "return torch.where(broken > 0, torch.nan, votes.sign().to(bucket.params.dtype))"
 REDUCE = "    def reduce("
 AGAIN = """if broken.sum() == 0 and votes.float().mean() > 0.1:
-            yield from shard.world.sum(mine.clone(), "again")
+            yield from bucket.world.sum(mine.clone(), "again")
         """
 TWICE = """if votes.abs().max() > 1:
-            yield from shard.world.sum(mine.clone(), "again")
+            yield from bucket.world.sum(mine.clone(), "again")
         """
 KIND = """    timed: ClassVar[Mapping[str, Any]] = {"even": {}}
 
@@ -102,17 +102,17 @@ COUNTED = """CALLS.append(1)
             """
 DEFECTS = {
     "it descends": (UPDATE, UPDATE.replace("=-self", "=self")),
-    "replicas are equal": (UPDATE, UPDATE.replace("reduced[part]", "shard.grads[part].sign()")),
+    "replicas are equal": (UPDATE, UPDATE.replace("reduced[part]", "bucket.grads[part].sign()")),
     "a seed gives one training": (UPDATE, UPDATE.replace("reduced[part]", "reduced[part] * torch.rand(1)")),
     "a checkpoint changes no bit": (UPDATE, COUNTED + UPDATE.replace("h[", "(len(CALLS) % 5) * h[")),
     "the learning rate is read at every step": (UPDATE, UPDATE.replace('h["lr"]', "1e-2")),
-    "one worker": (ANSWER, "return votes.to(shard.params.dtype) / (shard.world.size - 1)"),
+    "one worker": (ANSWER, "return votes.to(bucket.params.dtype) / (bucket.world.size - 1)"),
     "more workers than elements": (
         ANSWER,
         "return votes.float() / (votes.float() - votes.float().mean()).norm()",
     ),
     "gradients that say little": (ANSWER, "return votes.float() / votes.abs().max()"),
-    "a NaN is seen by all": (ANSWER, "return votes.sign().to(shard.params.dtype)"),
+    "a NaN is seen by all": (ANSWER, "return votes.sign().to(bucket.params.dtype)"),
     "what is asked does not depend on data": (ANSWER, AGAIN + ANSWER),
     "a rank alone sends the same": (ANSWER, TWICE + ANSWER),
     "every kind of step can be timed": (REDUCE, KIND + REDUCE),

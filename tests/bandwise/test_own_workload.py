@@ -15,7 +15,7 @@ import pytest
 
 from bandwise.cli import main
 from reference_impls import load_plugin
-from reference_impls.registry import PLUGINS, registry
+from reference_impls.core.registry import PLUGINS, registry
 from slurm.profile import Profile
 from slurm.submit import executor
 from suite import DATA

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from bandwise import DataParallelOptimizer, SimulatedCluster, simulate
 from bandwise.simulation import DataError, Shards, Simulation, worker_seed
-from reference_impls.errors import LayoutError, UnsupportedError, UsageError
-from reference_impls.units import UnitError
+from reference_impls.core.errors import LayoutError, UnsupportedError, UsageError
+from reference_impls.core.units import UnitError
 from tests.reference_impls.gloo import run_ranks
 
 STEPS, WORKERS = 6, 2
@@ -125,13 +125,13 @@ def test_it_equals_a_cluster_fed_by_hand_to_the_bit(algorithm: str) -> None:
 
     means = []
     for step in range(STEPS):
-        probes = {
-            name: grads([cluster.probe_parameters(rank, name) for rank in range(3)], step)[0]
-            for name in cluster.probes
+        reference_points = {
+            name: grads([cluster.reference_parameters(rank, name) for rank in range(3)], step)[0]
+            for name in cluster.reference_points
         }
         given, mean = grads([cluster.parameters(rank) for rank in range(3)], step)
         cluster.observe(loss=mean)
-        cluster.step(given, probes=probes)
+        cluster.step(given, reference_points=reference_points)
         means.append(mean)
     assert same(found.state_dict()["workers"], cluster.state_dict()["workers"])
     assert found.frame["loss"].tolist() == means

@@ -12,7 +12,7 @@ import torch
 
 from bandwise import SimulatedCluster, TrainingLog
 from bandwise.training_log import TrackerError
-from reference_impls.errors import UsageError
+from reference_impls.core.errors import UsageError
 from tests.support import blocks
 
 STEPS = 3

@@ -258,14 +258,14 @@ def plan(sweep: str) -> Case:
 LENGTHS = (1, 2, 31, 64, 1000, 4097)
 
 
-def codec_cases() -> list[str]:
-    from suite.micro.cases import CODECS
+def compressor_cases() -> list[str]:
+    from suite.micro.cases import COMPRESSORS
 
-    return [name for name in CODECS if name != "copy"]
+    return [name for name in COMPRESSORS if name != "copy"]
 
 
-def codec(name: str) -> Case:
-    """The bytes that a codec sends of vectors of several lengths, how many, and what comes out again."""
+def compressor(name: str) -> Case:
+    """The bytes that a compressor sends of vectors of several lengths, how many, and what comes out again."""
     from suite.micro.cases import build
 
     found = {}
@@ -549,7 +549,7 @@ SECTIONS = {
     "trajectories": Section(trajectory_case, lambda: [row.id for row in ROWS], FIRST_IDS.__contains__),
     "commands": Section(command, command_cases),
     "plans": Section(plan, sweeps, lambda name: name in ("quick", "ladder", "claims/lion-cub")),
-    "codecs": Section(codec, codec_cases),
+    "codecs": Section(compressor, compressor_cases),
     "studies": Section(study, lambda: list(STUDIES), lambda name: name != "trained"),
 }
 

@@ -1,4 +1,4 @@
-"""Runs the phases of n simulated ranks one by one: shards without a model, and local workers whose parameter groups differ."""
+"""Runs the phases of n simulated ranks one by one: buckets without a model, and local workers whose parameter groups differ."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from reference_impls import create
-from reference_impls.algorithm import Clock, Shard, View
-from reference_impls.collectives import Collective, Exchange, Group, Ledger
-from reference_impls.drivers.engine import Engine, Lockstep
-from reference_impls.drivers.step import LocalWorkers
-from reference_impls.drivers.worker import Worker
+from reference_impls.core.algorithm import Bucket, TrainState, View
+from reference_impls.core.collectives import Collective, Exchange, Group, Ledger
+from reference_impls.runtime.engine import Engine, SimulatedBackend
+from reference_impls.runtime.step import LocalWorkers
+from reference_impls.runtime.worker import Worker
 
 
 def run(exchanges: Sequence[Any]) -> tuple[list[Any], list[Ledger]]:
     """Drive one exchange a rank to its end: the results and what was sent, both by rank."""
     ledgers = [Ledger(rank) for rank in range(len(exchanges))]
-    return Engine(Lockstep(len(exchanges)), ledgers).run(list(exchanges)), ledgers
+    return Engine(SimulatedBackend(len(exchanges)), ledgers).run(list(exchanges)), ledgers
 
 
 def requests(exchange: Exchange[Any], answer: Callable[[Collective], Tensor]) -> list[Collective]:
@@ -35,7 +35,7 @@ def requests(exchange: Exchange[Any], answer: Callable[[Collective], Tensor]) ->
         return asked
 
 
-def shards(
+def buckets(
     size: int,
     lengths: Sequence[int],
     *,
@@ -44,15 +44,15 @@ def shards(
     start: int = 0,
     step: int = 0,
     seed: int = 0,
-) -> list[Shard]:
-    """One shard a rank, with parameters of the given lengths, all zeros, and no declared state."""
+) -> list[Bucket]:
+    """One bucket a rank, with parameters of the given lengths, all zeros, and no declared state."""
     return [
-        _shard(Group("world", rank, size), lengths, dtype, hyper or {}, start, step, seed)
+        _bucket(Group("world", rank, size), lengths, dtype, hyper or {}, start, step, seed)
         for rank in range(size)
     ]
 
 
-def _shard(
+def _bucket(
     world: Group,
     lengths: Sequence[int],
     dtype: torch.dtype,
@@ -60,14 +60,14 @@ def _shard(
     start: int,
     step: int,
     seed: int,
-) -> Shard:
+) -> Bucket:
     params, views, place = torch.zeros(sum(lengths), dtype=dtype), [], 0
     for i, length in enumerate(lengths):
         part = slice(place, place + length)
         views.append(View(str(i), params[part], part, 0, start + place))
         place += length
-    clock = Clock(world, seed=seed, step=step)
-    return Shard(0, params, torch.zeros_like(params), tuple(views), clock, lambda: [hyper], start)
+    train_state = TrainState(world, seed=seed, step=step)
+    return Bucket(0, params, torch.zeros_like(params), tuple(views), train_state, lambda: [hyper], start)
 
 
 def local_workers(
@@ -87,7 +87,7 @@ def local_workers(
         workers.append(
             Worker(method.algorithm, own, rank=rank, size=size, seed=seed, bucket_bytes=bucket_bytes)
         )
-    engine = Engine(Lockstep(size), [Ledger(rank) for rank in range(size)])
+    engine = Engine(SimulatedBackend(size), [Ledger(rank) for rank in range(size)])
     return LocalWorkers(
         workers, engine, unused="zeros"
     )  # gradients are set in place: nobody counts which have come
@@ -96,13 +96,13 @@ def local_workers(
 def train(members: LocalWorkers, gradients: Callable[[int], Tensor]) -> None:
     """One step; `gradients(rank)` is the whole model's flat gradient in canonical order."""
     for rank, worker in enumerate(members.workers):
-        for shard in worker.shards:
-            shard.grads.copy_(gradients(rank)[shard.start : shard.start + shard.d])
+        for bucket in worker.buckets:
+            bucket.grads.copy_(gradients(rank)[bucket.start : bucket.start + bucket.d])
     members.plan()
     members.complete()
 
 
 def flat(members: LocalWorkers, rank: int, slot: str | None = None) -> Tensor:
-    """All parameters of a rank (or one slot of its state) in canonical order, as a copy."""
-    found = members.workers[rank].shards
-    return torch.cat([shard.params if slot is None else shard.state[slot] for shard in found])
+    """All parameters of a rank (or one tensor of its state) in canonical order, as a copy."""
+    found = members.workers[rank].buckets
+    return torch.cat([bucket.params if slot is None else bucket.state[slot] for bucket in found])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.registry import Method
+from reference_impls.core.registry import Method
 
 RATE, DECAY = 0.01, 0.2
 SHAPES = ((5, 7), (11,), (3, 3, 3))

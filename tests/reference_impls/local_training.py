@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.registry import Method
+from reference_impls.core.registry import Method
 
 D, RATE = 60, 0.05
 

@@ -67,17 +67,20 @@ def gradients(parameters: list[Tensor], rank: int, step: int) -> list[Tensor | N
     return [p.grad for p in model.parameters()]
 
 
-def at_probes(cluster: SimulatedCluster, step: int) -> dict[str, list[list[Tensor | None]]]:
+def at_reference_points(cluster: SimulatedCluster, step: int) -> dict[str, list[list[Tensor | None]]]:
     """The gradients at the points where the next step of a cluster wants them too."""
     return {
-        probe: [gradients(cluster.probe_parameters(r, probe), r, step) for r in range(cluster.world_size)]
-        for probe in cluster.probes
+        reference_point: [
+            gradients(cluster.reference_parameters(r, reference_point), r, step)
+            for r in range(cluster.world_size)
+        ]
+        for reference_point in cluster.reference_points
     }
 
 
 def take(optimizer: DataParallelOptimizer, backward: Callable[[], Any]) -> None:
     """A step as users write it: backward and step, or a closure where the method wants gradients at further points."""
-    if optimizer.method.algorithm.probes:
+    if optimizer.method.algorithm.reference_points:
         optimizer.step(backward)
     else:
         backward()

@@ -65,7 +65,7 @@ def _gloo(rank: int, size: int, parts: int, set_to_none: bool) -> dict[str, Any]
         optimizer.step()
         optimizer.zero_grad(set_to_none=set_to_none)
     values = {name: p.detach().clone() for name, p in model.named_parameters()}
-    return {"values": values, "shards": optimizer._local_workers.shards, "early": early}
+    return {"values": values, "shards": optimizer._local_workers.buckets, "early": early}
 
 
 def _alone(parts: int) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.schedules import (
+from reference_impls.core.schedules import (
     factor_for,
     nominal_bits,
     wanted_levels,
@@ -72,17 +72,17 @@ def test_the_norm_is_that_of_the_mean_over_the_whole_model_and_before_clipping()
             "dq-sgd", [torch.zeros(1), torch.zeros(1)], 2, bucket_bytes=4, clip_norm=0.1, norm=norm
         )
         members.step([[2 * p for p in parts], [torch.zeros(1), torch.zeros(1)]])
-        counters = [worker.clock.counters for worker in members._workers]
+        counters = [worker.train_state.counters for worker in members._workers]
         assert counters[0] == counters[1]
         assert counters[0]["norm"] == pytest.approx(expected, rel=1e-6)
-        assert len(members._workers[0].shards) == 2
+        assert len(members._workers[0].buckets) == 2
 
 
 def test_adaqs_adds_bits_when_gradients_stop_to_agree() -> None:
     members = cluster("adaqs", 2, 200, interval=10, min_bits=4, max_bits=9)
     same = normal(200)
     assert set(widths(members, [same] * 60)) == {"4-bit"}
-    assert members._workers[0].clock.counters["ratio"] > 2
+    assert members._workers[0].train_state.counters["ratio"] > 2
     found = widths(members, [normal(200, seed=t) for t in range(100)])
     assert found == sorted(found)
     assert set(found) == {
@@ -90,7 +90,7 @@ def test_adaqs_adds_bits_when_gradients_stop_to_agree() -> None:
         "5-bit",
         "6-bit",
     }  # from over 2 to a quarter; there it stays, as noise alone has it
-    assert members._workers[0].clock.counters["ratio"] == pytest.approx(math.sqrt(0.1 / 1.8), rel=0.15)
+    assert members._workers[0].train_state.counters["ratio"] == pytest.approx(math.sqrt(0.1 / 1.8), rel=0.15)
 
 
 def test_the_ratio_that_adaqs_looks_at_by_hand() -> None:
@@ -102,6 +102,6 @@ def test_the_ratio_that_adaqs_looks_at_by_hand() -> None:
         members.step([[normal(30, seed=2 * t + r) + 1] for r in (0, 1)])
         if t:
             expected = float(m.square().sum() / (v - m.square()).sum()) ** 0.5
-            assert members._workers[0].clock.counters["ratio"] == pytest.approx(expected, rel=1e-4)
+            assert members._workers[0].train_state.counters["ratio"] == pytest.approx(expected, rel=1e-4)
         applied = (before - members.parameters(0)[0]).double()
         m, v = decay * m + (1 - decay) * applied, decay * v + (1 - decay) * applied.square()

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.algorithm import Clock
-from reference_impls.collectives import Group
+from reference_impls.core.algorithm import TrainState
+from reference_impls.core.collectives import Group
 from tests.reference_impls.exchanges import flat, local_workers, train
 
 D, RATE, BETA1, BETA2, EPS = 103, 0.01, 0.9, 0.999, 1e-8
@@ -40,7 +40,7 @@ def advance(trained: SimulatedCluster, first: int, last: int, dtype: torch.dtype
 
 
 def error(trained: SimulatedCluster) -> Tensor:
-    """E: the mean of the workers' errors plus the servers' errors (one shard)."""
+    """E: the mean of the workers' errors plus the servers' errors (one bucket)."""
     workers = torch.stack([trained.state(rank, "worker_error")[0] for rank in range(trained.world_size)])
     return workers.mean(0) + torch.cat(
         [trained.state(rank, "server_error")[0] for rank in range(trained.world_size)]
@@ -144,7 +144,7 @@ def test_the_prototype_is_l2_decay_in_the_gradient_unit_variance_and_a_scale_ove
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_clipping_is_by_the_norm_of_the_mean_and_then_by_the_root_mean_square_of_the_norms(size: int) -> None:
-    """Over all shards together; the estimate is never below the norm of the mean, and is one number on the wire."""
+    """Over all buckets together; the estimate is never below the norm of the mean, and is one number on the wire."""
     bound, warmup = 2.0, 3
     trained = SimulatedCluster(
         "apmsqueeze", [start()[:50].clone(), start()[50:].clone()], size, lr=RATE, bucket_bytes=64,
@@ -238,10 +238,14 @@ def zero_one_advance(own: SimulatedCluster, first: int, last: int, rate: Any = N
 
 
 def kinds(steps: int, **options: Any) -> list[str]:
-    algorithm, clock, found = create("zero-one-adam", **options).algorithm, Clock(Group("world", 0, 2)), []
+    algorithm, train_state, found = (
+        create("zero-one-adam", **options).algorithm,
+        TrainState(Group("world", 0, 2)),
+        [],
+    )
     for step in range(steps):
-        clock.step = step
-        kind = algorithm.plan(clock)
+        train_state.step = step
+        kind = algorithm.plan(train_state)
         assert isinstance(kind, str)
         found.append(kind)
     return found
@@ -342,8 +346,8 @@ def test_rates_are_those_of_each_group() -> None:
                local_growth_steps=1, **EXACT)  # fmt: skip
     for step in range(6):
         train(own, lambda rank, step=step: gradient(step, rank).repeat(2))
-    (shards,) = [[w.shards for w in own.workers]]
-    momenta = torch.cat([s.state["momentum"] for s in shards[0]])
+    (buckets,) = [[w.buckets for w in own.workers]]
+    momenta = torch.cat([s.state["momentum"] for s in buckets[0]])
     torch.testing.assert_close(momenta[:D], momenta[D:], rtol=0, atol=1e-12)
-    moves = torch.cat([s.params for s in shards[1]]) - start().repeat(2)
+    moves = torch.cat([s.params for s in buckets[1]]) - start().repeat(2)
     torch.testing.assert_close(moves[:D], 5 * moves[D:], rtol=0, atol=1e-12)

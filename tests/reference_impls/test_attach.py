@@ -21,9 +21,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.checkpoint import checkpoint
 
 from reference_impls import DataParallelOptimizer, create, list_algorithms
-from reference_impls.attached import Attached, attach, takes_any_optimizer
-from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
-from reference_impls.registry import registry
+from reference_impls.core.errors import UnknownOptionError, UnsupportedError, UsageError
+from reference_impls.core.registry import registry
+from reference_impls.frontends.attached import Attached, attach, takes_any_optimizer
 from tests.reference_impls.ranks import Ranks, told
 
 STEPS, WIDTH, LR = 5, 8, 0.05

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.errors import LayoutError
+from reference_impls.core.errors import LayoutError
 from tests.reference_impls.problem import LR, Net, learning_rate, names, observed
 from tests.reference_impls.problem import gradients as usual
 from tests.reference_impls.table import SOME, Row
@@ -19,7 +19,7 @@ from tests.reference_impls.table import SOME, Row
 FEW = [row for row in SOME if row.id in ("lion-cub-1bit", "powersgd", "diloco")]
 some_methods = pytest.mark.parametrize("row", FEW, ids=lambda row: row.id)
 Gradients = Callable[[list[Tensor], int, int], list[Tensor | None]]
-"""(parameters or a probe, rank, step) -> the gradient of each parameter."""
+"""(parameters or a reference point, rank, step) -> the gradient of each parameter."""
 
 
 def build(row: Row, params: list[Tensor], size: int, **more: Any) -> SimulatedCluster:
@@ -29,15 +29,17 @@ def build(row: Row, params: list[Tensor], size: int, **more: Any) -> SimulatedCl
 
 
 def step(cluster: SimulatedCluster, gradients: Gradients) -> None:
-    """The next step; gradients at probes are those of the same rank and step there."""
+    """The next step; gradients at reference points are those of the same rank and step there."""
     number, ranks = cluster.steps, range(cluster.world_size)
     cluster.observe(**observed(number))
-    probes = {
-        probe: [gradients(cluster.probe_parameters(r, probe), r, number) for r in ranks]
-        for probe in cluster.probes
+    reference_points = {
+        reference_point: [
+            gradients(cluster.reference_parameters(r, reference_point), r, number) for r in ranks
+        ]
+        for reference_point in cluster.reference_points
     }
     own = [gradients(cluster.parameters(r), r, number) for r in ranks]
-    cluster.step(own, lr=learning_rate(number), probes=probes)
+    cluster.step(own, lr=learning_rate(number), reference_points=reference_points)
 
 
 def train(cluster: SimulatedCluster, gradients: Gradients, steps: int = 8) -> None:

@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 
-from reference_impls import compute
+from reference_impls.core import compute
 
 
 @pytest.fixture(autouse=True)

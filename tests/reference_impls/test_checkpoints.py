@@ -17,8 +17,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
-from reference_impls.attached import attach
-from reference_impls.sharded import fsdp_optimizer
+from reference_impls.frontends.attached import attach
+from reference_impls.frontends.sharded import fsdp_optimizer
 from tests.reference_impls.ranks import Ranks, told
 from tests.reference_impls.states import contents
 
@@ -230,5 +230,5 @@ def test_what_would_be_lost_is_refused_with_the_remedy(ranks: Callable[[int], Ra
         if rank == 0:
             assert found["lone"] == "no error"
         else:
-            assert "every rank has its own slot 'worker_error'" in found["lone"]
+            assert "every rank has its own state 'worker_error'" in found["lone"]
             assert "All ranks must save: each a file of its own" in found["lone"]

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.codecs.codec import PerTensor
-from reference_impls.codecs.levels import Natural
-from reference_impls.codecs.signs import ScaledSigns
-from reference_impls.compute import Key
-from reference_impls.reducers.coded_mean import _encoded
+from reference_impls.aggregators.coded_mean import _encoded
+from reference_impls.compressors.compressor import PerTensor
+from reference_impls.compressors.levels import Natural
+from reference_impls.compressors.signs import ScaledSigns
+from reference_impls.core.compute import Key
 from tests.support import each
 
 KEY = Key.of(seed=1, step=2, stage="test", rank=0)
@@ -69,16 +69,16 @@ def test_ef_signsgd_does_not_know_of_buckets() -> None:
 
 def test_each_tensor_has_a_scale_of_its_own() -> None:
     parts = [torch.full((5,), 1.0), torch.full((9,), 100.0), torch.full((1,), 0.01)]
-    codec = PerTensor(ScaledSigns("l1"), (5, 9, 1))
+    compressor = PerTensor(ScaledSigns("l1"), (5, 9, 1))
     x = torch.cat(parts)
-    wire = torch.zeros(codec.wire_bytes(15), dtype=torch.uint8)
+    wire = torch.zeros(compressor.wire_bytes(15), dtype=torch.uint8)
     assert wire.numel() == (1 + 4) + (2 + 4) + (1 + 4)
-    codec.encode(x, KEY, wire)
+    compressor.encode(x, KEY, wire)
     out = torch.empty(15)
-    codec.decode(wire, out)
+    compressor.decode(wire, out)
     torch.testing.assert_close(out, x)
     with pytest.raises(ValueError, match="15 elements"):
-        codec.wire_bytes(14)
+        compressor.wire_bytes(14)
 
 
 def test_golden_bytes_of_scaled_signs() -> None:
@@ -102,10 +102,10 @@ def test_the_norm_is_kept_whatever_its_size_is(size: float) -> None:
 
 
 def test_pieces_draw_at_their_places_in_the_stream() -> None:
-    x, codec = torch.full((70,), 0.7), Natural()
-    rows = _encoded(x, codec, 3, 32, KEY)
+    x, compressor = torch.full((70,), 0.7), Natural()
+    rows = _encoded(x, compressor, 3, 32, KEY)
     for place, part in enumerate(x.split(32)):
-        alone = torch.zeros(codec.wire_bytes(part.numel()), dtype=torch.uint8)
-        codec.encode(part, KEY.at(32 * place), alone)
+        alone = torch.zeros(compressor.wire_bytes(part.numel()), dtype=torch.uint8)
+        compressor.encode(part, KEY.at(32 * place), alone)
         assert torch.equal(rows[place, : alone.numel()], alone)
     assert not torch.equal(rows[0], rows[1])

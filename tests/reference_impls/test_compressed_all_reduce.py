@@ -10,17 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls.codecs import signs
-from reference_impls.codecs.signs import ScaledSigns
-from reference_impls.collectives import AllToAll, Collective
-from reference_impls.reducers.coded_mean import two_phase_mean
-from reference_impls.reducers.compressed_all_reduce import (
+from reference_impls.aggregators.coded_mean import two_phase_mean
+from reference_impls.aggregators.compressed_all_reduce import (
     WIRE_VERSION,
     Norm,
     Scale,
     compressed_all_reduce,
 )
-from tests.reference_impls.exchanges import requests, run, shards
+from reference_impls.compressors import signs
+from reference_impls.compressors.signs import ScaledSigns
+from reference_impls.core.collectives import AllToAll, Collective
+from tests.reference_impls.exchanges import buckets, requests, run
 from tests.support import each
 
 # 5 on 8 ranks: seven of them serve nothing; 72 on 8: one too few for the last
@@ -44,9 +44,9 @@ class Ranks:
         dtype: torch.dtype = torch.float64,
     ) -> None:
         self.size, self.norm, self.scale = size, norm, scale
-        self.shards = shards(size, lengths, dtype=dtype)
+        self.buckets = buckets(size, lengths, dtype=dtype)
         self.worker = [torch.zeros(sum(lengths), dtype=dtype) for _ in range(size)]
-        self.server = [torch.zeros(s.chunk().stop - s.chunk().start, dtype=dtype) for s in self.shards]
+        self.server = [torch.zeros(s.chunk().stop - s.chunk().start, dtype=dtype) for s in self.buckets]
         self.pads = [torch.zeros(size + 1, dtype=dtype) if pads else None for _ in range(size)]
 
     def call(self, u: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class Ranks:
         found, _ = run(
             [
                 compressed_all_reduce(s, row.clone(), w, e, "m", self.norm, self.scale, p)
-                for s, row, w, e, p in zip(self.shards, u, self.worker, self.server, self.pads, strict=True)
+                for s, row, w, e, p in zip(self.buckets, u, self.worker, self.server, self.pads, strict=True)
             ]
         )
         assert all(torch.equal(found[0].view(torch.uint8), other.view(torch.uint8)) for other in found)
@@ -130,7 +130,7 @@ def test_it_is_its_definition_and_what_is_lost_is_kept(
 def test_a_zero_of_either_sign_is_sent_and_booked_as_plus(zero: float) -> None:
     """Message and error must tell the same story; codes exist that send +1 and book 0, or send -1 for -0.0."""
     d, size = 16, 2
-    (shard, _) = shards(size, [d])
+    (bucket, _) = buckets(size, [d])
     u = torch.full((d,), -2.0)
     u[3] = u[9] = zero
     error = torch.zeros(d)
@@ -144,7 +144,7 @@ def test_a_zero_of_either_sign_is_sent_and_booked_as_plus(zero: float) -> None:
             else request.buffer.expand(size, -1)
         )
 
-    requests(compressed_all_reduce(shard, u, error, torch.zeros(8), "m"), answer)
+    requests(compressed_all_reduce(bucket, u, error, torch.zeros(8), "m"), answer)
     up = messages[0].buffer.view(size, -1)
     bits = torch.empty(size, 8, dtype=torch.bool)
     signs.unpack(up[:, :1], bits)
@@ -166,7 +166,7 @@ def test_squares_that_single_precision_cannot_hold_do_not_change_what_is_sent(si
 
 def test_message_of_two_tensors_to_the_byte() -> None:
     """Chunk 0 of 16 elements on 2 ranks holds a tensor of 3 and the head of one of 13: two scales behind a byte."""
-    (shard, _) = shards(2, [3, 13])
+    (bucket, _) = buckets(2, [3, 13])
     u = torch.tensor([3.0, -3.0, 3.0] + [4.0, -4.0, 4.0, -4.0, -4.0] + [-4.0] * 8)
     messages: list[Collective] = []
 
@@ -175,7 +175,7 @@ def test_message_of_two_tensors_to_the_byte() -> None:
         rows = request.buffer.view(2, -1) if isinstance(request, AllToAll) else request.buffer.expand(2, -1)
         return rows.clone()
 
-    requests(compressed_all_reduce(shard, u, torch.zeros(16), torch.zeros(8), "m", "l1", "tensor"), answer)
+    requests(compressed_all_reduce(bucket, u, torch.zeros(16), torch.zeros(8), "m", "l1", "tensor"), answer)
     assert WIRE_VERSION == 1
     three, four, none = (list(np.float32(v).tobytes()) for v in (3.0, 4.0, 0.0))
     assert messages[0].buffer.view(2, -1).tolist() == [[0b00101101, *three, *four], [0, *four, *none]]
@@ -209,7 +209,7 @@ def test_padding_that_takes_part_is_a_longer_vector_of_zeros(size: int, scale: S
     torch.testing.assert_close(torch.stack(ours.worker), torch.stack(longer.worker)[:, :d], rtol=0, atol=1e-5)
     assert differs == (padded != d)
     if padded != d:
-        last = longer.shards[0].chunk_size()
+        last = longer.buckets[0].chunk_size()
         for rank in range(size):
             found = ours.pads[rank]
             assert found is not None
@@ -228,7 +228,7 @@ def test_the_mean_of_scaled_signs_in_two_phases_is_this_one_with_a_scale_a_chunk
         found, _ = run(
             [
                 two_phase_mean(s, row.clone(), ScaledSigns("l2"), "m", worker_error=w, server_error=e)
-                for s, row, w, e in zip(theirs.shards, u, theirs.worker, theirs.server, strict=True)
+                for s, row, w, e in zip(theirs.buckets, u, theirs.worker, theirs.server, strict=True)
             ]
         )
         torch.testing.assert_close(found[0], ours.call(u), rtol=1e-6, atol=0)

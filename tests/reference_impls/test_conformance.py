@@ -11,7 +11,7 @@ import torch
 from bandwise import method_checks
 from bandwise.method_checks import CHECKS, check_method
 from reference_impls import create, list_algorithms
-from reference_impls.optimizers import local_optimizer
+from reference_impls.core.optimizers import local_optimizer
 from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names
 from tests.reference_impls.table import FIRST, ROWS, SOME, STEPS, Row, tiered
 from tests.reference_impls.trajectories import advance, build, trajectory

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from reference_impls import SimulatedCluster
-from reference_impls.optimizers import Lion, local_optimizer
+from reference_impls.core.optimizers import Lion, local_optimizer
 from tests.reference_impls.local_training import (
     RATE,
     D,

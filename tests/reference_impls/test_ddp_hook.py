@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import DataParallelOptimizer, create, ddp_hook, list_algorithms
-from reference_impls.algorithm import Algorithm
-from reference_impls.collectives import Ledger
-from reference_impls.drivers.engine import Engine, Lockstep
-from reference_impls.drivers.worker import Worker
-from reference_impls.errors import UnknownOptionError, UnsupportedError, UsageError
-from reference_impls.hooks import DDPHook, only_reduces
+from reference_impls.core.algorithm import Algorithm
+from reference_impls.core.collectives import Ledger
+from reference_impls.core.errors import UnknownOptionError, UnsupportedError, UsageError
+from reference_impls.frontends.hooks import DDPHook, only_reduces
+from reference_impls.runtime.engine import Engine, SimulatedBackend
+from reference_impls.runtime.worker import Worker
 from tests.reference_impls.ranks import Ranks, outcome
 from tests.reference_impls.states import contents
 
@@ -330,20 +330,20 @@ def _reduced(algorithm: Algorithm) -> Tensor:
             "lr": float("nan"),
         }
         worker = Worker(algorithm, [group], rank=rank, size=2)
-        for shard in worker.shards:
-            shard.grads.copy_(torch.randn(shard.d, generator=torch.Generator().manual_seed(rank)))
-            shard.params = _Blind(shard.params)  # type: ignore[assignment]
+        for bucket in worker.buckets:
+            bucket.grads.copy_(torch.randn(bucket.d, generator=torch.Generator().manual_seed(rank)))
+            bucket.params = _Blind(bucket.params)  # type: ignore[assignment]
         workers.append(worker)
-    engine = Engine(Lockstep(2), [Ledger(rank) for rank in range(2)])
-    kinds = engine.run([worker.algorithm.plan(worker.clock) for worker in workers])
+    engine = Engine(SimulatedBackend(2), [Ledger(rank) for rank in range(2)])
+    kinds = engine.run([worker.algorithm.plan(worker.train_state) for worker in workers])
     for worker in workers:
-        worker.clock.kind = kinds[0]
-    results = engine.run([worker.algorithm.reduce(worker.shards[0]) for worker in workers])
+        worker.train_state.kind = kinds[0]
+    results = engine.run([worker.algorithm.reduce(worker.buckets[0]) for worker in workers])
     for worker, result in zip(workers, results, strict=True):
-        worker.algorithm.update(worker.shards[0], result)
-        worker.algorithm.remember(worker.shards, [result])
-        assert torch.equal(worker.shards[0].grads, workers[0].shards[0].grads)
-    return workers[0].shards[0].grads
+        worker.algorithm.update(worker.buckets[0], result)
+        worker.algorithm.remember(worker.buckets, [result])
+        assert torch.equal(worker.buckets[0].grads, workers[0].buckets[0].grads)
+    return workers[0].buckets[0].grads
 
 
 REDUCES = [

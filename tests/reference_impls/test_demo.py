@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.codecs.transforms import dct_matrix
+from reference_impls.compressors.transforms import dct_matrix
 from tests.reference_impls.local_training import RATE, advance, cluster, gradient, noise, point, sent, start
 
 

@@ -9,7 +9,7 @@ import torch
 
 from reference_impls import SimulatedCluster
 from reference_impls.algorithms.sparsifiers import DGC
-from reference_impls.codecs.sparse import kept
+from reference_impls.compressors.sparse import kept
 
 
 def cluster(name, n, sizes, *, lr=0.1, **options):

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.drivers.alone import traced
-from reference_impls.optimizers import Lion
+from reference_impls.core.optimizers import Lion
+from reference_impls.runtime.alone import traced
 from tests.reference_impls.exchanges import flat, local_workers, train
 from tests.reference_impls.lion_training import DECAY, RATE, D, advance, cluster, gradient, parameters, vector
 from tests.support import each

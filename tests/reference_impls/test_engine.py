@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.algorithm import Algorithm, Shard, option
-from reference_impls.collectives import (
+from reference_impls.core.algorithm import Algorithm, Bucket, option
+from reference_impls.core.collectives import (
     AllGather,
     AllReduce,
     AllToAll,
@@ -24,13 +24,13 @@ from reference_impls.collectives import (
     finish,
     start,
 )
-from reference_impls.drivers.engine import Engine, Lockstep, NullTransport
-from reference_impls.drivers.worker import canonical, cut
-from reference_impls.errors import MismatchError, UnsupportedError, UsageError
-from reference_impls.registry import Method
+from reference_impls.core.errors import MismatchError, UnsupportedError, UsageError
+from reference_impls.core.registry import Method
+from reference_impls.runtime.engine import Engine, NoOpBackend, SimulatedBackend
+from reference_impls.runtime.worker import canonical, cut
 
 
-class Recording(Lockstep):
+class Recording(SimulatedBackend):
     """Writes down the order of launches."""
 
     def __init__(self, size: int) -> None:
@@ -59,30 +59,30 @@ def rounds(group: Group, name: str, count: int) -> Exchange[Tensor]:
 
 
 def engine(size: int = 2) -> tuple[Engine, Recording]:
-    transport = Recording(size)
-    return Engine(transport, [Ledger(rank) for rank in range(size)]), transport
+    backend = Recording(size)
+    return Engine(backend, [Ledger(rank) for rank in range(size)]), backend
 
 
 def test_the_order_of_launches_depends_on_counts_alone() -> None:
     """Before a submission is launched, those in flight move on by one; afterwards all move in rounds."""
-    driver, transport = engine()
+    driver, backend = engine()
     for name in "abc":
         driver.submit([rounds(Group("world", rank, 2), name, 3) for rank in range(2)])
     results = driver.finish()
-    assert transport.stages == ["a0", "a1", "b0", "a2", "b1", "c0", "b2", "c1", "c2"]
+    assert backend.stages == ["a0", "a1", "b0", "a2", "b1", "c0", "b2", "c1", "c2"]
     assert all(torch.equal(x, torch.full((2,), 12.0)) for ranks in results for x in ranks)
 
 
-def submitted(driver: Engine, transport: Recording, count: int, kind: str = "step") -> str:
+def submitted(driver: Engine, backend: Recording, count: int, kind: str = "step") -> str:
     """What is launched, and (waited for), from the first submission to the last, and then until the end."""
-    transport.events.clear()
+    backend.events.clear()
     driver.ledgers[0].kind = kind
     for name in "abc":
         driver.submit([rounds(Group("world", rank, 2), name, count) for rank in range(2)])
-    transport.events.append("|")
+    backend.events.append("|")
     results = driver.finish()
     assert all(torch.equal(x, torch.full((2,), 3.0 * 2 ** (count - 1))) for ranks in results for x in ranks)
-    return " ".join(transport.events)
+    return " ".join(backend.events)
 
 
 @pytest.mark.parametrize(
@@ -100,18 +100,18 @@ def test_backward_does_not_wait_for_the_last_collective_of_a_submission(
     count: int, first: str, later: str
 ) -> None:
     """From the second step of a kind on it is known which one is the last; launches keep their order."""
-    driver, transport = engine()
-    assert submitted(driver, transport, count) == first
-    assert submitted(driver, transport, count) == later
-    assert submitted(driver, transport, count, "another") == first
-    assert submitted(driver, transport, count) == later
+    driver, backend = engine()
+    assert submitted(driver, backend, count) == first
+    assert submitted(driver, backend, count) == later
+    assert submitted(driver, backend, count, "another") == first
+    assert submitted(driver, backend, count) == later
 
 
 def test_a_submission_that_turns_out_longer_or_shorter_is_carried_out_all_the_same() -> None:
-    driver, transport = engine()
+    driver, backend = engine()
     for count in (1, 3, 1, 2, 2):
-        submitted(driver, transport, count)
-    assert transport.events[:3] == ["a0", "(a0)", "a1"]
+        submitted(driver, backend, count)
+    assert backend.events[:3] == ["a0", "(a0)", "a1"]
 
 
 @dataclass(frozen=True)
@@ -121,21 +121,21 @@ class Delayed(Algorithm):
     delay: int = option(2, "steps between start and finish")
     defaults = {"lr": 0.1}  # noqa: RUF012 - a class attribute, like the hyper-parameters of any method
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
         """Nothing is local."""
 
-    def synchronize(self, shard: Shard) -> Exchange[None]:
-        due = f"round-{shard.step - self.delay}"
-        shard.pending[f"round-{shard.step}"] = yield from start(self._average(shard, shard.grads.clone()))
-        if due in shard.pending:
-            mean = yield from finish(shard.pending.pop(due))
-            shard.params.sub_(mean, alpha=0.1)
+    def synchronize(self, bucket: Bucket) -> Exchange[None]:
+        due = f"round-{bucket.step - self.delay}"
+        bucket.pending[f"round-{bucket.step}"] = yield from start(self._average(bucket, bucket.grads.clone()))
+        if due in bucket.pending:
+            mean = yield from finish(bucket.pending.pop(due))
+            bucket.params.sub_(mean, alpha=0.1)
 
     @staticmethod
-    def _average(shard: Shard, x: Tensor) -> Exchange[Tensor]:
-        rows = yield from shard.world.gather(x, "rows")
-        total = yield from shard.world.sum(rows.sum(0), "total")
-        return total / shard.world.size**2
+    def _average(bucket: Bucket, x: Tensor) -> Exchange[Tensor]:
+        rows = yield from bucket.world.gather(x, "rows")
+        total = yield from bucket.world.sum(rows.sum(0), "total")
+        return total / bucket.world.size**2
 
 
 def run(delay: int, steps: int, reload_at: int | None = None) -> SimulatedCluster:
@@ -214,7 +214,7 @@ def test_send_recv_partners_must_agree() -> None:
 
 
 def sizes(elements: list[int], bucket_bytes: int | None, groups: int = 1) -> list[list[int]]:
-    """Elements of the fp32 parameters of every shard."""
+    """Elements of the fp32 parameters of every bucket."""
     share = -(-len(elements) // groups)
     parted = [elements[i * share : (i + 1) * share] for i in range(groups)]
     made = [
@@ -225,7 +225,7 @@ def sizes(elements: list[int], bucket_bytes: int | None, groups: int = 1) -> lis
 
 
 @pytest.mark.parametrize(
-    ("elements", "shards"),
+    ("elements", "buckets"),
     [
         ([40, 40, 40, 40], [[40, 40], [40, 40]]),  # 100 elements a bucket
         ([100, 1], [[100], [1]]),
@@ -237,9 +237,9 @@ def sizes(elements: list[int], bucket_bytes: int | None, groups: int = 1) -> lis
     ],
 )
 def test_a_run_ends_before_it_exceeds_the_bucket_unless_it_is_small(
-    elements: list[int], shards: list[list[int]]
+    elements: list[int], buckets: list[list[int]]
 ) -> None:
-    assert sizes(elements, 400) == shards
+    assert sizes(elements, 400) == buckets
 
 
 def test_a_change_of_group_ends_even_a_small_run_and_without_a_bucket_size_there_is_one_shard() -> None:
@@ -247,7 +247,7 @@ def test_a_change_of_group_ends_even_a_small_run_and_without_a_bucket_size_there
     assert sizes([3, 300, 70], None) == [[3, 300, 70]]
 
 
-# ---- the transport that sends nothing answers like the real one ------------------------------------------------------------
+# ---- the backend that sends nothing answers like the real one ------------------------------------------------------------
 
 
 def requests(name: str, size: int, dtype: torch.dtype) -> list[Collective]:
@@ -272,8 +272,8 @@ def requests(name: str, size: int, dtype: torch.dtype) -> list[Collective]:
 @pytest.mark.parametrize("name", ["all-reduce", "maximum", "all-gather", "all-to-all", "shift", "tree"])
 def test_answers_look_like_real_ones(name: str) -> None:
     size, dtype = 3, torch.bfloat16
-    real = Lockstep(size)
-    null = NullTransport(real)
+    real = SimulatedBackend(size)
+    null = NoOpBackend(real)
     assert list(null.ranks) == list(real.ranks)
     assert null.size == real.size
     answers = real.wait(real.launch(requests(name, size, dtype)))

@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from reference_impls import DataParallelOptimizer, ddp_hook
-from reference_impls.drivers.engine import ProcessGroup
-from reference_impls.errors import ExchangeError, UnsupportedError
+from reference_impls.core.errors import ExchangeError, UnsupportedError
+from reference_impls.runtime.engine import ProcessGroupBackend
 from tests.reference_impls.gloo import run_ranks
 from tests.reference_impls.ranks import Ranks, outcome
 
@@ -209,9 +209,9 @@ def _local_error(rank: int, size: int) -> Any:
     """A collective that torch refuses on every rank."""
     model = _net()
     optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1)
-    transport: ProcessGroup = optimizer._transport
+    backend: ProcessGroupBackend = optimizer._backend
     work = dist.all_reduce(torch.zeros(3, dtype=torch.int16), async_op=True)
-    return outcome(partial(transport.await_work, work, ("all-reduce",)))
+    return outcome(partial(backend.await_work, work, ("all-reduce",)))
 
 
 def test_an_error_of_torchs_own_is_no_lost_peer(ranks: Callable[[int], Ranks]) -> None:

@@ -47,7 +47,7 @@ EQUAL: dict[str, tuple[Given, Given]] = {
         ("qsgd-maxnorm", {"bits": 1, "scale": "tensor"}),
     ),
     "NUQSGD without blocks is natural dithering": (("nuqsgd", {"block_size": 0}), ("natural-dithering", {})),
-    "1-bit Adam is APMSqueeze with a scale a shard": (
+    "1-bit Adam is APMSqueeze with a scale a bucket": (
         ("one-bit-adam", {"warmup_steps": 5}),
         ("apmsqueeze", {"warmup_steps": 5, "scale": "shard"}),
     ),

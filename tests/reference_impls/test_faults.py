@@ -18,11 +18,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from reference_impls import DataParallelOptimizer, SimulatedCluster
-from reference_impls.algorithm import Algorithm, Clock, Shard, option
-from reference_impls.collectives import Exchange
-from reference_impls.drivers.checks import Agreement, of_a_peer
-from reference_impls.errors import ExchangeError, MismatchError, UsageError
-from reference_impls.registry import Method
+from reference_impls.core.algorithm import Algorithm, Bucket, TrainState, option
+from reference_impls.core.collectives import Exchange
+from reference_impls.core.errors import ExchangeError, MismatchError, UsageError
+from reference_impls.core.registry import Method
+from reference_impls.runtime.checks import Agreement, of_a_peer
 from tests.reference_impls.gloo import run_ranks
 from tests.reference_impls.ranks import Ranks, outcome
 
@@ -39,14 +39,18 @@ class Disagreeing(Algorithm):
 
     how: str = option("size", "what it does otherwise")
 
-    def plan(self, clock: Clock) -> str:
-        return "odd" if self.how == "kind" and clock.world.rank == ODD and clock.step == 1 else "step"
+    def plan(self, train_state: TrainState) -> str:
+        return (
+            "odd"
+            if self.how == "kind" and train_state.world.rank == ODD and train_state.step == 1
+            else "step"
+        )
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        x, stage, world = shard.grads.clone(), "gradient", shard.world
-        if world.rank == ODD and shard.step == 1:
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        x, stage, world = bucket.grads.clone(), "gradient", bucket.world
+        if world.rank == ODD and bucket.step == 1:
             if self.how == "silent":
-                return shard.grads
+                return bucket.grads
             if self.how == "size":
                 x = x[:-1]
             elif self.how == "dtype":
@@ -57,8 +61,8 @@ class Disagreeing(Algorithm):
                 return (yield from world.gather(x, stage))[0]
         return (yield from world.sum(x, stage))
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        shard.params.sub_(reduced[0] * shard.clock.lr)
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        bucket.params.sub_(reduced[0] * bucket.train_state.lr)
 
     defaults = {"lr": 0.1}  # noqa: RUF012 - a class attribute, like the hyper-parameters of any method
 
@@ -126,7 +130,7 @@ def _different(rank: int, size: int) -> Any:
         for step in range(40):
             if rank == ODD and step == AT:
                 if what == "step":
-                    optimizer._worker.clock.step += 1
+                    optimizer._worker.train_state.step += 1
                 if what == "betas":
                     optimizer.param_groups[0]["betas"] = (0.5, 0.999)
             optimizer.zero_grad()

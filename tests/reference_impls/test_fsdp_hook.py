@@ -1,4 +1,4 @@
-"""A method as the reduction across nodes of a model that FSDP2 shards within nodes: 2 nodes of 2 ranks, on gloo.
+"""A method as the reduction across nodes of a model that FSDP2 buckets within nodes: 2 nodes of 2 ranks, on gloo.
 
 Uncompressed it is native HSDP to the bit, with micro-batches too; compressed it goes across nodes alone.
 """
@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from reference_impls import fsdp_hook
-from reference_impls.errors import UnsupportedError
+from reference_impls.core.errors import UnsupportedError
 from tests.reference_impls.ranks import Ranks, outcome
 from tests.reference_impls.states import contents
 

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from reference_impls.algorithms.global_qsgd import head_room
-from reference_impls.codecs import dithering
+from reference_impls.compressors import dithering
 from tests.reference_impls import averages
 from tests.reference_impls.averages import normal
 from tests.support import each

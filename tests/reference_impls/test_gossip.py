@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.algorithm import Clock
-from reference_impls.collectives import Group
+from reference_impls.core.algorithm import TrainState
+from reference_impls.core.collectives import Group
 from tests.reference_impls.local_training import (
     RATE,
     advance,
@@ -79,7 +79,7 @@ def test_gossip_under_slow_momenta_written_out(base: str) -> None:
 def test_pairs_are_mutual_and_change(n: int) -> None:
     method, seen = create("noloco").algorithm, set()
     for step in range(40):
-        pairs = [method.partner(Clock(Group("world", rank, n), seed=4, step=step)) for rank in range(n)]
+        pairs = [method.partner(TrainState(Group("world", rank, n), seed=4, step=step)) for rank in range(n)]
         assert pairs.count(None) == n % 2
         for rank, partner in enumerate(pairs):
             assert partner is None or (partner != rank and pairs[partner] == rank)
@@ -98,7 +98,7 @@ def test_rounds_of_pairs_written_out(n: int) -> None:
         x = [own - RATE * gradient(own, step, rank) for rank, own in enumerate(x)]
         if step % period == period - 1:
             worlds = [Group("world", rank, n) for rank in range(n)]
-            pairs = [ours.method.algorithm.partner(Clock(world, seed=4, step=step)) for world in worlds]
+            pairs = [ours.method.algorithm.partner(TrainState(world, seed=4, step=step)) for world in worlds]
             for rank, partner in enumerate(pairs):
                 other = rank if partner is None else partner
                 progress = (x[rank] - anchors[rank] + x[other] - anchors[other]) / 2

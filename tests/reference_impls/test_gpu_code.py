@@ -1,4 +1,4 @@
-"""The GPU path without a GPU: the Triton source of every compiled function, and codecs that never wait for the device.
+"""The GPU path without a GPU: the Triton source of every compiled function, and compressors that never wait for the device.
 
 What is run here is the compiler's code generator; that the codes on a GPU are those of the CPU has not been measured.
 """
@@ -10,12 +10,12 @@ import re
 import pytest
 import torch
 
-from reference_impls import programs
 from reference_impls.algorithms import intsgd, lion_integers
-from reference_impls.codecs import dithering, lookup, packing, signs
-from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
-from reference_impls.compute import GPU_OPTIONS, THRESHOLD, Compiled, Key
-from tests.reference_impls.codecs.test_compiled import FUNCTIONS
+from reference_impls.compressors import dithering, lookup, packing, signs
+from reference_impls.compressors.levels import GeometricLevels, MinMax, Natural, UniformLevels
+from reference_impls.core import compile_cache as programs
+from reference_impls.core.compute import GPU_OPTIONS, THRESHOLD, Compiled, Key
+from tests.reference_impls.compressors.test_compiled import FUNCTIONS
 from tests.reference_impls.triton_source import (
     compile_kernels,
     divides_by_a_number,
@@ -106,7 +106,7 @@ def test_the_options_are_what_forbids_fusion():
 
 
 class Device:
-    """A codec's work on tensors of a device that can compute nothing and tell nothing: waiting for it is an error."""
+    """A compressor's work on tensors of a device that can compute nothing and tell nothing: waiting for it is an error."""
 
     def __init__(self, numel=1000):
         self.x = torch.empty(2, numel, device="meta")
@@ -117,7 +117,7 @@ class Device:
         return torch.empty(*shape, dtype=dtype, device="meta")
 
 
-def codec(made):
+def compressor(made):
     def work(on):
         wire = on.empty(2, made.wire_bytes(on.numel))
         made.encode(on.x, on.key, wire)
@@ -177,24 +177,24 @@ def table(on):
     lookup.table("published", 4, 30, 1 / 32).encode(on.x, on.key, found)
 
 
-CODECS = {
+COMPRESSORS = {
     "bits": bits,
     "integers": integers,
     "levels": levels,
     "votes": votes,
     "table": table,
-    "uniform levels": codec(UniformLevels(7, "l2", 500)),
-    "uniform levels of one block": codec(UniformLevels(7, "linf", 0)),
-    "geometric levels": codec(GeometricLevels(7, "linf", 500)),
-    "natural": codec(Natural()),
-    "min-max": codec(MinMax(3, 500)),
-    "min-max, nearest": codec(MinMax(3, 0, "nearest")),
+    "uniform levels": compressor(UniformLevels(7, "l2", 500)),
+    "uniform levels of one block": compressor(UniformLevels(7, "linf", 0)),
+    "geometric levels": compressor(GeometricLevels(7, "linf", 500)),
+    "natural": compressor(Natural()),
+    "min-max": compressor(MinMax(3, 500)),
+    "min-max, nearest": compressor(MinMax(3, 0, "nearest")),
 }
 
 
-@pytest.mark.parametrize("work", CODECS)
+@pytest.mark.parametrize("work", COMPRESSORS)
 def test_nothing_waits_for_the_device(work):
-    CODECS[work](Device())
+    COMPRESSORS[work](Device())
 
 
 def test_waiting_would_be_seen():

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from reference_impls import SimulatedCluster
-from reference_impls.codecs.sparse import kept
-from reference_impls.collectives import Group
-from reference_impls.reducers import folds
+from reference_impls.aggregators import folds
+from reference_impls.compressors.sparse import kept
+from reference_impls.core.collectives import Group
 from tests.reference_impls.exchanges import run
 from tests.support import each
 

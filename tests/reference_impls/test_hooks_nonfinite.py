@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import create, ddp_hook, fsdp_hook, list_algorithms
-from reference_impls.hooks import only_reduces
+from reference_impls.frontends.hooks import only_reduces
 from tests.reference_impls.ranks import Ranks
 from tests.reference_impls.states import contents
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.collectives import Group
-from reference_impls.errors import UnsupportedError
-from reference_impls.reducers import integer_sum as sums
+from reference_impls.aggregators import integer_sum as sums
+from reference_impls.core.collectives import Group
+from reference_impls.core.errors import UnsupportedError
 from tests.reference_impls.averages import mean, normal, sent, stepped
 from tests.reference_impls.exchanges import run
 from tests.support import each
@@ -35,7 +35,7 @@ def feed(workers: SimulatedCluster, rows: Tensor, lr: float | None = None) -> Te
 
 
 def r_of(workers: SimulatedCluster, rank: int = 0) -> list[float]:
-    return [float(x) for x in workers._workers[rank].shards[0].state["r"].values()]
+    return [float(x) for x in workers._workers[rank].buckets[0].state["r"].values()]
 
 
 def test_the_factor_follows_the_rule() -> None:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import DataParallelOptimizer, create
-from reference_impls.attached import attach
-from reference_impls.errors import UnknownOptionError, UsageError
+from reference_impls.core.errors import UnknownOptionError, UsageError
+from reference_impls.frontends.attached import attach
 from tests.reference_impls.ranks import Ranks, outcome
 
 pytestmark = pytest.mark.gloo

@@ -14,7 +14,7 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms import lion_integers
 from reference_impls.algorithms.lion import LionCub1Bit
-from reference_impls.optimizers import Lion
+from reference_impls.core.optimizers import Lion
 from tests.reference_impls.lion_training import (
     DECAY,
     RATE,
@@ -104,7 +104,7 @@ def test_when_all_agree_on_the_largest_vote_nothing_overflows(bits: int, sizes: 
 
 @each("name", METHODS)
 def test_a_cut_into_buckets_changes_nothing(name: str) -> None:
-    """Coins count elements of the model, scales are a tensor's: shards are only a transport matter."""
+    """Coins count elements of the model, scales are a tensor's: buckets are only a transport matter."""
     whole, cut = cluster(name, 4), cluster(name, 4, bucket_bytes=64)
     assert len(cut.state(0, "momentum")) == 3
 
@@ -333,8 +333,8 @@ def test_ranks_with_other_numbers_of_threads_choose_the_same_tensors() -> None:
     rule, chosen = LionCub1Bit(momentum_sync="selective", sync_fraction=1e-9), []
     for count in (1, 2):
         torch.set_num_threads(count)
-        shard: Any = SimpleNamespace(views=views, d=d + 1, state={"selected": torch.zeros(d + 1)})
-        rule._select(shard, mean, torch.ones(d + 1))
-        chosen.append(shard.state["selected"])
+        bucket: Any = SimpleNamespace(views=views, d=d + 1, state={"selected": torch.zeros(d + 1)})
+        rule._select(bucket, mean, torch.ones(d + 1))
+        chosen.append(bucket.state["selected"])
     assert float(chosen[0].sum()) in (1, d)
     assert torch.equal(chosen[0], chosen[1])

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.algorithm import Clock
 from reference_impls.algorithms.half_precision import Halves
 from reference_impls.algorithms.local_updates import (
     COMPRESSIONS,
@@ -21,12 +20,13 @@ from reference_impls.algorithms.local_updates import (
     Outer,
     OuterKind,
 )
-from reference_impls.collectives import Collective, Group
-from reference_impls.drivers.worker import Worker
-from reference_impls.errors import UnsupportedError, UsageError
-from reference_impls.optimizers import local_optimizer
-from reference_impls.registry import Method
-from reference_impls.schedules import QSR, AdaComm, Constant, LearningRate
+from reference_impls.core.algorithm import TrainState
+from reference_impls.core.collectives import Collective, Group
+from reference_impls.core.errors import UnsupportedError, UsageError
+from reference_impls.core.optimizers import local_optimizer
+from reference_impls.core.registry import Method
+from reference_impls.core.schedules import QSR, AdaComm, Constant, LearningRate
+from reference_impls.runtime.worker import Worker
 from tests.reference_impls.local_training import (
     RATE,
     D,
@@ -149,11 +149,11 @@ def test_the_method_meets_when_its_rule_says() -> None:
     total, warmup = 900, 60
     lr = LearningRate("cosine", peak=0.4, min=1e-4, warmup=warmup, total=total)
     method = create("qsr-sgd", alpha=0.2, h_base=3, lr_warmup_steps=warmup, total_steps=total).algorithm
-    clock, found = Clock(Group("world", 0, 4)), []
-    for clock.step in range(total):
-        clock.lr = lr(clock.step)
-        if method.plan(clock) == "average":
-            found.append(clock.step + 1)
+    train_state, found = TrainState(Group("world", 0, 4)), []
+    for train_state.step in range(total):
+        train_state.lr = lr(train_state.step)
+        if method.plan(train_state) == "average":
+            found.append(train_state.step + 1)
     assert found == sync_steps(QSR(0.2, 3, warmup=warmup, total=total), lr, total)
     assert found[-1] == total
 
@@ -194,7 +194,7 @@ def test_swap_switches_all_workers_at_once_by_their_mean_accuracy() -> None:
     ours, kinds = cluster("swap", 3, switch_accuracy=0.8, total_steps=20), ""
     for step, accuracies in enumerate([(), (0.9,), (0.9, 0.9, 0.5), (0.9, 0.9, 0.65), (0.0, 0.0, 0.0)]):
         for worker, accuracy in zip(ours._workers, accuracies, strict=False):
-            worker.clock.observed["accuracy"] = accuracy
+            worker.train_state.observed["accuracy"] = accuracy
         kinds += kinds_of(ours, step, step + 1)
     assert kinds == "sssll"
     frame = ours.ledger.frame()
@@ -251,9 +251,9 @@ def test_adacomm_agrees_on_the_loss_and_wants_to_be_told_it() -> None:
 def test_what_a_plan_sends_lies_where_the_parameters_are(name: str, options: dict[str, Any]) -> None:
     """A group of accelerators has no collective for the host's memory."""
     groups = [{"params": [torch.empty(3, device="meta")], "param_names": ["x"], "lr": RATE, "momentum": 0.0}]
-    clock = Worker(create("allreduce-sgd").algorithm, groups, rank=0, size=2).clock
-    clock.observed.update(loss=1.0, accuracy=0.1)
-    planning = create(name, **options).algorithm.plan(clock)
+    train_state = Worker(create("allreduce-sgd").algorithm, groups, rank=0, size=2).train_state
+    train_state.observed.update(loss=1.0, accuracy=0.1)
+    planning = create(name, **options).algorithm.plan(train_state)
     assert not isinstance(planning, str)
     request = next(planning)
     assert isinstance(request, Collective)
@@ -307,7 +307,7 @@ def test_any_carrier_brings_any_rounds_together(name: str, options: dict[str, An
 
 def momenta(found: SimulatedCluster, key: str) -> list[Tensor]:
     workers = found._workers
-    return [torch.cat([w.optimizer.state[v.param][key] for s in w.shards for v in s.views]) for w in workers]
+    return [torch.cat([w.optimizer.state[v.param][key] for s in w.buckets for v in s.views]) for w in workers]
 
 
 @each(

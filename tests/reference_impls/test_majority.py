@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from reference_impls import create
-from reference_impls.collectives import Group
-from reference_impls.compute import Key
-from reference_impls.errors import UnsupportedError
-from reference_impls.reducers.majority import balance, broken, majority
-from tests.reference_impls.exchanges import run, shards
+from reference_impls.aggregators.majority import balance, majority, nonfinite
+from reference_impls.core.collectives import Group
+from reference_impls.core.compute import Key
+from reference_impls.core.errors import UnsupportedError
+from tests.reference_impls.exchanges import buckets, run
 from tests.support import each
 
 LENGTHS = (1, 7, 8, 63, 64, 65, 257)
@@ -34,8 +34,8 @@ def updates(size: int, d: int, seed: int = 0, zeros: bool = True) -> Tensor:
 def directions(u: Tensor, step: int = 0, seed: int = SEED) -> list[Tensor]:
     """What each rank makes of the updates [size, d], by the method itself."""
     algorithm = create("lion-cub-1bit", momentum_sync="never").algorithm
-    members = shards(len(u), [u.shape[1]], start=START, step=step, seed=seed)
-    return run([algorithm.direction(shard, row.clone()) for shard, row in zip(members, u, strict=True)])[0]
+    members = buckets(len(u), [u.shape[1]], start=START, step=step, seed=seed)
+    return run([algorithm.direction(bucket, row.clone()) for bucket, row in zip(members, u, strict=True)])[0]
 
 
 def coin(stage: str, step: int, d: int) -> Tensor:
@@ -82,7 +82,7 @@ def voted(u: Tensor, transport: str, tie: Any, abstaining: bool = False) -> list
     abstains = [row == 0 if abstaining else None for row in u]
     return run(
         [
-            majority(group, row > 0, broken(row), tie, transport=transport, abstains=silent)
+            majority(group, row > 0, nonfinite(row), tie, transport=transport, abstains=silent)
             for group, row, silent in zip(groups, u, abstains, strict=True)
         ]
     )[0]
@@ -93,7 +93,7 @@ def lead(u: Tensor, transport: str, abstaining: bool = False) -> tuple[list[Tens
     abstains = [row == 0 if abstaining else None for row in u]
     return run(
         [
-            balance(group, row > 0, broken(row), transport=transport, abstains=silent)
+            balance(group, row > 0, nonfinite(row), transport=transport, abstains=silent)
             for group, row, silent in zip(groups, u, abstains, strict=True)
         ]
     )

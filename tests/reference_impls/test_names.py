@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from bandwise import simulate
 from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
-from reference_impls.attached import attach
+from reference_impls.frontends.attached import attach
 from tests.reference_impls.ranks import Ranks
 
 DRAWN = {"rank": 1, "warm_start": False, "min_compression_rate": 1.0}

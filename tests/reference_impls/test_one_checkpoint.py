@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from reference_impls import DataParallelOptimizer, SimulatedCluster
-from reference_impls.algorithm import Algorithm, Slot, per_tensor
-from reference_impls.drivers.worker import Worker
-from reference_impls.errors import LayoutError
-from reference_impls.registry import Method, create
+from reference_impls.core.algorithm import Algorithm, StateSpec, per_tensor
+from reference_impls.core.errors import LayoutError
+from reference_impls.core.registry import Method, create
+from reference_impls.runtime.worker import Worker
 from tests.reference_impls.problem import LR, Net, batch, gradients, learning_rate, names
 from tests.reference_impls.ranks import Ranks
 
@@ -96,7 +96,7 @@ def test_saving_one_weight_writes_that_weight_alone() -> None:
     weight, file = model[1].weight, io.BytesIO()
     torch.save(weight, file)
     assert len(file.getvalue()) < 3000  # 768 bytes of numbers; the flat buffer has 17,000
-    optimizer.shards[0].params.zero_()
+    optimizer.buckets[0].params.zero_()
     assert not weight.any()  # and yet it is the same memory
 
 
@@ -137,17 +137,17 @@ class _BySize(Algorithm):
     """State whose shape is the number of ranks."""
 
     @property
-    def slots(self) -> dict[str, Slot]:
+    def state(self) -> dict[str, StateSpec]:
         return {"table": per_tensor("replicated", lambda view, world: (world.size,))}
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("lion-cub-1bit", "rank 0 of 3, this is rank 0 of 2, and every rank has its own slot 'momentum'"),
-        ("ef-signsgd", "every rank has its own slot 'worker_error'"),
+        ("lion-cub-1bit", "rank 0 of 3, this is rank 0 of 2, and every rank has its own state 'momentum'"),
+        ("ef-signsgd", "every rank has its own state 'worker_error'"),
         ("local-sgd", "every rank has its own parameters and the local optimizer's state, between rounds"),
-        (Method("by-size", _BySize(), {}), r"slot 'table' of parameter .*the number of workers"),
+        (Method("by-size", _BySize(), {}), r"state 'table' of parameter .*the number of workers"),
     ],
     ids=str,
 )

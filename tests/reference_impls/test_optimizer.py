@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from reference_impls import DataParallelOptimizer
-from reference_impls.collectives import EARLIER, AllReduce, Ledger, Ledgers
-from reference_impls.drivers.step import fingerprint
-from reference_impls.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
+from reference_impls.core.collectives import EARLIER, AllReduce, Ledger, Ledgers
+from reference_impls.core.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
+from reference_impls.runtime.step import fingerprint
 from tests.reference_impls.problem import Net, batch
 
 pytestmark = [pytest.mark.gloo, pytest.mark.usefixtures("one_rank")]

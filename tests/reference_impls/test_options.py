@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from reference_impls import SimulatedCluster, create, list_algorithms
-from reference_impls.algorithm import Algorithm, option
-from reference_impls.errors import UnsupportedError
-from reference_impls.registry import HYPERPARAMETERS, Declared, Entry, declared, registry
+from reference_impls.core.algorithm import Algorithm, option
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.registry import HYPERPARAMETERS, Declared, Entry, declared, registry
 from tests.support import each
 
 INTEGER_OR_NUMBER = (int, float)

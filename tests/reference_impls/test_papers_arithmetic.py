@@ -1,4 +1,4 @@
-"""Figures of papers that no run decides: what methods send, bounds of codecs, and papers' own models.
+"""Figures of papers that no run decides: what methods send, bounds of compressors, and papers' own models.
 
 Most of what papers prove or count stands in the tests of each method; here is what belongs to none of them alone.
 """
@@ -12,12 +12,12 @@ from math import log2
 import pytest
 import torch
 
-from reference_impls.algorithm import Clock
-from reference_impls.codecs import dithering
-from reference_impls.codecs.levels import Natural
-from reference_impls.collectives import AllReduce, Group
-from reference_impls.drivers.alone import traced
-from reference_impls.registry import create
+from reference_impls.compressors import dithering
+from reference_impls.compressors.levels import Natural
+from reference_impls.core.algorithm import TrainState
+from reference_impls.core.collectives import AllReduce, Group
+from reference_impls.core.registry import create
+from reference_impls.runtime.alone import traced
 
 MATRIX = [(1000, 1000)]
 STEPS, WARM_UP, VARIANCE_PHASE, GROWTH = 125_000, 23_000, 12_500, 32_678
@@ -63,7 +63,7 @@ def kinds_of_zero_one_adam() -> Counter[str]:
     ).algorithm
     world, counters, found = Group("world", 0, 8), {}, Counter[str]()
     for step in range(STEPS):
-        found[str(algorithm.plan(Clock(world, step=step, counters=counters)))] += 1
+        found[str(algorithm.plan(TrainState(world, step=step, counters=counters)))] += 1
     return found
 
 
@@ -97,7 +97,9 @@ def test_rounds_of_500_steps_send_500_times_less_and_slow_momentum_adds_nothing(
     assert full == costs("diloco", 8, period=500)["average"]
     algorithm = create("diloco", period=500).algorithm
     world, counters = Group("world", 0, 8), dict[str, int | float]()
-    kinds = Counter(str(algorithm.plan(Clock(world, step=step, counters=counters))) for step in range(64_000))
+    kinds = Counter(
+        str(algorithm.plan(TrainState(world, step=step, counters=counters))) for step in range(64_000)
+    )
     assert kinds == {"average": 128, "local": 64_000 - 128}
     assert costs("slowmo-sgd", 8, period=12) == costs("local-sgd", 8, period=12)
 
@@ -131,8 +133,8 @@ def test_natural_compression_by_enumeration() -> None:
     step, every = 1 << 14, torch.arange(1 << 9, dtype=torch.int32)
     draws = every * step
     x = (draws | (127 << 23))[:, None].expand(-1, len(draws))
-    codec = Natural()
-    got = codec.value(codec.code(x, (), lambda: draws), ()).double()
+    compressor = Natural()
+    got = compressor.value(compressor.code(x, (), lambda: draws), ()).double()
     exact = x[:, :1].contiguous().view(torch.float32).double()
     assert float((got.mean(-1, keepdim=True) / exact - 1).abs().max()) <= 1e-12
     assert float(((got - exact) / exact).square().mean(-1).max()) == pytest.approx(1 / 8, abs=1e-4)

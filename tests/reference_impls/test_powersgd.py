@@ -12,8 +12,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogona
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms.powersgd import cheapest, compresses, orthonormal, refreshed
-from reference_impls.compute import Key
-from reference_impls.drivers.alone import traced
+from reference_impls.core.compute import Key
+from reference_impls.runtime.alone import traced
 from tests.support import each
 
 ALL = {"min_compression_rate": 0.0}
@@ -197,7 +197,7 @@ def adaptive(n: int, *shapes: tuple[int, ...], **options: object) -> SimulatedCl
 def ranks(members: SimulatedCluster) -> list[dict[str, int]]:
     """By rank of the training: parameter name -> rank of its matrix."""
     return [
-        {k.removeprefix("rank of "): v for k, v in w.clock.counters.items() if k.startswith("rank of ")}
+        {k.removeprefix("rank of "): v for k, v in w.train_state.counters.items() if k.startswith("rank of ")}
         for w in members._workers
     ]
 

@@ -8,8 +8,8 @@ import struct
 import pytest
 import torch
 
-from reference_impls.compute import Key, bits, uniform
-from tests.reference_impls.exchanges import shards
+from reference_impls.core.compute import Key, bits, uniform
+from tests.reference_impls.exchanges import buckets
 
 MASK = 0xFFFFFFFF
 
@@ -91,9 +91,9 @@ def test_the_global_generator_is_not_touched():
 
 def test_a_shard_draws_by_step_rank_and_place_in_the_model() -> None:
     """Where a model is cut into buckets changes nothing; another step, and another rank unless it is shared, changes all."""
-    (whole, other) = shards(2, [12], seed=3, step=5)
-    (later, _) = shards(2, [8], seed=3, step=5, start=4)
-    (following, _) = shards(2, [12], seed=3, step=6)
+    (whole, other) = buckets(2, [12], seed=3, step=5)
+    (later, _) = buckets(2, [8], seed=3, step=5, start=4)
+    (following, _) = buckets(2, [12], seed=3, step=6)
     drawn = whole.key("round").bits(12)
     assert torch.equal(later.key("round").bits(8), drawn[4:])
     assert not (following.key("round").bits(12) == drawn).any()

@@ -11,20 +11,20 @@ import pytest
 import torch
 
 from reference_impls import SimulatedCluster, create, info, list_algorithms, load_plugin
-from reference_impls.errors import UnknownAlgorithmError, UnknownOptionError, UnsupportedError
-from reference_impls.registry import PLUGINS, registry
+from reference_impls.core.errors import UnknownAlgorithmError, UnknownOptionError, UnsupportedError
+from reference_impls.core.registry import PLUGINS, registry
 from tests.support import each
 
 PLUGIN = '''
 """Half the gradient. A plugin."""
 from dataclasses import dataclass
 from reference_impls.algorithms.all_reduce import AllReduce
-from reference_impls.registry import Entry, registry
+from reference_impls.core.registry import Entry, registry
 
 @dataclass(frozen=True)
 class Half(AllReduce):
-    def reduce(self, shard):
-        return (yield from super().reduce(shard)).mul_(0.5)
+    def reduce(self, bucket):
+        return (yield from super().reduce(bucket)).mul_(0.5)
 
 registry.add("half", Entry("half_plugin:Half", "plugin", "", "half the gradient"))
 '''

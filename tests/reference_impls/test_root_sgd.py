@@ -39,8 +39,11 @@ def cluster(size: int, rate: float = 0.1, **options: Any) -> SimulatedCluster:
 def advance(own: SimulatedCluster, step: int, gradient: Any, lr: float | None = None) -> None:
     ranks = range(own.world_size)
     grads = [[gradient(own.parameters(r)[0], step, r)] for r in ranks]
-    probes = {p: [[gradient(own.probe_parameters(r, p)[0], step, r)] for r in ranks] for p in own.probes}
-    own.step(grads, lr=lr, probes=probes)
+    reference_points = {
+        p: [[gradient(own.reference_parameters(r, p)[0], step, r)] for r in ranks]
+        for p in own.reference_points
+    }
+    own.step(grads, lr=lr, reference_points=reference_points)
 
 
 @pytest.mark.parametrize(("size", "burn_in"), [(1, 1), (3, 2), (3, 10)])
@@ -101,8 +104,10 @@ def last_iterates() -> tuple[Tensor, Tensor]:
     source = torch.Generator().manual_seed(11)
     for _ in range(STEPS):
         xi = torch.randn(SEEDS, 5, generator=source, dtype=torch.float64)
-        probes = {p: [[own.probe_parameters(0, p)[0] * curvature + xi]] for p in own.probes}
-        own.step([[own.parameters(0)[0] * curvature + xi]], probes=probes)
+        reference_points = {
+            p: [[own.reference_parameters(0, p)[0] * curvature + xi]] for p in own.reference_points
+        }
+        own.step([[own.parameters(0)[0] * curvature + xi]], reference_points=reference_points)
     return own.parameters(0)[0], curvature
 
 

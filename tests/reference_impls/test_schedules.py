@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from reference_impls.errors import UnsupportedError
-from reference_impls.schedules import QSR, Constant, LearningRate
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.schedules import QSR, Constant, LearningRate
 from tests.support import sync_steps
 
 RESNET = {"total": 62_400, "warmup": 1_560, "peak": 0.8, "min": 1e-6}

@@ -1,4 +1,4 @@
-"""Methods across the nodes of a model that FSDP2 shards within them, 2 nodes of 2 ranks on gloo, beside whole parameters.
+"""Methods across the nodes of a model that FSDP2 buckets within them, 2 nodes of 2 ranks on gloo, beside whole parameters.
 
 The same node's gradient, by the same method, on parameters that are not sharded: where a method goes by the element the bits are
 the same.
@@ -18,8 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
-from reference_impls.attached import attach
-from reference_impls.sharded import fsdp_optimizer
+from reference_impls.frontends.attached import attach
+from reference_impls.frontends.sharded import fsdp_optimizer
 from tests.reference_impls.ranks import Ranks, told
 
 WIDTH, STEPS, LR, PATIENCE_S = 6, 6, 0.05, 200.0

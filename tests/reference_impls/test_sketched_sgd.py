@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from reference_impls import SimulatedCluster
-from reference_impls.codecs.count_sketch import CountSketch
-from reference_impls.codecs.sparse import kept
-from reference_impls.reducers import folds
+from reference_impls.aggregators import folds
+from reference_impls.compressors.count_sketch import CountSketch
+from reference_impls.compressors.sparse import kept
 
 SHAPES = [(20, 10), (30,), (5, 8), ()]  # 240 sketched, 31 dense
 D = 271

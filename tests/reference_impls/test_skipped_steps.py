@@ -61,7 +61,9 @@ def _with_and_without(rank: int, size: int, row: Row) -> list[Any]:
                 take(optimizer, backward)
                 step += 1
                 continue
-            if not optimizer.method.algorithm.probes:  # whose gradients come out of the step's closure
+            if (
+                not optimizer.method.algorithm.reference_points
+            ):  # whose gradients come out of the step's closure
                 backward()
             optimizer.skip_step()
             assert all(p.grad is None for p in model.parameters())

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.algorithm import Algorithm, Shard, Slot, View, per_rank, per_tensor
-from reference_impls.collectives import Exchange, Group
-from reference_impls.errors import LayoutError
-from reference_impls.registry import Method
+from reference_impls.core.algorithm import Algorithm, Bucket, StateSpec, View, per_rank, per_tensor
+from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.errors import LayoutError
+from reference_impls.core.registry import Method
 from tests.reference_impls.problem import LR, Net, gradients, names
 
 SIZE = 3
@@ -34,31 +34,31 @@ class Columns(Algorithm):
     one_a_rank: bool = False
 
     @property
-    def slots(self) -> Mapping[str, Slot]:
+    def state(self) -> Mapping[str, StateSpec]:
         return {
             "columns": per_tensor("replicated", _columns, init=0.5),
             "own": per_tensor("per_rank", lambda view, world: (world.size,)),
             "error": per_rank(),
         }
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
-        for count in shard.state["own"].values():
-            count[shard.world.rank] += 1
-        shard.state["error"].add_(shard.grads)
-        mean = yield from shard.world.mean(shard.grads, "gradient")
-        for view in shard.views:
-            if view.name in shard.state["columns"]:
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
+        for count in bucket.state["own"].values():
+            count[bucket.world.rank] += 1
+        bucket.state["error"].add_(bucket.grads)
+        mean = yield from bucket.world.mean(bucket.grads, "gradient")
+        for view in bucket.views:
+            if view.name in bucket.state["columns"]:
                 column = mean[view.part].view(view.param.shape).mean(0)
-                shard.state["columns"][view.name].lerp_(column[:, None], 0.1)
+                bucket.state["columns"][view.name].lerp_(column[:, None], 0.1)
         return mean
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
-        for view in shard.views:
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        for view in bucket.views:
             change = reduced[view.part].view(view.param.shape).clone()
-            if view.name in shard.state["columns"]:
-                change += shard.state["columns"][view.name].sum(1)
-            change += 0.01 * shard.state["own"][view.name].sum()
-            shard.params[view.part] -= 0.1 * change.flatten()
+            if view.name in bucket.state["columns"]:
+                change += bucket.state["columns"][view.name].sum(1)
+            change += 0.01 * bucket.state["own"][view.name].sum()
+            bucket.params[view.part] -= 0.1 * change.flatten()
 
 
 def build(bucket_bytes: int = 256, size: int = SIZE) -> SimulatedCluster:
@@ -117,7 +117,7 @@ def _another_shape(slots: dict[str, Any]) -> None:
     slots["columns"]["tensors"]["second"] = torch.zeros(13, 3)
 
 
-def _per_shard(slots: dict[str, Any]) -> None:
+def _per_bucket(slots: dict[str, Any]) -> None:
     slots["columns"] = {"kind": "replicated", "entries": []}
 
 
@@ -126,7 +126,7 @@ def _per_shard(slots: dict[str, Any]) -> None:
     [
         (_without_a_tensor, "'second'"),
         (_another_shape, r"\(13, 3\)"),
-        (_per_shard, "per tensor"),
+        (_per_bucket, "per tensor"),
     ],
 )
 def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(spoil: Any, words: str) -> None:

@@ -13,8 +13,9 @@ from typing import Final
 import pytest
 import torch
 
-from reference_impls import SimulatedCluster, compute, create
-from reference_impls.registry import Method
+from reference_impls import SimulatedCluster, create
+from reference_impls.core import compute
+from reference_impls.core.registry import Method
 from suite.timing.cases import steady
 from tests.reference_impls.table import FIRST
 
@@ -49,7 +50,7 @@ ALLOCATES: Final[dict[str, str]] = {
             "gs-sgd:step",
             "control-random-k:step",
         ),
-        "its codec": (
+        "its compressor": (
             "apmsqueeze-prototype:compressed",
             "sparseloco-sgd:round-1",
             "demo:step",
@@ -79,13 +80,13 @@ def largest_allocation(method: Method) -> int:
     params = [torch.randn(shape, generator=draw) for shape in SHAPES]
     grads = [[torch.randn(shape, generator=draw) * 1e-2 for shape in SHAPES] for _ in range(N)]
     cluster = SimulatedCluster(method, params, world_size=N, bucket_bytes=64 << 20)
-    probes = dict.fromkeys(method.algorithm.probes, grads)
+    reference_points = dict.fromkeys(method.algorithm.reference_points, grads)
     for _ in range(WARM):
-        cluster.step(grads, probes=probes)
+        cluster.step(grads, reference_points=reference_points)
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profile:
-        cluster.step(grads, probes=probes)
+        cluster.step(grads, reference_points=reference_points)
     events = profile.profiler.kineto_results.events()
     return max((event.nbytes() for event in events if event.name() == "[memory]"), default=0)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms.local_updates import Outer
-from reference_impls.drivers.alone import traced
+from reference_impls.runtime.alone import traced
 from tests.reference_impls.local_training import (
     RATE,
 )

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.codecs import lookup
-from reference_impls.codecs.lookup import PUBLISHED, optimal, rounding_variance, table
-from reference_impls.codecs.transforms import Chunks, butterflies
-from reference_impls.compute import Key
-from reference_impls.drivers.alone import traced
+from reference_impls.compressors import lookup
+from reference_impls.compressors.lookup import PUBLISHED, optimal, rounding_variance, table
+from reference_impls.compressors.transforms import Chunks, butterflies
+from reference_impls.core.compute import Key
+from reference_impls.runtime.alone import traced
 from tests.support import each
 
 KEY = Key.of(seed=1, step=2, stage="test", rank=0)

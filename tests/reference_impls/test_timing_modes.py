@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from reference_impls import DataParallelOptimizer, create
-from reference_impls.errors import UsageError
-from reference_impls.registry import Method
+from reference_impls.core.errors import UsageError
+from reference_impls.core.registry import Method
 from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
 from tests.reference_impls.ranks import Ranks
 from tests.reference_impls.table import ROWS, STEPS, Row
@@ -94,7 +94,7 @@ def _trained_twice(rank: int, size: int) -> dict[str, Any]:
                 silent = _train(model, optimizer, rank, 3, 8)
             moved = any(not torch.equal(a, b) for a, b in zip(before, _values(model), strict=True))
         after = _values(model)
-        step = optimizer._worker.clock.step
+        step = optimizer._worker.train_state.step
         again += _train(model, optimizer, rank, 3, 6)
         with optimizer.traced() as trace:
             again += _train(model, optimizer, rank, 6, 11)
@@ -201,7 +201,7 @@ def test_learning_rates_and_what_was_observed_are_as_before() -> None:
         _train(model, optimizer, 0, 2, 4)
         assert optimizer.param_groups[0]["lr"] != before[0]["lr"]
     assert [dict(group, params=None) for group in optimizer.param_groups] == before
-    assert optimizer._worker.clock.observed["loss"] == 1.0
+    assert optimizer._worker.train_state.observed["loss"] == 1.0
     assert (
         optimizer.param_groups is optimizer._worker.optimizer.param_groups
     )  # schedulers still reach the method

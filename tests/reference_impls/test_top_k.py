@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from reference_impls import SimulatedCluster
-from reference_impls.codecs.sparse import kept
+from reference_impls.compressors.sparse import kept
 
 
 def cluster(name, n, sizes, *, dtype=torch.float64, seed=0, lr=1.0, **options):

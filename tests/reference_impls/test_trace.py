@@ -1,4 +1,4 @@
-"""Phases of a step, measured with a clock that only the method and the transport move."""
+"""Phases of a step, measured with a clock that only the method and the backend move."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reference_impls.algorithm import Algorithm, Clock, Shard
-from reference_impls.collectives import Collective, Exchange, Ledger, finish, start
-from reference_impls.drivers.engine import Engine, Lockstep, Serial, Trace
-from reference_impls.drivers.step import LocalWorkers
-from reference_impls.drivers.worker import Worker
+from reference_impls.core.algorithm import Algorithm, Bucket, TrainState
+from reference_impls.core.collectives import Collective, Exchange, Ledger, finish, start
+from reference_impls.runtime.engine import Engine, SerialBackend, SimulatedBackend, Trace
+from reference_impls.runtime.step import LocalWorkers
+from reference_impls.runtime.worker import Worker
 
-SHARDS = 3
+BUCKETS = 3
 
 
 class Hand:
@@ -31,7 +31,7 @@ class Hand:
 HAND = Hand()
 
 
-class Slow(Lockstep):
+class Slow(SimulatedBackend):
     """A launch takes no time of its own, an answer 1000 s."""
 
     def wait(self, handle: list[Any]) -> list[Any]:
@@ -45,26 +45,26 @@ class Spends(Algorithm):
 
     defaults = {"lr": 0.1}  # noqa: RUF012 - a class attribute, like the hyper-parameters of any method
 
-    def plan(self, clock: Clock) -> Exchange[str]:
+    def plan(self, clock: TrainState) -> Exchange[str]:
         HAND.now += 0.25
         yield from clock.world.sum(torch.ones(1), "plan")
         HAND.now += 0.5
         return "step"
 
-    def reduce(self, shard: Shard) -> Exchange[Tensor]:
+    def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
         HAND.now += 1
-        yield from shard.world.max(torch.ones(1), "scale")
+        yield from bucket.world.max(torch.ones(1), "scale")
         HAND.now += 2
-        yield from shard.world.sum(shard.grads, "gradient")
+        yield from bucket.world.sum(bucket.grads, "gradient")
         HAND.now += 4
-        return shard.grads
+        return bucket.grads
 
-    def update(self, shard: Shard, reduced: Tensor) -> None:
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
         HAND.now += 8
 
-    def synchronize(self, shard: Shard) -> Exchange[None]:
+    def synchronize(self, bucket: Bucket) -> Exchange[None]:
         HAND.now += 16
-        yield from shard.world.mean(shard.params, "parameters")
+        yield from bucket.world.mean(bucket.params, "parameters")
         HAND.now += 32
 
 
@@ -74,9 +74,9 @@ class Local(Algorithm):
 
     defaults = {"lr": 0.1}  # noqa: RUF012
 
-    def reduce(self, shard: Shard) -> Tensor:
+    def reduce(self, bucket: Bucket) -> Tensor:
         HAND.now += 1
-        return shard.grads
+        return bucket.grads
 
 
 @dataclass(frozen=True)
@@ -85,43 +85,43 @@ class InBackground(Algorithm):
 
     defaults = {"lr": 0.1}  # noqa: RUF012
 
-    def synchronize(self, shard: Shard) -> Exchange[None]:
-        waiting = shard.pending.pop("mean", None)
-        shard.pending["mean"] = yield from start(self._mean(shard))
+    def synchronize(self, bucket: Bucket) -> Exchange[None]:
+        waiting = bucket.pending.pop("mean", None)
+        bucket.pending["mean"] = yield from start(self._mean(bucket))
         if waiting is not None:
             yield from finish(waiting)
 
     @staticmethod
-    def _mean(shard: Shard) -> Exchange[Tensor]:
+    def _mean(bucket: Bucket) -> Exchange[Tensor]:
         HAND.now += 1
-        yield from shard.world.mean(shard.params.clone(), "first")
+        yield from bucket.world.mean(bucket.params.clone(), "first")
         HAND.now += 2
-        mean = yield from shard.world.mean(shard.params.clone(), "second")
+        mean = yield from bucket.world.mean(bucket.params.clone(), "second")
         HAND.now += 4
         return mean
 
 
 def local_workers(algorithm: Algorithm) -> tuple[LocalWorkers, Trace]:
-    """One worker with three shards of one parameter each, traced as an optimizer does it."""
+    """One worker with three buckets of one parameter each, traced as an optimizer does it."""
     groups = [
         {
-            "params": [torch.zeros(4) for _ in range(SHARDS)],
-            "param_names": [str(i) for i in range(SHARDS)],
+            "params": [torch.zeros(4) for _ in range(BUCKETS)],
+            "param_names": [str(i) for i in range(BUCKETS)],
             "lr": 0.1,
         }
     ]
     trace = Trace(HAND)
-    engine = Engine(Serial(Slow(1), trace), [Ledger(0)])
+    engine = Engine(SerialBackend(Slow(1), trace), [Ledger(0)])
     engine.trace = trace
     worker = Worker(algorithm, groups, rank=0, size=1, bucket_bytes=16)
     found = LocalWorkers([worker], engine, unused="zeros")  # gradients are set in place
-    assert found.shards == SHARDS
+    assert found.buckets == BUCKETS
     return found, trace
 
 
 def step(members: LocalWorkers) -> None:
-    """A step with 64 s of forward and backward before each shard."""
-    for index in range(members.shards):
+    """A step with 64 s of forward and backward before each bucket."""
+    for index in range(members.buckets):
         HAND.now += 64
         if index == 0:
             members.plan()
@@ -137,26 +137,26 @@ def test_every_second_is_counted_where_it_belongs() -> None:
     assert trace.steps == 2
     assert trace.per_step() == {
         "plan": 0.25 + 0.5,
-        "encode": SHARDS * (1 + 2),  # up to a collective
-        "communication": 1000 * (1 + 3 * SHARDS),
-        "decode": SHARDS * 4,  # what leads to the result
-        "update": SHARDS * (8 + 16 + 32),
+        "encode": BUCKETS * (1 + 2),  # up to a collective
+        "communication": 1000 * (1 + 3 * BUCKETS),
+        "decode": BUCKETS * 4,  # what leads to the result
+        "update": BUCKETS * (8 + 16 + 32),
     }
-    assert HAND.now - began - trace.total == 2 * SHARDS * 64  # what is left is forward and backward
+    assert HAND.now - began - trace.total == 2 * BUCKETS * 64  # what is left is forward and backward
 
 
 def test_exchanges_in_the_background_are_part_of_the_update() -> None:
     members, trace = local_workers(InBackground())
     step(members)
-    assert trace.seconds["update"] == SHARDS * 1
-    assert trace.seconds["communication"] == SHARDS * 1000
+    assert trace.seconds["update"] == BUCKETS * 1
+    assert trace.seconds["communication"] == BUCKETS * 1000
     step(members)
-    assert trace.seconds["update"] == SHARDS * (1 + 2 + 4 + 1)
-    assert trace.seconds["communication"] == SHARDS * 3000
+    assert trace.seconds["update"] == BUCKETS * (1 + 2 + 4 + 1)
+    assert trace.seconds["communication"] == BUCKETS * 3000
     assert trace.seconds["encode"] == trace.seconds["decode"] == 0
 
 
-class Order(Lockstep):
+class Order(SimulatedBackend):
     """Writes down launches and waits."""
 
     def __init__(self) -> None:
@@ -174,16 +174,16 @@ class Order(Lockstep):
 
 def test_serial_waits_for_every_collective_before_anything_else() -> None:
     below, trace = Order(), Trace()
-    driver = Engine(Serial(below, trace), [Ledger(0)])
+    driver = Engine(SerialBackend(below, trace), [Ledger(0)])
     world = Worker(
         Local(), [{"params": [torch.zeros(1)], "param_names": ["0"], "lr": 1.0}], rank=0, size=1
-    ).clock.world
+    ).train_state.world
     for name in "ab":
         driver.submit([world.sum(torch.ones(1), name)])
     driver.finish()
     assert below.events == ["launch a", "wait", "launch b", "wait"]
     below.events.clear()
-    driver.transport = below
+    driver.backend = below
     for name in "ab":
         driver.submit([world.sum(torch.ones(1), name)])
     driver.finish()

@@ -9,9 +9,9 @@ import torch
 
 from bandwise.options import parse_value
 from reference_impls import create
-from reference_impls.algorithm import Algorithm
-from reference_impls.drivers.alone import LARGEST, kinds, taken, traced
-from reference_impls.errors import UnsupportedError
+from reference_impls.core.algorithm import Algorithm
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.runtime.alone import LARGEST, kinds, taken, traced
 
 # ---- closed formulas, of papers and of the modules' own texts --------------------------------------------------------
 
@@ -98,8 +98,8 @@ def test_what_each_kind_that_may_come_sends_where_data_decide_which() -> None:
 
 def test_a_plan_that_asks_others_says_so() -> None:
     class Asks(type(create("allreduce-sgd").algorithm)):  # type: ignore[misc]
-        def plan(self, clock: object) -> object:
-            return clock.world.mean(torch.zeros(1), "kind")  # type: ignore[attr-defined]
+        def plan(self, train_state: object) -> object:
+            return train_state.world.mean(torch.zeros(1), "kind")  # type: ignore[attr-defined]
 
     asks: Algorithm = Asks()
     with pytest.raises(UnsupportedError, match="let it declare `plans_from_data`"):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.algorithm import Algorithm, Shard
-from reference_impls.registry import Method
+from reference_impls.core.algorithm import Algorithm, Bucket
+from reference_impls.core.registry import Method
 from tests.reference_impls.problem import observed
 from tests.reference_impls.table import FIRST, ROWS, SOME, Row, tiered
 
@@ -40,10 +40,10 @@ def recording(own: Algorithm, seen: list[Tensor]) -> Algorithm:
     """The same method; what rank 0's `reduce` answers is kept."""
 
     class Recording(type(own)):  # type: ignore[misc]
-        def update(self, shard: Shard, reduced: Tensor) -> None:
-            if shard.world.rank == 0:
+        def update(self, bucket: Bucket, reduced: Tensor) -> None:
+            if bucket.world.rank == 0:
                 seen.append(reduced.clone())
-            super().update(shard, reduced)
+            super().update(bucket, reduced)
 
     fields = {f.name: getattr(own, f.name) for f in dataclasses.fields(own)}
     made: Algorithm = Recording(**fields)
@@ -64,17 +64,17 @@ def draws(row: Row, count: int) -> tuple[Tensor, Tensor, Tensor]:
     while cluster.steps < BEFORE or cluster.kind == "warm-up":
         cluster.observe(**observed(cluster.steps))
         cluster.step(grads)
-    assert len(cluster._workers[0].shards) == 1
+    assert len(cluster._workers[0].buckets) == 1
     start = cluster.steps
-    state = [{k: _copy(v) for k, v in w.shards[0].state.items()} for w in cluster._workers]
-    counters = dict(cluster._workers[0].clock.counters)
+    state = [{k: _copy(v) for k, v in w.buckets[0].state.items()} for w in cluster._workers]
+    counters = dict(cluster._workers[0].train_state.counters)
     seen.clear()
     for draw in range(count):
         for worker, kept in zip(cluster._workers, state, strict=True):
-            worker.clock.seed, worker.clock.step = draw, start
-            worker.clock.counters.clear()
-            worker.clock.counters.update(counters)
-            _put_back(worker.shards[0].state, kept)
+            worker.train_state.seed, worker.train_state.step = draw, start
+            worker.train_state.counters.clear()
+            worker.train_state.counters.update(counters)
+            _put_back(worker.buckets[0].state, kept)
         cluster.step(grads)
     mean = torch.stack([torch.cat([x.reshape(-1) for x in rank]) for rank in grads]).mean(0)
     return torch.stack(seen).to(torch.float64), mean.to(torch.float64), classes

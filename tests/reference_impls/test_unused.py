@@ -36,7 +36,7 @@ def advance(cluster: SimulatedCluster, first: int, last: int, ranks_with_it: tup
     for step in range(first, last):
         cluster.observe(**observed(step))
         own = [gradients(rank, step, ranks_with_it) for rank in range(cluster.world_size)]
-        cluster.step(own, probes=dict.fromkeys(cluster.probes, own))
+        cluster.step(own, reference_points=dict.fromkeys(cluster.reference_points, own))
 
 
 @pytest.mark.parametrize("row", tiered(fast=SOME))

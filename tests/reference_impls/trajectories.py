@@ -9,7 +9,15 @@ from typing import Any
 import torch
 
 from reference_impls import SimulatedCluster
-from tests.reference_impls.problem import LR, Net, at_probes, gradients, learning_rate, names, observed
+from tests.reference_impls.problem import (
+    LR,
+    Net,
+    at_reference_points,
+    gradients,
+    learning_rate,
+    names,
+    observed,
+)
 from tests.reference_impls.table import ROWS, STEPS, Row
 
 SEED = 1
@@ -27,7 +35,7 @@ class Trajectory:
 
 
 def build(row: Row, world_size: int, bucket_bytes: int = 256) -> SimulatedCluster:
-    """The small bucket cuts the model into several shards."""
+    """The small bucket cuts the model into several buckets."""
     parameters = list(Net().parameters())
     return SimulatedCluster(
         row.algorithm,
@@ -46,7 +54,7 @@ def advance(cluster: SimulatedCluster, first: int, last: int) -> None:
     for step in range(first, last):
         grads = [gradients(cluster.parameters(r), r, step) for r in range(cluster.world_size)]
         cluster.observe(**observed(step))
-        cluster.step(grads, lr=learning_rate(step), probes=at_probes(cluster, step))
+        cluster.step(grads, lr=learning_rate(step), reference_points=at_reference_points(cluster, step))
 
 
 def parameters_of(cluster: SimulatedCluster) -> tuple[tuple[torch.Tensor, ...], ...]:

@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
-from reference_impls import programs
+from reference_impls.core import compile_cache as programs
 
 GPU = torch.device("cuda:0")
 HOPPER = SimpleNamespace(

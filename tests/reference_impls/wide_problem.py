@@ -71,12 +71,14 @@ def simulate(
     )
     for step in range(steps):
         cluster.observe(**observed(step))
-        probes = {
-            probe: [gradients(cluster.probe_parameters(r, probe), r, step) for r in range(size)]
-            for probe in cluster.probes
+        reference_points = {
+            reference_point: [
+                gradients(cluster.reference_parameters(r, reference_point), r, step) for r in range(size)
+            ]
+            for reference_point in cluster.reference_points
         }
         grads = [gradients(cluster.parameters(r), r, step) for r in range(size)]
-        cluster.step(grads, lr=learning_rate(step), probes=probes)
+        cluster.step(grads, lr=learning_rate(step), reference_points=reference_points)
         if step + 1 == early:
             first = [[p.clone() for p in cluster.parameters(r)] for r in range(size)]
     return first, [cluster.parameters(r) for r in range(size)], cluster.ledger.totals()

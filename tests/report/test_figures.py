@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reference_impls.catalogue import Family
+from reference_impls.core.catalogue import Family
 from report.accuracy import seeds
 from report.figures import FAMILIES, MARKS, SHADES, look, name_points, new_figure, svg
 from report.pages import HERE

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from reference_impls.algorithm import Clock, option
 from reference_impls.algorithms.local_updates import PeriodicAveraging
-from reference_impls.catalogue import Entry
-from reference_impls.collectives import Exchange
-from reference_impls.registry import registry
+from reference_impls.core.algorithm import TrainState, option
+from reference_impls.core.catalogue import Entry
+from reference_impls.core.collectives import Exchange
+from reference_impls.core.registry import registry
 
 NAME: Final = "paced-adamw"
 PACE_S: Final = "TEST_PACE_S"
@@ -32,12 +32,12 @@ class PacedAdamW(PeriodicAveraging):
     period: int = option(3, "H: local steps in a round")
     greed_mib: int = option(0, "memory that is taken at the tenth step, and kept")
 
-    def plan(self, clock: Clock) -> Exchange[str] | str:
+    def plan(self, train_state: TrainState) -> Exchange[str] | str:
         rest_s = float(os.environ.get(PACE_S, "0"))
         time.sleep(rest_s)
-        if self.greed_mib and rest_s and clock.step == 10 and not _held:
+        if self.greed_mib and rest_s and train_state.step == 10 and not _held:
             _held.append(bytearray(b"\1") * (self.greed_mib << 20))
-        return super().plan(clock)
+        return super().plan(train_state)
 
 
 def install(folder: Path) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import slurm.scheduler
-from reference_impls.registry import PLUGINS
+from reference_impls.core.registry import PLUGINS
 from slurm.profile import Profile, ProfileError
 from slurm.scheduler import SlurmError
 from slurm.states import new_folder

@@ -14,11 +14,11 @@ import traceback
 import torch
 from triton.runtime import interpreter
 
-from reference_impls import compute
-from reference_impls.codecs import dithering, lookup, packing, signs, sparse, transforms
-from reference_impls.codecs.count_sketch import CountSketch
-from reference_impls.codecs.levels import GeometricLevels, MinMax, Natural, UniformLevels
-from reference_impls.compute import Key
+from reference_impls.compressors import dithering, lookup, packing, signs, sparse, transforms
+from reference_impls.compressors.count_sketch import CountSketch
+from reference_impls.compressors.levels import GeometricLevels, MinMax, Natural, UniformLevels
+from reference_impls.core import compute
+from reference_impls.core.compute import Key
 
 SIZES = (0, 1, 31, 32, 33, 4097)
 ROWS = (((), 0), ((2,), 1))  # leading axes; bytes and elements by which rows are displaced
@@ -95,7 +95,7 @@ def one_bit(device):
         compare(device, "signs.decode_accumulate", work)
 
 
-CODECS = (
+COMPRESSORS = (
     UniformLevels(7, "linf", 512),
     UniformLevels(3, "linf", 0),
     UniformLevels(300, "l2", 100, 3),
@@ -109,19 +109,19 @@ CODECS = (
 
 def levels(device):
     cases = [
-        *itertools.product(CODECS, ((1, (), 0, False), (1030, (2,), 1, False), (1024, (2,), 0, True))),
-        *itertools.product(CODECS[:2], ((4613, (), 1, False),)),  # more than a program makes
+        *itertools.product(COMPRESSORS, ((1, (), 0, False), (1030, (2,), 1, False), (1024, (2,), 0, True))),
+        *itertools.product(COMPRESSORS[:2], ((4613, (), 1, False),)),  # more than a program makes
     ]
-    for codec, (d, lead, odd, bad) in cases:
+    for compressor, (d, lead, odd, bad) in cases:
 
-        def work(on, codec=codec, d=d, lead=lead, odd=odd, bad=bad):
+        def work(on, compressor=compressor, d=d, lead=lead, odd=odd, bad=bad):
             x = displaced(numbers(lead, d, odd, bad), odd, on)
-            wire = displaced(torch.zeros(*lead, codec.wire_bytes(d), dtype=torch.uint8), odd, on)
-            codec.encode(x, key(lead), wire)
+            wire = displaced(torch.zeros(*lead, compressor.wire_bytes(d), dtype=torch.uint8), odd, on)
+            compressor.encode(x, key(lead), wire)
             out = displaced(numbers(lead, d, odd), odd, on)
-            codec.decode(wire, out)
+            compressor.decode(wire, out)
             decoded = out.clone()
-            codec.decode(wire, out, add=True)
+            compressor.decode(wire, out, add=True)
             return [*([] if bad else [wire]), decoded, out]
 
         compare(device, "blocks.encode", work)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from reference_impls import compute
+from reference_impls.core import compute
 
 ROOT = Path(__file__).resolve().parents[3]
 

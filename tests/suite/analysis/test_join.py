@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reference_impls import registry
+from reference_impls.core import registry
 from suite.runs.store import Status, Store
 from tests.suite.analysis import made_up_session as made
 from tests.suite.analysis import made_up_study

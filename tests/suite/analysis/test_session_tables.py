@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from reference_impls.schedules import QSR, LearningRate
+from reference_impls.core.schedules import QSR, LearningRate
 from suite.analysis.check import check_store
 from suite.analysis.columns import ARMS, PROBE, SPEED_TABLES
 from suite.analysis.published import load_facts

@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from reference_impls.units import UnitError, parse_duration, parse_rate
+from reference_impls.core.units import UnitError, parse_duration, parse_rate
 from suite.links.link import (
     Link,
     LinkError,

@@ -9,8 +9,8 @@ import math
 import pytest
 
 from reference_impls import create, info, list_algorithms
-from reference_impls.errors import UnknownOptionError
-from reference_impls.registry import former, registry
+from reference_impls.core.errors import UnknownOptionError
+from reference_impls.core.registry import former, registry
 from suite.runs.files import CanonicalError, canonical_json, identity
 from suite.runs.spec import Part, Rate, RunSpec, SpecError, resolve_algorithm, resolve_workload
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from reference_impls.errors import UnknownOptionError, UnsupportedError
+from reference_impls.core.errors import UnknownOptionError, UnsupportedError
 from suite.timing.cases import method_of
 from suite.timing.subject import MethodSubject, Reference, ReferenceSubject
 from tests.reference_impls.gloo import run_ranks

@@ -7,11 +7,19 @@ from typing import Any
 import pytest
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.algorithm import Algorithm
 from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates
-from reference_impls.registry import Method
+from reference_impls.core.algorithm import Algorithm
+from reference_impls.core.registry import Method
 from suite.timing.cases import steady
-from tests.reference_impls.problem import LR, Net, at_probes, gradients, learning_rate, names, observed
+from tests.reference_impls.problem import (
+    LR,
+    Net,
+    at_reference_points,
+    gradients,
+    learning_rate,
+    names,
+    observed,
+)
 from tests.reference_impls.table import ROWS, SOME, Row, tiered
 from tests.reference_impls.test_traced import BY_GRADIENTS
 from tests.reference_impls.trajectories import trajectory
@@ -31,7 +39,7 @@ def kinds_of(members: SimulatedCluster, steps: int) -> list[str]:
     for step in range(steps):
         grads = [gradients(members.parameters(r), r, step) for r in range(SIZE)]
         members.observe(**observed(step))
-        members.step(grads, lr=learning_rate(step), probes=at_probes(members, step))
+        members.step(grads, lr=learning_rate(step), reference_points=at_reference_points(members, step))
         found.append(members.kind)
     return found
 

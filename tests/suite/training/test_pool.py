@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from reference_impls import info, load_plugin
-from reference_impls.registry import PLUGINS, registry
+from reference_impls.core.registry import PLUGINS, registry
 from suite.runs.plan import make_plan, open_specs
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, counts
@@ -75,7 +75,7 @@ def test_a_worker_that_dies_takes_only_its_runs_along(tmp_path: Path) -> None:
 PLUGIN = """
 from dataclasses import dataclass
 from reference_impls.algorithms.all_reduce import AllReduce
-from reference_impls.registry import Entry, registry
+from reference_impls.core.registry import Entry, registry
 
 @dataclass(frozen=True)
 class Halved(AllReduce):

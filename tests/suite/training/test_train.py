@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from reference_impls.algorithm import Algorithm, Shard
-from reference_impls.registry import Entry, registry
+from reference_impls.core.algorithm import Algorithm, Bucket
+from reference_impls.core.registry import Entry, registry
 from suite.runs.plan import groups
 from suite.runs.spec import Part, RunSpec, learning_rate, task_of
 from suite.runs.store import Outcome, Store
@@ -24,8 +24,8 @@ from tests.suite.runs.project import one_spec
 class Silent(Algorithm):
     """Every rank goes its own way and says nothing: replicas differ at the end."""
 
-    def update(self, shard: Shard, reduced: object) -> None:
-        shard.params.sub_(shard.grads, alpha=shard.clock.lr)
+    def update(self, bucket: Bucket, reduced: object) -> None:
+        bucket.params.sub_(bucket.grads, alpha=bucket.train_state.lr)
 
 
 @pytest.fixture

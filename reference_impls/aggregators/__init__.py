@@ -1,0 +1,1 @@
+"""Aggregators: one tensor a rank in, what all ranks agree on out. How a compressor meets a collective."""

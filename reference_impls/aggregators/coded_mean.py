@@ -1,0 +1,164 @@
+"""The mean over ranks of vectors that travel as messages of a compressor: gathered by everybody, or in two phases.
+
+`gather_mean`: every rank's message goes to every rank, n-1 messages sent. `two_phase_mean`: rank r serves the r-th
+piece; pieces go to their servers, each averages and encodes its mean once more, and everybody gathers these: 2 (n-1)/n
+messages sent, two roundings. With a worker's error (and a server's) the compressor may be biased: what a message lost is
+added to the next one, and mean(x_t) + E_{t-1} - E_t = answer_t holds with E the mean of the workers' errors plus the
+servers' (error feedback).
+
+Rows are added in the order of ranks, so the answer has the same bits everywhere. One rank compresses nothing. `joined` and
+`spread`: some tensors of a bucket as one vector, and back, where not all of them travel so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from reference_impls.compressors.compressor import Compressor
+from reference_impls.core import compute
+from reference_impls.core.algorithm import Bucket
+from reference_impls.core.collectives import Exchange, piece_size
+from reference_impls.core.compute import Key
+
+__all__ = ["consecutive", "gather_mean", "joined", "spread", "two_phase_mean"]
+
+
+def gather_mean(
+    bucket: Bucket,
+    x: Tensor,
+    compressor: Compressor,
+    stage: str,
+    *,
+    worker_error: Tensor | None = None,
+) -> Exchange[Tensor]:
+    """Mean of `x` over all ranks, from everybody's message.
+
+    Args:
+        x: float [k] of this rank; consumed.
+        stage: of the collective, and name of the random stream.
+        worker_error: float [k], per rank; added to x, then what the message lost.
+
+    Returns:
+        float [k] in the dtype of x, the same bits on all ranks.
+    """
+    group = bucket.world
+    if group.size == 1:
+        return x
+    if worker_error is not None:
+        x.add_(worker_error)
+    message = _encoded(x, compressor, 1, x.numel(), bucket.key(stage))[0]
+    if worker_error is not None:
+        _keep_lost(x, message, compressor, worker_error)
+    return _mean_of((yield from group.gather(message, stage)), compressor, x)
+
+
+def two_phase_mean(
+    bucket: Bucket,
+    x: Tensor,
+    compressor: Compressor,
+    stage: str,
+    *,
+    worker_error: Tensor | None = None,
+    server_error: Tensor | None = None,
+) -> Exchange[Tensor]:
+    """Mean of `x` over all ranks through a server for each piece. Collectives ``<stage>-up`` and ``<stage>-down``.
+
+    Args as for `gather_mean`; server_error: float, as long as this rank's piece (`Bucket.chunk`), or longer: the rest is
+    not touched. Pieces are ceil(k / 8 n) * 8 elements, the last ones shorter or empty; a message is as long as for a
+    full piece, its scales are over real elements alone.
+    """
+    group = bucket.world
+    if group.size == 1:
+        return x
+    size = piece_size(x.numel(), group.size)
+    if worker_error is not None:
+        x.add_(worker_error)
+    up = _encoded(x, compressor, group.size, size, bucket.key(f"{stage}-up"))
+    if worker_error is not None:
+        for own, part, error in zip(up, torch.split(x, size), torch.split(worker_error, size), strict=False):
+            _keep_lost(part, own, compressor, error)
+    first, last = (min(place * size, x.numel()) for place in (group.rank, group.rank + 1))
+    mean = _mean_of((yield from group.all_to_all(up.view(-1), f"{stage}-up")), compressor, x[first:last])
+    if server_error is not None:
+        server_error = server_error[: last - first]
+        mean.add_(server_error)
+    down = _encoded(mean, compressor, 1, size, bucket.key(f"{stage}-down").at(first))[0]
+    if server_error is not None:
+        _keep_lost(mean, down, compressor, server_error)
+    pieces = yield from group.gather(down, f"{stage}-down")
+    out = compute.empty_like(x)
+    for piece, part in zip(pieces, torch.split(out, size), strict=False):
+        _decode(piece, compressor, part)
+    return out
+
+
+def _encoded(x: Tensor, compressor: Compressor, count: int, size: int, key: Key) -> Tensor:
+    """[k] -> uint8 [count, wire_bytes(size)]: `count` messages of `size` elements, the last ones shorter or empty."""
+    rows = compute.zeros((count, compressor.wire_bytes(size)), torch.uint8, x.device)
+    source = x if x.dtype == torch.float32 else compute.empty_like(x, torch.float32).copy_(x)
+    full = x.numel() // size
+    if full:
+        offsets = torch.arange(full, dtype=torch.int32).unsqueeze(-1) * torch.tensor(
+            [0, 0, size], dtype=torch.int32
+        )
+        compressor.encode(source[: full * size].view(full, size), Key(key.words + offsets), rows[:full])
+    rest = source[full * size :]
+    if rest.numel():
+        compressor.encode(rest, key.at(full * size), rows[full, : compressor.wire_bytes(rest.numel())])
+    return rows
+
+
+def _decode(message: Tensor, compressor: Compressor, out: Tensor) -> None:
+    """One message -> `out`, float [k] of any dtype; the message may be longer."""
+    if not out.numel():
+        return
+    message = message[: compressor.wire_bytes(out.numel())]
+    if out.dtype == torch.float32:
+        compressor.decode(message, out)
+    else:
+        decoded = compute.empty_like(out, torch.float32)
+        compressor.decode(message, decoded)
+        out.copy_(decoded)
+
+
+def _keep_lost(x: Tensor, message: Tensor, compressor: Compressor, error: Tensor) -> None:
+    """error <- x - decoded message."""
+    _decode(message, compressor, error)
+    torch.sub(x, error, out=error)
+
+
+def _mean_of(messages: Tensor, compressor: Compressor, like: Tensor) -> Tensor:
+    """Mean of the decoded rows of `messages`, added in their order; shape and dtype of `like`."""
+    total = compute.zeros(like.shape, like.dtype, like.device)
+    decoded = compute.empty_like(total)
+    for message in messages:
+        _decode(message, compressor, decoded)
+        total.add_(decoded)
+    return total.div_(len(messages))
+
+
+def consecutive(parts: Sequence[slice]) -> list[slice]:
+    """Where the parts lie when nothing is between them."""
+    found, start = [], 0
+    for part in parts:
+        found.append(slice(start, start + part.stop - part.start))
+        start = found[-1].stop
+    return found
+
+
+def joined(x: Tensor, parts: Sequence[slice]) -> Tensor:
+    """The parts of `x` behind one another, [k], in a buffer of the pool."""
+    places = consecutive(parts)
+    out = compute.empty(places[-1].stop if places else 0, x.dtype, x.device)
+    for place, part in zip(places, parts, strict=True):
+        out[place] = x[part]
+    return out
+
+
+def spread(out: Tensor, parts: Sequence[slice], x: Tensor) -> None:
+    """The inverse of `joined`: writes `x` into the parts of `out`."""
+    for place, part in zip(consecutive(parts), parts, strict=True):
+        out[part] = x[place]

@@ -1,0 +1,711 @@
+"""DataParallelOptimizer: a method on a real process group, used like any torch.optim.Optimizer.
+
+    optimizer = DataParallelOptimizer(model, "lion-cub-1bit", lr=1e-3)
+    loss.backward(); optimizer.step(); optimizer.zero_grad()
+
+Gradients are collected by hooks while backward runs; a bucket whose gradients are complete is reduced at once, in one
+fixed order on all ranks (last bucket first), so communication overlaps with backward. Do not wrap the model in
+DistributedDataParallel: that would average the gradients a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from reference_impls.core.algorithm import Bucket
+from reference_impls.core.collectives import KEPT_STEPS, Ledger, Ledgers
+from reference_impls.core.errors import UnsupportedError, UsageError
+from reference_impls.core.registry import AnyMethod, Method, create, scalars
+from reference_impls.runtime.checkpoints import packed, refuse_by_parameter, unpacked
+from reference_impls.runtime.checks import Check, Settings, described
+from reference_impls.runtime.engine import (
+    Engine,
+    NoOpBackend,
+    ProcessGroupBackend,
+    SerialBackend,
+    Trace,
+)
+from reference_impls.runtime.step import (
+    Gradients,
+    LocalWorkers,
+    Unused,
+    as_bytes,
+    from_first,
+    put_bytes,
+)
+from reference_impls.runtime.worker import Worker, bare_model, bare_name, named
+
+
+class DataParallelOptimizer(torch.optim.Optimizer):
+    """Trains replicas of a model by a communication-efficient method.
+
+    Args:
+        params: The model; or ``model.named_parameters()``; or groups of the form {"params": [(name, parameter), ...],
+            **hyper}. Only with the model itself are its buffers known (BatchNorm's statistics, say), and parameters that
+            are replaced later named: otherwise start all ranks with equal buffers, and average or broadcast them
+            yourself. Parameters that do not require gradients are not trained.
+        algorithm: A registered name, an object of a method's class, or a configured `Method`.
+        lr: Learning rate; may differ by group.
+        group: Process group; by default the world.
+        seed: Equal on all ranks.
+        bucket_bytes: Size of a bucket.
+        clip_norm: Clip the reduced gradient by its global norm, or set the method's own option for it. Infinity clips
+            nothing, and `last_grad_norm` is there.
+        unused: A parameter for which no rank has ever had a gradient stays as it is (``stay``). With ``zeros``, and after its
+            first gradient on any rank, a missing one counts as zeros (torch's own optimizers would skip it).
+        check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.runtime.checks`).
+        timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
+        broadcast: Start from rank 0's parameters, the frozen ones among them, and from its buffers.
+        broadcast_buffers: Take over rank 0's buffers after every step, which is before the next forward, as
+            DistributedDataParallel does. It is a sum of bytes to which the other ranks give zeros, counted in the ledger.
+        allow_empty_buckets: Whether a step may be taken in which no parameter of a bucket got a gradient on this rank;
+            where some of a bucket's parameters did, the others need not.
+        skippable: Gradients stay until `step`, so that `skip_step` may come in its place: communication does not overlap with
+            backward then, and unless check is ``off`` a step begins with a small exchange in which ranks compare which it is.
+        options: Of the method and its local optimizer, see `info`; those of the optimizer may differ by group.
+
+    Raises:
+        UnknownAlgorithmError: There is no such method.
+        UnknownOptionError: The method has no such option.
+        UnsupportedError: The request cannot be served.
+        LayoutError: Parameters do not fit together.
+        UsageError: A call would give wrong numbers. `step` raises it too.
+        MismatchError: Ranks do, or are configured for, different things. `step` and ``backward()`` raise it too.
+        PeerError: A rank is finished, has failed or stays silent. `step` and ``backward()`` raise it too.
+    """
+
+    def __init__(
+        self,
+        params: nn.Module | Iterable[Any],
+        algorithm: AnyMethod,
+        lr: float = 1e-3,
+        *,
+        group: dist.ProcessGroup | None = None,
+        seed: int = 0,
+        bucket_bytes: int = 4 << 20,
+        clip_norm: float | None = None,
+        unused: Unused = "stay",
+        check: Check = "first",
+        timeout_s: float = 600.0,
+        broadcast: bool = True,
+        broadcast_buffers: bool = True,
+        allow_empty_buckets: bool = False,
+        skippable: bool = False,
+        **options: Any,
+    ) -> None:
+        module, params = self._model_of(params)
+        backend = ProcessGroupBackend(group)
+        method, clip_norm = create(algorithm, **options).clipped(clip_norm)
+        groups, frozen = _named_groups(params, method, lr)
+        rank, size = backend.ranks[0], backend.size
+        worker = Worker(
+            method.algorithm,
+            groups,
+            rank=rank,
+            size=size,
+            seed=seed,
+            bucket_bytes=bucket_bytes,
+        )
+        self._built = False
+        super().__init__(worker.optimizer.param_groups, {"lr": lr, **method.hyperparameters})
+        self._built = True
+        self._share_groups(worker)
+        # get_state_dict of torch.distributed.checkpoint steps on zeros where an optimizer has no state
+        self.state.update({param: {} for group in self.param_groups for param in group["params"]})
+        ledger = Ledger(rank, KEPT_STEPS)
+        self.method = method
+        self.ledger = Ledgers([ledger])
+        self._worker = worker
+        self._group = group
+        self._backend = backend
+        self._local_workers = LocalWorkers([worker], Engine(backend, [ledger]), clip_norm, unused)
+        self._gradients = Gradients(worker, frozen, module, allow_empty_buckets)
+        self._module = module
+        self._syncs_buffers = broadcast_buffers and module is not None
+        self._skippable = skippable
+        self._accumulating = False
+        self._silent = False
+        self._in_step = False
+        self._probing = False
+        self._released = False
+        self._task = -1
+        self._complete = [0] * self._local_workers.buckets
+        self._place = {v.param: (s.index, v.name) for s in worker.buckets for v in s.views}
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+            for p in self._place
+            if p.requires_grad
+        ]
+        backend.begin(check, timeout_s, worker.train_state.device)
+        self._agreement = backend.agreement
+        self._construction: Settings = {
+            "the method": f"{method.name} {described(method.algorithm)}",
+            "check": check,
+            "the seed": seed,
+            "bucket_bytes": bucket_bytes,
+            "clip_norm": clip_norm,
+            "unused": unused,
+            "broadcast": broadcast,
+            "broadcast_buffers": broadcast_buffers,
+            "skippable": skippable,
+        }
+        self._compare_construction(_layout(worker, frozen, module))
+        if broadcast or self._syncs_buffers:
+            _refuse_buffers({} if module is None else dict(module.named_buffers()))
+        if broadcast:
+            self._broadcast(
+                [*(bucket.params for bucket in worker.buckets), *frozen.values(), *self._buffers()]
+            )
+
+    def _model_of(self, params: nn.Module | Iterable[Any]) -> tuple[nn.Module | None, Iterable[Any]]:
+        """The bare model, where it is known; and its parameters, or groups of them, by name."""
+        if not isinstance(params, nn.Module):
+            return None, params
+        module = bare_model(params)
+        return module, named(module)
+
+    _step_supports_amp_scaling = True
+    """Read by `torch.amp.GradScaler`: it calls `step` on all ranks, which refuses it."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raises `UnsupportedError`: what is trained is decided at construction."""
+        if getattr(self, "_built", False):
+            raise UnsupportedError(
+                "parameter groups cannot be added, since buckets and the method's state are laid out at construction: "
+                "build a new optimizer with all groups (release() this one first)"
+            )
+        super().add_param_group(param_group)
+
+    @property
+    def kind(self) -> str:
+        """Kind of the step done last."""
+        return self._worker.train_state.kind
+
+    @property
+    def last_grad_norm(self) -> Tensor | None:
+        """2-norm of the reduced gradient of the whole model in the last step taken, before clipping.
+
+        Returns:
+            Tensor[] of float64 on the parameters' device, which nobody has waited for; in a local step this rank's own. None
+            before the first step, without `clip_norm` (give infinity to clip nothing), and where the method clips by itself.
+        """
+        return self._local_workers.last_grad_norm
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Accumulate gradients over the backward passes inside; the one after the block communicates."""
+        self._accumulating = True
+        try:
+            yield
+        finally:
+            self._accumulating = False
+
+    @contextmanager
+    def traced(self) -> Iterator[Trace]:
+        """Steps inside are measured phase by phase (see `PHASES` in `reference_impls.runtime.engine`).
+
+        Every collective is waited for at its launch, so that phases do not overlap: a step takes longer than outside,
+        and gives the same bits. Enter and leave it on all ranks alike. Raises `UsageError` within a step.
+        """
+        self._refuse_within_a_step()
+        engine, trace = self._local_workers.engine, Trace()
+        held = engine.backend, engine.trace
+        engine.backend, engine.trace = SerialBackend(engine.backend, trace), trace
+        try:
+            yield trace
+        finally:
+            trace.enter(None)
+            engine.backend, engine.trace = held
+
+    @contextmanager
+    def without_communication(self) -> Iterator[None]:
+        """Steps inside send nothing: collectives are answered by local copies. For timing.
+
+        What such steps compute is nonsense and differs between ranks; what is averaged over and over shrinks by 1/n
+        each time, so keep a block to some tens of steps. Afterwards all is as it was before the block:
+        parameters, state of method and local optimizer (learning rates included), step count, bytes; gradients are
+        not, so zero them. Entering communicates where an exchange is pending: enter on all ranks alike. Raises
+        `UsageError` within a step.
+        """
+        self._refuse_within_a_step()
+        if any(bucket.pending for bucket in self._worker.buckets):
+            self._all_at("without_communication()")
+        engine, train_state = self._local_workers.engine, self._worker.train_state
+        engine.drain()
+        (state,), kind, observed = (
+            self._local_workers.state_dict(),
+            train_state.kind,
+            dict(train_state.observed),
+        )
+        norm = self._local_workers.last_grad_norm
+        held = engine.backend, engine.ledgers, self._silent
+        engine.backend, self._silent = NoOpBackend(engine.backend), True
+        engine.ledgers = [Ledger(rank) for rank in engine.backend.ranks]
+        try:
+            yield
+        finally:
+            engine.backend, engine.ledgers, self._silent = held
+            self._local_workers.abandon()
+            self._begin_anew()
+            self._worker.load_state_dict(state)
+            self._share_groups(self._worker)
+            train_state.kind, train_state.observed, self._local_workers.last_grad_norm = kind, observed, norm
+
+    def observe(self, **values: float | Tensor) -> None:
+        """Tell scalars that a method may plan by (the loss, say). Raises `UsageError` for a tensor of several elements."""
+        self._worker.train_state.observed.update(scalars(values))
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Finish communication, update, synchronize. With `closure`, it is called first to compute gradients.
+
+        A method with `reference_points` needs the closure: it is called once for each reference point, with the parameters
+        standing there, and at last with the parameters as they are, all from the same state of torch's random generators, so that
+        it must take the same samples each time. What a model counts in forward, BatchNorm's statistics say, counts all
+        calls. Gradients are accumulated inside the closure or not at all.
+        """
+        with self._agreement.telling_the_others():
+            self._refuse_released()
+            refuse_scaler(self)
+            loss = None
+            if closure is not None:
+                loss = self._evaluate(closure)
+            elif self._worker.algorithm.reference_points:
+                self._refuse_without_closure()
+            before = self._local_workers.engine.trace.enter("update")
+            self._gradients.refuse_strangers()
+            self._gradients.refuse_unused()
+            self._local_workers.engine.trace.enter("encode")
+            self._gradients.refuse_edits(self._sent, self._unsent)
+            self._local_workers.engine.trace.enter("update")
+            self._is_skipped("step()")
+            self._take_step()
+            self._local_workers.engine.trace.enter(before)
+        return loss
+
+    def skip_step(self) -> None:
+        """In the place of `step`: give up the gradients since the last one, on all ranks alike. Needs ``skippable=True``.
+
+        Nothing of them was sent, so that parameters, the method's state, pending exchanges and the step count, by which random
+        numbers are drawn, are what they were: the training goes on, to the bit, as if it never had the batch. What forward
+        counted stays (BatchNorm's statistics; ranks take over rank 0's, as in a step). ``.grad`` is dropped. A scheduler that is
+        stepped counts.
+
+        Raises:
+            UsageError: The optimizer was built without ``skippable=True``.
+            MismatchError: Another rank calls `step`; both are named. `step` raises it too.
+            PeerError: A rank is finished, has failed or stays silent.
+        """
+        with self._agreement.telling_the_others():
+            self._refuse_released()
+            if not self._skippable:
+                raise UsageError(
+                    "gradients leave while backward runs, so this step cannot be given up: build the optimizer with "
+                    "skippable=True, which keeps them until step()"
+                )
+            self._is_skipped("skip_step()")
+            self._give_up()
+            self.zero_grad()
+
+    def _give_up(self) -> None:
+        """Skip a step of which nothing has been sent; on all ranks."""
+        if self._syncs_buffers:
+            self._sync_buffers("skip")
+        self._begin_anew()
+        if not self._silent:
+            self._agreement.completed(self._worker.train_state.step)
+
+    def _is_skipped(self, call: str) -> bool:
+        """Whether ranks skip this step, where they may; `call` is this rank's.
+
+        Raises `MismatchError` where some skip it and others do not.
+        """
+        world, agreement = self._worker.train_state.world, self._agreement
+        if not self._skippable or self._silent or world.size == 1 or not agreement.compares:
+            return call == "skip_step()"
+        agreement.begin_step(self._worker.train_state.step, "step or skip")
+        agreement.before(("step or skip",))
+        wishes = torch.tensor(
+            [call == "step()", call == "skip_step()"],
+            dtype=torch.int32,
+            device=self._worker.train_state.device,
+        )
+        self._backend.await_work(self._backend.maximum(wishes), ("step or skip",))
+        steps, skips = wishes.tolist()
+        if steps and skips:
+            agreement.compare_settings({"as the end of this step": call})
+        return bool(skips)
+
+    def _take_step(self) -> None:
+        """The step itself. The gradients of buckets that have not left lie in the flat buffers."""
+        if not self._local_workers.planned:
+            self._plan()
+        for _ in self._unsent:
+            self._local_workers.submit_next()
+        if self._syncs_buffers:
+            self._sync_buffers()
+        self._local_workers.complete()
+        steps, engine = self._worker.train_state.step, self._local_workers.engine
+        if not self._silent:
+            self._agreement.end_step(steps, engine.launched, self._settings, self._backend.maximum)
+        self._begin_anew()
+
+    @property
+    def _unsent(self) -> Sequence[Bucket]:
+        """Buckets that have not left yet in this step."""
+        return self._worker.buckets[: self._local_workers.buckets - self._local_workers.launched]
+
+    @property
+    def _sent(self) -> Sequence[Bucket]:
+        """Buckets that have left in this step, before it is taken."""
+        return self._worker.buckets[self._local_workers.buckets - self._local_workers.launched :]
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's state, parameters included. May communicate (pending exchanges): call it on all ranks.
+
+        Where a method keeps nothing by rank, rank 0's state resumes every rank; else every rank saves its own, or all
+        together by `torch.distributed.checkpoint` or `consolidate`. Between rounds of local steps parameters are this rank's
+        own, in ``model.state_dict()`` too: save and evaluate a model inside `averaged`.
+
+        Returns:
+            ``state`` and ``param_groups``, as torch's functions expect; all is in the one group (see
+            `reference_impls.runtime.checkpoints`), on the CPU.
+
+        Raises:
+            UsageError: A step is under way.
+            UnsupportedError: It is called by torch's ``get_state_dict``, which would lose parts.
+        """
+        self._refuse_released()
+        if any(bucket.pending for bucket in self._worker.buckets):
+            self._all_at("state_dict()")
+        refuse_by_parameter()
+        part = packed(
+            self._local_workers.state_dict()[0],
+            local=self.method.algorithm.local_steps,
+            place=self._place_in_node,
+        )
+        return {"state": {}, "param_groups": [{"params": [], **part}]}
+
+    _place_in_node: int | None = None
+    """Set where ranks at other places of a node hold other parts of the model."""
+
+    def _unpacked(self, state: Any) -> dict[str, Any]:
+        """The worker's state in what `state_dict` answered."""
+        groups = state.get("param_groups") if isinstance(state, dict) else None
+        own = groups[0] if groups else state
+        return unpacked(
+            own,
+            "a DataParallelOptimizer",
+            rank=self._worker.train_state.world.rank,
+            place=self._place_in_node,
+        )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from `state_dict`, parameters included. Raises `LayoutError` where it does not fit.
+
+        Frozen parameters are not in it. Of methods of local steps load it after the model, whose parameters it replaces.
+        """
+        self._refuse_released()
+        world = self._worker.train_state.world
+        if "workers" in state_dict:
+            states = state_dict["workers"]
+            state = states[world.rank] if len(states) == world.size else states[0]
+        else:
+            state = self._unpacked(state_dict)
+        self._worker.load_state_dict(state)
+        self._share_groups(self._worker)
+        self._agreement.reset()
+
+    def consolidate(self) -> dict[str, Any] | None:
+        """The states of all ranks in one dict, on rank 0; call it on all ranks, between steps.
+
+        Returns:
+            On rank 0 a dict that `load_state_dict` takes on every rank, None on the
+            others.
+        """
+        self._refuse_within_a_step()
+        self._all_at("consolidate()")
+        size, rank = self._worker.train_state.world.size, self._worker.train_state.world.rank
+        states: list[Any] | None = [None] * size if rank == 0 else None
+        self._refuse_released()
+        dist.gather_object(self._local_workers.state_dict()[0], states, group=self._group, group_dst=0)
+        return None if states is None else {"workers": states}
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, parameters are their mean over ranks: for evaluating or saving a model between rounds of local steps.
+
+        Enter it on all ranks, between steps. Afterwards every rank has its own parameters again, to the bit. Raises
+        `UsageError` within a step.
+        """
+        self._refuse_within_a_step()
+        self._all_at("averaged()")
+        size = self._worker.train_state.world.size
+        with torch.no_grad():
+            held = [bucket.params.clone() for bucket in self._worker.buckets]
+            for bucket in self._worker.buckets:
+                dist.all_reduce(bucket.params, group=self._group)
+                bucket.params.div_(size)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for bucket, own in zip(self._worker.buckets, held, strict=True):
+                    bucket.params.copy_(own)
+
+    def release(self) -> None:
+        """Give the parameters memory of their own again and stop listening to backward; the optimizer is finished."""
+        if self._released:
+            return
+        self._released = True
+        self._backend.end()
+        for hook in self._hooks:
+            hook.remove()
+        self._worker.release()
+
+    def _all_at(self, call: str) -> None:
+        """All ranks must be at `call`, which communicates outside of a step."""
+        with self._agreement.telling_the_others():
+            self._agreement.together(call)
+
+    def _compare_construction(self, layout: Settings) -> None:
+        """Compare what was asked for, and what it was asked for, whatever `check` is."""
+        self._agreement.compare_settings({**self._construction, **layout}, always=True)
+
+    def _share_groups(self, worker: Worker) -> None:
+        self.param_groups = worker.optimizer.param_groups  # the same dicts: schedulers on either reach both
+
+    def _begin_anew(self) -> None:
+        self._complete = [0] * self._local_workers.buckets
+        self._gradients.begin_anew()
+
+    def _refuse_released(self) -> None:
+        if self._released:
+            raise UsageError(
+                "release() has finished this optimizer: build a new one to go on training (state_dict() comes before "
+                "release())"
+            )
+
+    def _settings(self) -> Settings:
+        """What must be equal on all ranks at any time: the hyper-parameters."""
+        return {
+            f"{name} of parameter group {i}": _plain(value)
+            for i, group in enumerate(self.param_groups)
+            for name, value in sorted(group.items())
+            if name not in ("params", "param_names")
+        }
+
+    def _plan(self) -> None:
+        if self._silent:  # these steps are nobody's to compare
+            self._local_workers.plan()
+            return
+        self._agreement.begin_step(self._worker.train_state.step, "plan")
+        self._agreement.first(self._settings)
+        self._local_workers.plan()
+        self._agreement.begin_step(self._worker.train_state.step, self._worker.train_state.kind)
+
+    def _evaluate(self, closure: Callable[[], Any]) -> Any:
+        """The gradients at the reference points, then those of the parameters, whose communication begins in their backward."""
+        wanted = self._worker.algorithm.reference_points_at(self._worker.train_state.step)
+        devices = {bucket.params.device for bucket in self._worker.buckets if bucket.params.is_cuda}
+        with torch.enable_grad():
+            for reference_point in wanted:
+                with torch.random.fork_rng(devices=devices):
+                    self._evaluate_at(reference_point, closure)
+            self._in_step = True
+            try:
+                return closure()
+            finally:
+                self._in_step = False
+
+    def _evaluate_at(self, reference_point: str, closure: Callable[[], Any]) -> None:
+        reference_points, trace = self._worker.reference_points, self._local_workers.engine.trace
+        held = {param: param.grad for param in self._place}
+        for param in held:
+            param.grad = None
+        self._probing = True
+        before = trace.enter("encode")
+        try:
+            with reference_points.standing_at(reference_point):
+                trace.enter(before)
+                closure()
+                trace.enter("encode")
+            reference_points.gather(
+                reference_point, {name: param.grad for param, (_, name) in self._place.items()}
+            )
+        finally:
+            self._probing = False
+            for param, gradient in held.items():
+                param.grad = gradient
+            trace.enter(before)
+
+    def _refuse_without_closure(self) -> None:
+        names = ", ".join(self._worker.algorithm.reference_points)
+        raise UsageError(
+            f"{self.method.name} wants gradients of the same samples at further points ({names}): put forward and "
+            "backward into a closure and call optimizer.step(closure)"
+        )
+
+    def _refuse_within_a_step(self) -> None:
+        if self._local_workers.under_way:
+            raise UsageError(
+                "a step is under way: enter this block after step() of the last step and before the next backward"
+            )
+
+    def _on_gradient(self, param: Tensor) -> None:
+        if self._probing:
+            return
+        index, name = self._place[param]
+        bucket = self._worker.buckets[index]
+        self._gradients.arrived(bucket)
+        if self._accumulating:
+            return
+        with self._agreement.telling_the_others():
+            if self._worker.algorithm.reference_points and not self._in_step:
+                self._refuse_without_closure()
+            task = torch._C._current_graph_task_id()
+            if task != self._task:
+                self._task = task
+                torch.autograd.Variable._execution_engine.queue_callback(self._backward_ends)
+            if index >= self._local_workers.buckets - self._local_workers.launched:
+                self._refuse_late(name)
+            self._gradients.complete(param)
+            self._complete[index] += 1
+            if self._skippable:
+                return
+            if not self._local_workers.planned:
+                self._plan()
+            while self._local_workers.launched < self._local_workers.buckets:
+                following = self._unsent[-1]
+                if self._complete[following.index] < len(following.views):
+                    break
+                self._launch(following)
+
+    def _launch(self, bucket: Bucket) -> None:
+        """Send `bucket`, in the midst of backward."""
+        trace = self._local_workers.engine.trace
+        before = trace.enter("encode")
+        self._gradients.gather(bucket)
+        self._gradients.seal(bucket)
+        self._local_workers.submit_next()
+        trace.enter(before)
+
+    def _backward_ends(self) -> None:
+        """Called by autograd when the backward is over in which a gradient arrived."""
+        self._task = -1
+        with self._agreement.telling_the_others(), torch.no_grad():
+            self._gradients.seal_unsent(self._unsent)
+
+    def _refuse_late(self, name: str) -> None:
+        raise UsageError(
+            f"parameter {name!r} got a gradient after its bucket had left: this is a second backward since the last step, or "
+            "reentrant activation checkpointing, which runs backward in pieces. If gradients are accumulated, run all backward "
+            "passes of a step but the last inside no_sync() of this optimizer, or of what attach() answered; else call step() "
+            "after each, on all ranks; call torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
+        )
+
+    def _buffers(self) -> list[Tensor]:
+        return [] if self._module is None else [b for b in self._module.buffers() if b.numel()]
+
+    def _broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Rank 0's values, at construction."""
+        with torch.no_grad():
+            for tensor in tensors:
+                values = as_bytes(tensor)
+                work = dist.broadcast(values, group=self._group, group_src=0, async_op=True)
+                self._backend.await_work(work, ("broadcast",))
+                if values.data_ptr() != tensor.data_ptr():
+                    put_bytes(tensor, values)
+
+    @torch.no_grad()
+    def _sync_buffers(self, kind: str = "") -> None:
+        """Rank 0's buffers. kind: as which it counts, if no step."""
+        buffers = self._buffers()
+        if not buffers:
+            return
+        exchange = from_first(self._worker.train_state.world, buffers)
+        if kind:
+            self._local_workers.aside(kind, [exchange])
+        else:
+            self._local_workers.engine.run([exchange])
+
+
+def refuse_scaler(optimizer: torch.optim.Optimizer) -> None:
+    """Raise `UsageError` where `torch.amp.GradScaler` has called an optimizer's step, by whose scale gradients are multiplied."""
+    if vars(optimizer).pop("found_inf", None) is not None:
+        vars(optimizer).pop("grad_scale", None)
+        raise UsageError(
+            "a GradScaler scales the loss, and what methods keep of gradients would be in units of a scale that changes: train "
+            "with bfloat16 autocast, which needs none, or in float32"
+        )
+
+
+def _refuse_buffers(buffers: Mapping[str, Tensor]) -> None:
+    """Raise `UnsupportedError` for a buffer whose values are not the bytes of a tensor."""
+    for name, buffer in buffers.items():
+        what = str(buffer.layout).removeprefix("torch.") if buffer.layout != torch.strided else ""
+        what = "quantized" if buffer.is_quantized else "on the meta device" if buffer.is_meta else what
+        if what:
+            raise UnsupportedError(
+                f"buffer {name!r} is {what} and cannot be broadcast: make it a plain dense tensor; or start all ranks with equal "
+                "buffers and give broadcast=False, broadcast_buffers=False"
+            )
+
+
+def _layout(worker: Worker, frozen: dict[str, Tensor], module: nn.Module | None) -> Settings:
+    """What ranks must have in common to be replicas: what is trained, frozen and kept in buffers."""
+
+    def described(named: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
+        return {bare_name(name): f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for name, x in named}
+
+    buffers = module.named_buffers() if module is not None else ()
+    return {
+        **{
+            f"trained {k!r}": v
+            for k, v in described((v.name, v.param) for s in worker.buckets for v in s.views).items()
+        },
+        **{f"frozen {k!r}": v for k, v in described(frozen.items()).items()},
+        **{f"buffer {k!r}": v for k, v in described(buffers).items()},
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A hyper-parameter as JSON holds it."""
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 else value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
+
+
+def _named_groups(
+    params: Iterable[Any], method: Method, lr: float
+) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """Groups with `params` and `param_names`, each completed by lr and the method's hyper-parameters; and what is frozen."""
+    given = list(params)
+    raw = given if given and isinstance(given[0], dict) else [{"params": given}]
+    groups: list[dict[str, Any]] = []
+    frozen: dict[str, Tensor] = {}
+    for group in raw:
+        pairs = named(group["params"])
+        if parted := [name for name, p in pairs if hasattr(p, "to_local")]:
+            raise UnsupportedError(
+                f"parameter {parted[0]!r} is sharded (a DTensor), of which this rank holds a part: use fsdp_optimizer(model, "
+                f"{method.name!r}, group=...), group being the ranks that hold the same parts in other nodes; or fsdp_hook"
+            )
+        own = {key: value for key, value in group.items() if key != "params"}
+        trainable = [(name, p) for name, p in pairs if p.requires_grad]
+        frozen.update({name: p for name, p in pairs if not p.requires_grad})
+        groups.append(
+            {
+                **method.group(**{"lr": lr, **own}),
+                "params": [p for _, p in trainable],
+                "param_names": [name for name, _ in trainable],
+            }
+        )
+    return groups, frozen

@@ -1,0 +1,253 @@
+"""Any method across the nodes of a model that FSDP2 buckets within them, also one whose update belongs to its communication.
+
+    mesh = init_device_mesh(device, (nodes, ranks_a_node), mesh_dim_names=("replicate", "shard"))
+    fully_shard(model, mesh=mesh["shard"])
+    optimizer = fsdp_optimizer(model, "lion-cub-1bit", lr=1e-4, group=mesh["replicate"].get_group())
+
+Within a node FSDP2 gathers parameters and scatters gradients as ever. Across nodes each rank trains its own parts of the
+parameters with the ranks that hold the same parts, by a `DataParallelOptimizer` of its own: at the step it reads
+``p.grad.to_local()``, and what it answers is written back into the parameters. An optimizer of yours, one that goes by the
+element, steps these parts too: ``optimizer=lambda groups: torch.optim.RAdam(groups)`` where a method has a local one.
+
+What is the same as unsharded: a method that treats every element by itself gives the same bits as on whole parameters. One
+that has a scale or chooses elements for each bucket (`bucket_bytes`) does so for each bucket of a part: sound, and not the
+same numbers. Methods that look at whole tensors or at the whole model (PowerSGD, LAMB, LAG) are refused, since ranks of a node
+would decide differently; so is clipping by a norm, which would be that of a part.
+
+Communication begins at the step, not in backward. The parts are a copy of the local parameters: 4 bytes an element more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from reference_impls.core.errors import LayoutError, UnsupportedError, UsageError
+from reference_impls.core.registry import AnyMethod, Method, create
+from reference_impls.frontends.optimizer import DataParallelOptimizer
+from reference_impls.runtime.checks import Check, Settings
+from reference_impls.runtime.engine import refuse_group_within
+from reference_impls.runtime.step import Unused
+from reference_impls.runtime.worker import named
+
+__all__ = ["PartsOptimizer", "fsdp_optimizer"]
+
+STREAMS: Final = 1 << 32
+"""Distance of the seeds of two ranks that hold different parts."""
+
+
+def _refuse_whole(method: Method) -> None:
+    """Raise `UnsupportedError` for a method that has to see more than this rank's parts."""
+    own = method.algorithm
+    tensors = any(spec.shape is not None for spec in own.state.values())
+    if own.scope == "model" or own.plans_from_data or tensors:
+        raise UnsupportedError(
+            f"{method.name} decides by whole tensors or by the whole model, of which a rank holds a part under FSDP: choose a "
+            "method that goes by the element or the bucket (lion-cub-1bit, one-bit-adam, qsr-adamw, diloco, ...); the hook "
+            "(fsdp_hook) takes powersgd on parts; or train without FSDP"
+        )
+    if own.reference_points:
+        raise UnsupportedError(
+            f"{method.name} wants gradients at further points, for which FSDP would have to gather them: train without FSDP"
+        )
+    if own.clipping and getattr(own, own.clipping) is not None:
+        raise UnsupportedError(
+            f"{method.name}: {own.clipping} would clip by the norm of a part; clip before the step by "
+            "torch.nn.utils.clip_grad_norm_(model.parameters(), ...), which knows all parts of a node"
+        )
+
+
+class _Parts:
+    """This rank's parts of a sharded model: plain tensors beside the model's own, by name."""
+
+    def __init__(self, model: nn.Module, group: dist.ProcessGroup | None) -> None:
+        if group is None:
+            raise UsageError(
+                'give group=, the ranks that hold the same parts in other nodes: mesh["replicate"].get_group()'
+            )
+        self.whole: dict[str, Any] = {}
+        self.places: set[int] = set()
+        for name, param in named(model):
+            if not param.requires_grad:
+                continue
+            self._refuse(name, param, group)
+            self.whole[name] = param
+        if not self.whole:
+            raise LayoutError("there is no parameter to train: no parameter of the model requires a gradient")
+        self.plain = {
+            name: nn.Parameter(param.to_local().detach().clone()) for name, param in self.whole.items()
+        }
+
+    def _refuse(self, name: str, param: Any, group: dist.ProcessGroup) -> None:
+        if not hasattr(param, "to_local"):
+            raise UnsupportedError(
+                f"parameter {name!r} is not sharded, so its gradient stays each rank's own within a node: call fully_shard on "
+                "the model itself too (and on nothing with ignored_params), or freeze it"
+            )
+        if param.to_local().is_meta:
+            raise UsageError(f"parameter {name!r} lies on the meta device: materialise the model first")
+        refuse_group_within(f"parameter {name!r}", param.device_mesh, group)
+        ranks = param.device_mesh.mesh.flatten().tolist()
+        self.places.add(ranks.index(dist.get_rank()))
+
+    @property
+    def place(self) -> int:
+        """Of this rank in its node."""
+        (place,) = self.places
+        return place
+
+    @torch.no_grad()
+    def pull(self) -> None:
+        """Parameters and gradients of the model into the parts."""
+        for name, part in self.plain.items():
+            param = self.whole[name]
+            part.copy_(param.to_local())
+            part.grad = None if param.grad is None else param.grad.to_local()
+
+    @torch.no_grad()
+    def push(self) -> None:
+        """The parts into the model's parameters."""
+        for name, part in self.plain.items():
+            self.whole[name].to_local().copy_(part)
+
+    def zero_grad(self, set_to_none: bool) -> None:
+        """Of the model's parameters."""
+        for name, part in self.plain.items():
+            param, part.grad = self.whole[name], None
+            if set_to_none:
+                param.grad = None
+            elif param.grad is not None:
+                param.grad.to_local().zero_()
+
+
+class PartsOptimizer(DataParallelOptimizer):
+    """A `DataParallelOptimizer` of plain parts, which are read from a sharded model before a step and written back after it.
+
+    Made by `fsdp_optimizer`.
+
+    Attributes:
+        method: The configured method.
+        ledger: This rank's bytes across nodes.
+    """
+
+    def __init__(self, parts: _Parts, method: Method, lr: float, seed: int, **settings: Any) -> None:
+        self._parts = parts
+        self._place_in_node = parts.place
+        super().__init__(parts.plain.items(), method, lr, seed=seed + parts.place * STREAMS, **settings)
+        self._parts.push()  # what rank 0 of the group gave
+
+    def _compare_construction(self, layout: Settings) -> None:
+        own = {"the place within its node": self._parts.place}
+        self._construction = {**own, **self._construction}  # before the seed
+        super()._compare_construction(layout)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One step on the model's gradients. With `closure`, it is called first to compute them.
+
+        Raises:
+            UsageError: No gradient is there, or a call would give wrong numbers.
+            MismatchError: Ranks do different things.
+            PeerError: A rank is finished, has failed, has died or hangs; it is named.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad(), self._agreement.telling_the_others():
+                loss = closure()
+        self._parts.pull()
+        for shard in self._worker.buckets:
+            if any(view.param.grad is not None for view in shard.views):
+                self._gradients.arrived(shard)
+        super().step()
+        self._parts.push()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Of the model's parameters."""
+        self._parts.zero_grad(set_to_none)
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """See `DataParallelOptimizer`: what ranks with the same place in other nodes saved, each its own."""
+        super().load_state_dict(state_dict)
+        self._parts.push()
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """See `DataParallelOptimizer`; the model's parameters are the mean over nodes inside."""
+        self._parts.pull()
+        with super().averaged():
+            self._parts.push()
+            yield
+        self._parts.push()
+
+
+def fsdp_optimizer(
+    model: nn.Module,
+    algorithm: AnyMethod,
+    lr: float = 1e-3,
+    *,
+    group: dist.ProcessGroup,
+    seed: int = 0,
+    bucket_bytes: int = 4 << 20,
+    unused: Unused = "stay",
+    check: Check = "first",
+    timeout_s: float = 600.0,
+    broadcast: bool = True,
+    allow_empty_buckets: bool = False,
+    skippable: bool = False,
+    **options: Any,
+) -> PartsOptimizer:
+    """A method as the optimizer of a model that FSDP2 buckets within nodes; what is sent goes across nodes alone.
+
+    Call it on all ranks, after `fully_shard` on the **1-D** mesh of the ranks of a node, on the model itself too.
+
+    Args:
+        model: Sharded by `fully_shard`.
+        algorithm: Name or object of a method, or a configured `Method`.
+        lr: Learning rate.
+        group: The ranks that hold the same parts of the model, one a node.
+        seed: Equal on all ranks.
+        bucket_bytes: Size of a bucket of parts.
+        unused: See `DataParallelOptimizer`.
+        check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.runtime.checks`).
+        timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
+        broadcast: Start all nodes from the parameters of the first.
+        allow_empty_buckets: See `DataParallelOptimizer`.
+        skippable: Whether `skip_step` may come in the place of a step, on all ranks of all nodes.
+        options: Of the method and its local optimizer, see `info`.
+
+    Returns:
+        An optimizer with `ledger`, `state_dict`, `load_state_dict` and `averaged`; every rank saves its own state.
+
+    Raises:
+        UnknownAlgorithmError: There is no such method.
+        UnknownOptionError: The method has no such option.
+        UnsupportedError: The method looks at whole tensors or the whole model, or the mesh is not 1-D within a node.
+        UsageError: A call would give wrong numbers.
+        LayoutError: No parameter requires gradients.
+        MismatchError: Ranks have different models, methods, options or places.
+    """
+    method = create(algorithm, **options)
+    _refuse_whole(method)
+    if not any(hasattr(p, "to_local") for p in model.parameters()):
+        raise UsageError(
+            "the model is not sharded: train it with DataParallelOptimizer, or call fully_shard first"
+        )
+    return PartsOptimizer(
+        _Parts(model, group),
+        method,
+        lr,
+        seed,
+        group=group,
+        bucket_bytes=bucket_bytes,
+        unused=unused,
+        check=check,
+        timeout_s=timeout_s,
+        broadcast=broadcast,
+        allow_empty_buckets=allow_empty_buckets,
+        skippable=skippable,
+    )

@@ -1,0 +1,305 @@
+"""What a method sends: one rank takes its steps alone, without a network, of a model of which only the shapes are known.
+
+Tensors lie on the meta device, so nothing is computed and a model of any size costs the same. A method that asks for their
+values takes its steps on the CPU, with gradients drawn from a normal distribution: it sends what those led to. What chooses by
+the gradients of earlier steps (`remember`) sends what it sends before its first choice.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import repeat
+from math import prod
+from statistics import fmean
+from types import SimpleNamespace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from reference_impls.core.algorithm import FOREVER, Algorithm, TrainState
+from reference_impls.core.collectives import Group, Ledger
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.registry import Method
+from reference_impls.runtime.engine import Engine, NoOpBackend
+from reference_impls.runtime.worker import Worker
+
+LARGEST: Final = 1 << 27
+"""Parameters of the largest model whose gradients are drawn."""
+_TOLD: Final[Mapping[str, float]] = {"loss": 1.0, "accuracy": 0.0}
+"""What `optimizer.observe` has told."""
+_ONE_BUCKET: Final = 1 << 62
+_SHORTEST: Final = 200
+_RATE: Final = 1e-3
+"""Steps and learning rate of a training of which nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a step is planned by: completed steps, counters, learning rate."""
+
+    step: int
+    counters: Mapping[str, int | float]
+    lr: float
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A step of some kind.
+
+    Attributes:
+        nbytes: That a rank sends in it, without `plan`; the mean over ranks.
+        planning: That it sends in `plan`.
+        rows: The ledger's of the first rank, in the order of first use.
+    """
+
+    nbytes: float
+    planning: float
+    rows: Sequence[Mapping[str, Any]]
+
+
+def planned(algorithm: Algorithm, n: int, rates: Iterable[float]) -> Iterator[tuple[str, Moment]]:
+    """The steps of a training in order, as far as options, step and learning rate decide.
+
+    Args:
+        algorithm: Configured.
+        n: Ranks.
+        rates: Learning rates, one a step.
+
+    Yields:
+        The kind of a step, and what it was planned by.
+
+    Raises:
+        UnsupportedError: The method cannot be used so, or asks others without saying that it plans by what happens.
+    """
+    train_state = TrainState(Group("world", 0, n), observed=dict(_TOLD))
+    algorithm.check(train_state.world)
+    engine = _engine(0, n)
+    for train_state.step, train_state.lr in enumerate(rates):
+        before = Moment(train_state.step, dict(train_state.counters), train_state.lr)
+        kind = algorithm.plan(train_state)
+        if not isinstance(kind, str):
+            if not algorithm.plans_from_data:
+                raise UnsupportedError(
+                    f"{type(algorithm).__name__} asks others for the kind of a step: let it declare `plans_from_data`"
+                )
+            (kind,) = engine.run([kind])
+        yield kind, before
+
+
+def firsts(steps: Iterable[tuple[str, Moment]]) -> dict[str, Moment]:
+    """Kind -> what the first step of that kind was planned by, in order."""
+    found: dict[str, Moment] = {}
+    for kind, moment in steps:
+        found.setdefault(kind, moment)
+    return found
+
+
+def kinds(algorithm: Algorithm, n: int = 2) -> dict[str, Moment]:
+    """The kinds of steps of a training that is long enough for all of them.
+
+    Args:
+        algorithm: Configured.
+        n: Ranks.
+
+    Returns:
+        Kind -> what the first step of that kind is planned by, in order.
+
+    Raises:
+        UnsupportedError: As `planned`.
+    """
+    return firsts(planned(algorithm, n, repeat(_RATE, _length(algorithm))))
+
+
+def traced(method: Method, shapes: Sequence[Sequence[int]], n: int) -> dict[str, float]:
+    """Bytes that a rank sends, of a model of float32 in one bucket.
+
+    Args:
+        method: Configured.
+        shapes: Of the model's parameters, in order.
+        n: Ranks.
+
+    Returns:
+        Kind of step -> bytes in one, the mean over ranks; ``plan`` -> bytes in `plan`, in steps in which it sends.
+
+    Raises:
+        UnsupportedError: As `taken`.
+    """
+    own = _told(method.algorithm)
+    method = replace(method, algorithm=own)
+    found = taken(method, shapes, n, kinds(own, n))
+    if own.plans_from_data:  # kinds that came of no gradient
+        for kind in own.timed.keys() - found.keys():
+            steady = replace(method, algorithm=own.steadily(kind))
+            coming = kinds(steady.algorithm, n)
+            found |= taken(steady, shapes, n, {kind: coming[kind]} if kind in coming else {})
+        found = {kind: found[kind] for kind in dict.fromkeys((*own.timed, *found)) if kind in found}
+    planning = [one.planning for one in found.values() if one.planning]
+    return {kind: one.nbytes for kind, one in found.items()} | ({"plan": fmean(planning)} if planning else {})
+
+
+def taken(
+    method: Method, shapes: Sequence[Sequence[int]], n: int, moments: Mapping[str, Moment]
+) -> dict[str, Taken]:
+    """What a step of each kind sends, of a model of float32 in one bucket.
+
+    Args:
+        method: Configured.
+        shapes: Of the model's parameters, in order.
+        n: Ranks.
+        moments: Kind -> what a step of that kind is planned by (`firsts`), in the order of the training.
+
+    Returns:
+        Kind -> what is sent; the mean over a period where exchanges go on over steps, or a model is averaged in fragments.
+
+    Raises:
+        UnsupportedError: The method cannot be used so, or asks for the values of more than `LARGEST` parameters.
+    """
+    try:
+        return _mean(method, shapes, n, moments, "meta")
+    except RuntimeError as error:  # torch's: there are no values
+        if (d := sum(map(prod, shapes))) > LARGEST:
+            raise UnsupportedError(
+                f"{method.name} asks for values of gradients, which are not drawn for {d:,} parameters: `bandwise try` counts "
+                "what it sends"
+            ) from error
+    return _mean(method, shapes, n, moments, "cpu")
+
+
+def _mean(
+    method: Method, shapes: Sequence[Sequence[int]], n: int, moments: Mapping[str, Moment], device: str
+) -> dict[str, Taken]:
+    """Of all ranks; of the first alone where all send alike, as in every collective but one."""
+    first = _of_rank(method, shapes, 0, n, moments, device)
+    if not any(row["collective"] == "send-recv" for one in first.values() for row in one.rows):
+        return first
+    every = [first, *(_of_rank(method, shapes, rank, n, moments, device) for rank in range(1, n))]
+    return {
+        kind: Taken(fmean(one[kind].nbytes for one in every), taken.planning, taken.rows)
+        for kind, taken in first.items()
+    }
+
+
+def _of_rank(
+    method: Method,
+    shapes: Sequence[Sequence[int]],
+    rank: int,
+    n: int,
+    moments: Mapping[str, Moment],
+    device: str,
+) -> dict[str, Taken]:
+    alone = _Alone(method, shapes, rank, n, device)
+    found, goes_on = {}, getattr(method.algorithm, "fragments", 1) > 1
+    for kind, moment in moments.items():
+        found[kind] = alone.take(moment)
+        goes_on = alone.forget_pending() or goes_on
+    if not goes_on:
+        return found
+    period = int(getattr(method.algorithm, "period", 1))
+    alone = _Alone(replace(method, algorithm=_endless(method.algorithm)), shapes, rank, n, device)
+    begin, sent = next(iter(moments.values())), defaultdict[str, list[float]](list)
+    for step in range(2 * period):
+        taken = alone.take(begin if step == 0 else None)
+        if step >= period:
+            sent[alone.kind].append(taken.nbytes)
+    return {
+        kind: Taken(fmean(sent[kind]), one.planning, one.rows) if kind in sent else one
+        for kind, one in found.items()
+    }
+
+
+def _length(algorithm: Algorithm) -> int:
+    """Steps in which all kinds come: those of the training, or four times the largest number among the options."""
+    options = {own.name: getattr(algorithm, own.name) for own in fields(algorithm)}
+    numbers = [value for value in options.values() if isinstance(value, int) and value < FOREVER]
+    return options.get("total_steps") or 4 * max([_SHORTEST // 4, *numbers])
+
+
+def _told(algorithm: Algorithm) -> Algorithm:
+    """Told how long the training is, where it asks and was not told."""
+    asks = getattr(algorithm, "total_steps", 0) is None
+    changed: dict[str, Any] = {"total_steps": _length(algorithm)}
+    return replace(algorithm, **changed) if asks else algorithm
+
+
+def _endless(algorithm: Algorithm) -> Algorithm:
+    """Told nothing of the end of the training, whose last step is another."""
+    changed: dict[str, Any] = {"total_steps": None}
+    return replace(algorithm, **changed) if hasattr(algorithm, "total_steps") else algorithm
+
+
+class _Alone:
+    """A rank that hears from nobody. Its steps leave out what sends nothing: `update`, `remember`, the local optimizer.
+
+    That one is stepped once, since what it keeps may be sent.
+    """
+
+    def __init__(
+        self, method: Method, shapes: Sequence[Sequence[int]], rank: int, n: int, device: str
+    ) -> None:
+        params = [torch.zeros(*shape, device=device) for shape in shapes]
+        group = {
+            "params": params,
+            "param_names": [str(i) for i in range(len(params))],
+            **method.group(lr=0.0),
+        }
+        worker = Worker(method.algorithm, [group], rank=rank, size=n, bucket_bytes=_ONE_BUCKET)
+        (self._bucket,) = worker.buckets
+        self._algorithm, self._clock = method.algorithm, worker.train_state
+        self._clock.device = torch.device("cpu")  # where `plan` sends from
+        self._clock.observed.update(_TOLD)
+        self._engine = _engine(rank, n)
+        self._optimizer = worker.optimizer
+        if method.algorithm.has_inner_optimizer:
+            worker.given = None  # all parameters are used
+            worker.step_optimizer()
+
+    @torch.no_grad()
+    def take(self, moment: Moment | None = None) -> Taken:
+        """The step of `moment`, or the next one."""
+        algorithm, bucket, train_state, engine = self._algorithm, self._bucket, self._clock, self._engine
+        (ledger,) = engine.ledgers
+        if moment is not None:
+            train_state.step, train_state.lr = moment.step, moment.lr
+            train_state.counters.update(moment.counters)
+            for group in self._optimizer.param_groups:
+                group["lr"] = moment.lr
+        for gradient in (bucket.grads, *bucket.gradients.values()):
+            gradient.normal_(generator=_generator(gradient, train_state.step))
+        ledger.clear()
+        ledger.step, ledger.kind = train_state.step, "plan"
+        (train_state.kind,) = engine.run([algorithm.plan(train_state)])
+        planning, ledger.kind = _sent(ledger), train_state.kind
+        engine.submit([algorithm.reduce(bucket)])
+        engine.finish()
+        engine.advance_background()
+        engine.run([algorithm.synchronize(bucket)])
+        train_state.step += 1
+        return Taken(_sent(ledger) - planning, planning, ledger.rows())
+
+    @property
+    def kind(self) -> str:
+        """Of the step taken last."""
+        return self._clock.kind
+
+    def forget_pending(self) -> bool:
+        """Whether something was under way."""
+        waits = bool(self._bucket.pending)
+        self._bucket.pending.clear()
+        self._engine.discard()
+        return waits
+
+
+def _engine(rank: int, n: int) -> Engine:
+    ranks: Any = SimpleNamespace(ranks=[rank], size=n)
+    return Engine(NoOpBackend(ranks), [Ledger(rank)])
+
+
+def _generator(like: Tensor, step: int) -> torch.Generator | None:
+    return None if like.is_meta else torch.Generator().manual_seed(step)
+
+
+def _sent(ledger: Ledger) -> float:
+    return float(sum(row["wire_bytes"] for row in ledger.rows()))

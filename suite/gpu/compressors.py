@@ -1,0 +1,290 @@
+"""How fast every compressor is on a GPU, beside a copy there, and whether its bits are those of the CPU: `make gpu`.
+
+The cases are those of the CPU's table (`suite.micro.cases`), with their tensors, the words of their keys included, on
+the device. *Rate*: seconds of `Tensor.copy_` of as many float32 into a ready buffer, the mean of the copy's before and after,
+over those of the operation, by the device's events, pair by pair. *Bits*: message, decoded and accumulated numbers of a
+shorter vector equal those of the plain torch source on the CPU. A row is written as soon as it is measured, and what the
+table holds of this device and these versions is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import datetime
+import fnmatch
+import functools
+import itertools
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from reference_impls.compressors.sparse import kept
+from reference_impls.core import compute
+from reference_impls.core.compute import Key
+from suite.micro.cases import COMPRESSORS, VERBS, Case, build
+
+__all__ = ["BARS", "COLUMNS", "measure"]
+
+NUMEL: Final = 100_000_000
+SHORT: Final = 1_000_003  # where bits are compared: no multiple of anything, and long enough to be compiled
+PAIRS: Final = 25
+WARM: Final = 3
+
+_SIGNS, _LEVELS, _OTHERS = (1.4, 1.3, 0.85), (1.2, 1.0, 0.8), 0.8
+
+BARS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
+    {
+        **{("signs", verb): bar for verb, bar in zip(VERBS, _SIGNS, strict=True)},
+        **{
+            (f"equal-levels-{bits}bit-given", verb): bar
+            for bits in (4, 8)
+            for verb, bar in zip(VERBS, _LEVELS, strict=True)
+        },
+        **{
+            (case, verb): _OTHERS
+            for case in (
+                "exponential-dithering",
+                "natural-9bit",
+                "ternary-2bit",
+                "ternary-trits",
+                "min-max-4bit",
+            )
+            for verb in ("encode", "decode")
+        },
+        ("top-k-1pct", "encode"): 0.35,
+        **{(case, verb): 0.5 for case in ("hadamard", "thc-4bit") for verb in ("encode", "decode")},
+        **{("count-sketch", verb): 0.1 for verb in ("encode", "decode")},
+    }
+)
+"""Rates that an H100 or H200 must reach at `NUMEL`."""
+
+OTHERS: Final = MappingProxyType(
+    {"torch.topk": lambda case: torch.topk(case.x.abs(), kept(0.01, case.x.numel()), sorted=False)}
+)
+"""What one would write without us, on the vector of the case `copy`; no bar."""
+
+COLUMNS: Final = (
+    "case", "operation", "numel", "n", "seconds", "copy_s", "rate", "rate_q1", "rate_q3", "bar", "met", "bits", "path",
+    "first_s", "device", "torch", "triton", "date",
+)  # fmt: skip
+_BY_SUM: Final = ("count-sketch",)
+"""Cases whose sums have no fixed order on a GPU: they are compared within rounding."""
+_BY_PRODUCT: Final = ("low-rank-4",)
+"""Cases of matrix products, whose order is the library's: likewise."""
+
+
+@contextlib.contextmanager
+def uncompiled() -> Iterator[None]:
+    """Nothing is compiled, as for what is computed once on the CPU."""
+    before = os.environ.get("BANDWISE_COMPILE")
+    os.environ["BANDWISE_COMPILE"] = "0"
+    try:
+        yield
+    finally:
+        os.environ.pop("BANDWISE_COMPILE") if before is None else os.environ.update(BANDWISE_COMPILE=before)
+
+
+def on_device(case: Case, device: torch.device) -> Case:
+    """The case itself, its tensors and its key moved."""
+    for name, value in vars(case).items():
+        if isinstance(value, Tensor):
+            setattr(case, name, value.to(device))
+        elif isinstance(value, Key):
+            setattr(case, name, Key(value.words.to(device)))
+    return case
+
+
+def _built(name: str, numel: int, device: torch.device) -> Case:
+    with uncompiled():
+        return on_device(build(name, numel, os.cpu_count() or 1), device)
+
+
+def results(case: Case) -> Iterator[Tensor]:
+    """What every operation of a case leaves."""
+    case.encode()
+    yield case.wire.clone()
+    case.decode()
+    yield case.out.clone()
+    if "accumulate" in case.verbs:
+        case.accumulate()
+        yield case.out.clone()
+
+
+def bits(name: str, device: torch.device) -> str:
+    """equal, close (where sums have no fixed order) or the operation that differs first and in how many elements."""
+    with uncompiled():
+        expected = list(results(build(name, SHORT, os.cpu_count() or 1)))
+        case = on_device(build(name, SHORT, os.cpu_count() or 1), device)
+    found = [own.cpu() for own in results(case)]
+    for verb, own, other in zip(VERBS, found, expected, strict=False):
+        if not own.view(torch.uint8).equal(other.view(torch.uint8)):
+            if name in (*_BY_SUM, *_BY_PRODUCT) and torch.allclose(own, other, rtol=1e-4, atol=1e-4):
+                return "close"
+            differing = int((own.view(torch.uint8) != other.view(torch.uint8)).sum())
+            return f"{verb}: {differing} of {own.view(torch.uint8).numel()} bytes differ"
+    return "equal"
+
+
+def pairs(
+    copy: Callable[[], object], own: Callable[[], object], count: int
+) -> tuple[list[float], list[float]]:
+    """Seconds of both by the device's events, in turns: the mean of the copy's before and after, and the operation's."""
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(2 * count + 2)]  # type: ignore[no-untyped-call]
+    for _ in range(WARM):
+        own()
+        copy()
+    torch.cuda.synchronize()
+    for i in range(count):
+        marks[2 * i].record()
+        copy()
+        marks[2 * i + 1].record()
+        own()
+    marks[2 * count].record()
+    copy()
+    marks[2 * count + 1].record()
+    torch.cuda.synchronize()
+    gaps = [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(marks)]
+    copies, owns = gaps[0::2], gaps[1::2]
+    return [(a + b) / 2 for a, b in itertools.pairwise(copies)], owns
+
+
+def versions() -> dict[str, str]:
+    try:
+        import triton
+    except ImportError:
+        found = ""
+    else:
+        found = triton.__version__
+    return {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": found}
+
+
+def _row(
+    name: str, verb: str, numel: int, copy: Case, run: Callable[[], object], count: int
+) -> dict[str, object]:
+    start = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    first = time.perf_counter() - start
+    compute.reset_paths()
+    run()
+    ran = {way for calls in compute.paths().values() for way in calls}
+    copies, owns = pairs(copy.encode, run, count)
+    rates = [a / b for a, b in zip(copies, owns, strict=True)]
+    low, middle, high = statistics.quantiles(rates, n=4)
+    bar = BARS.get((name, verb)) if numel == NUMEL else None
+    return {
+        "case": name,
+        "operation": verb,
+        "numel": numel,
+        "n": count,
+        "seconds": f"{statistics.median(owns):.6g}",
+        "copy_s": f"{statistics.median(copies):.6g}",
+        "rate": f"{middle:.4g}",
+        "rate_q1": f"{low:.4g}",
+        "rate_q3": f"{high:.4g}",
+        "bar": "" if bar is None else bar,
+        "met": "" if bar is None else "yes" if middle >= bar else "no",
+        "path": "+".join(sorted(ran)) or "torch",
+        "first_s": f"{first:.2f}",
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def measure(
+    path: Path,
+    numel: int = NUMEL,
+    only: Sequence[str] = ("*",),
+    count: int = PAIRS,
+    budget_s: float = 540.0,
+    show: Callable[[str], object] = say,
+) -> bool:
+    """Append to the table what it does not hold yet.
+
+    Args:
+        path: the CSV file.
+        numel: float32 elements.
+        only: globs of cases.
+        count: pairs of readings an operation.
+        budget_s: seconds after which no further case is begun.
+        show: called with each row as a line.
+
+    Returns:
+        Whether all has been measured.
+    """
+    device = torch.device("cuda")
+    end = time.monotonic() + budget_s
+    facts = versions()
+    held = set()
+    if path.is_file():
+        with path.open(newline="", encoding="utf-8") as file:
+            held = {
+                (row["case"], row["numel"])
+                for row in csv.DictReader(file)
+                if all(row[name] == value for name, value in facts.items())
+            }
+    else:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
+    wanted = [
+        name
+        for name in (*COMPRESSORS[1:], *OTHERS)
+        if (name, str(numel)) not in held and any(fnmatch.fnmatchcase(name, glob) for glob in only)
+    ]
+    same = {name: "" if name in OTHERS else bits(name, device) for name in wanted}
+    copy = _built("copy", numel, device)
+    for name in wanted:
+        if time.monotonic() > end:
+            return False
+        if name in OTHERS:
+            rows = [_row(name, "encode", numel, copy, functools.partial(OTHERS[name], copy), count)]
+        else:
+            case = _built(name, numel, device)
+            verbs = [verb for verb in VERBS if verb in case.verbs]
+            rows = [_row(name, verb, numel, copy, getattr(case, verb), count) for verb in verbs]
+            del case
+        with path.open("a", newline="", encoding="utf-8") as file:
+            csv.DictWriter(file, COLUMNS).writerows({**row, **facts, "bits": same[name]} for row in rows)
+        for row in rows:
+            show(
+                f"{name:28} {row['operation']:10} {row['rate']:>8} [{row['rate_q1']}, {row['rate_q3']}] "
+                f"bar {row['bar'] or '-':<4} {row['met']:3} {row['path']} bits {same[name]}; first {row['first_s']} s"
+            )
+    return True
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m suite.gpu.compressors", description=__doc__)
+    parser.add_argument("--table", type=Path, default=Path("results/gpu/codecs.csv"))
+    parser.add_argument("--only", nargs="+", default=["*"], help="globs of cases")
+    parser.add_argument("--numel", type=int, default=NUMEL)
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument(
+        "--budget", type=float, default=540.0, help="seconds after which no further case is begun"
+    )
+    given = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("there is no GPU here that torch sees")
+    whole = measure(given.table, given.numel, given.only, given.pairs, given.budget)
+    for name, reason in compute.failures().items():
+        say(f"not compiled: {name}: {reason}")
+    say("all is measured" if whole else "not all is measured: run this again")
+    return 0 if whole else 75
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

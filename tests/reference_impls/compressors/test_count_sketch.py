@@ -1,0 +1,100 @@
+"""Count-Sketch: hashes that are exact, linearity, estimates without bias, heavy coordinates found."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls.compressors import count_sketch
+from reference_impls.compressors.count_sketch import CountSketch
+from tests.support import each
+
+P = (1 << 31) - 1
+
+
+def table_of(sketch: CountSketch, x: Tensor) -> Tensor:
+    table = torch.full((*x.shape[:-1], sketch.rows, sketch.columns), 5.0, dtype=x.dtype)
+    sketch.encode(x, table)
+    return table
+
+
+def estimate(sketch: CountSketch, table: Tensor, d: int) -> Tensor:
+    out = torch.full((*table.shape[:-2], d), 9.0, dtype=table.dtype)
+    sketch.decode(table, out)
+    return out
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@each("start", [0, 12345, (1 << 30) - 300])
+def test_hashes_are_those_of_exact_integers(start: int) -> None:
+    """Python's integers have no limit; the last coordinates that are admitted come closest to overflow."""
+    sketch = CountSketch(3, 1000003, seed=7, start=start)
+    for row in range(3):
+        a = count_sketch.coefficients(7, row)
+        columns, signs = sketch.hashes(row, 300)
+        for i in range(0, 300, 7):
+            h = sum(c * (start + i) ** power for power, c in enumerate(a)) % P
+            assert columns[i] == ((h // 2) * 1000003) >> 30
+            assert signs[i] == (1 if h % 2 else -1)
+
+
+@each(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 2e-5)])
+def test_linear(dtype: torch.dtype, tolerance: float) -> None:
+    sketch, (x, y) = CountSketch(5, 200), normal(2, 5000).to(dtype)
+    both = table_of(sketch, 3 * x - 0.7 * y)
+    torch.testing.assert_close(
+        both, 3 * table_of(sketch, x) - 0.7 * table_of(sketch, y), rtol=0, atol=tolerance * 10
+    )
+    assert both.abs().max() > 1
+    whole = torch.tensor([3.0, -4.0] * 500)  # integers: exact in any order
+    assert torch.equal(table_of(sketch, whole + 8), table_of(sketch, whole) + table_of(sketch, whole * 0 + 8))
+
+
+def test_one_row_has_the_variance_of_theory() -> None:
+    """E (estimate - x_j)^2 = (|x|^2 - x_j^2) / c for pairwise independent columns."""
+    d, c, seeds = 200, 25, 400
+    x = normal(d, seed=2)
+    errors = torch.stack(
+        [estimate(s, table_of(s, x), d) - x for s in (CountSketch(1, c, seed=k) for k in range(seeds))]
+    )
+    expected = ((x.square().sum() - x.square()) / c).mean()
+    assert abs(float(errors.square().mean() / expected) - 1) < 0.06
+
+
+def test_a_part_of_a_vector_has_the_hashes_that_it_has_in_the_whole() -> None:
+    x = normal(1000)
+    whole = table_of(CountSketch(3, 50), x)
+    parts = table_of(CountSketch(3, 50), x[:300]) + table_of(CountSketch(3, 50, start=300), x[300:])
+    torch.testing.assert_close(whole, parts, rtol=0, atol=1e-12)
+
+
+@pytest.mark.compiled
+@pytest.mark.full
+def test_compiled_equals_eager_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(count_sketch, "_CHUNK", 1 << 17)
+    d = (1 << 17) + 70_000  # one full chunk, one shorter
+    compiled = CountSketch(3, 5000).hashes(1, d)
+    words = torch.tensor([*count_sketch.coefficients(0, 1), 5000, 0])
+    eager = torch.empty(d, dtype=torch.int32), torch.empty(d)
+    count_sketch._hash.eager(*eager, words)
+    assert all(torch.equal(a, b) for a, b in zip(compiled, eager, strict=True))
+    x, table = normal(d).float(), torch.zeros(5000)
+    sketch = CountSketch(3, 5000)
+    table.index_add_(0, eager[0], x * eager[1])  # in the order of coordinates, whatever the chunks
+    assert torch.equal(table_of(sketch, x)[1], table)
+    one = CountSketch(1, 5000)
+    columns, signs = one.hashes(0, d)
+    assert torch.equal(estimate(one, table_of(one, x), d), table_of(one, x)[0][columns] * signs)
+
+
+@each("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_stays_so_in_table_and_estimate(bad: float) -> None:
+    sketch, x = CountSketch(3, 50), normal(100)
+    x[33] = bad
+    table = table_of(sketch, x)
+    assert int((~torch.isfinite(table)).sum()) == 3
+    assert not torch.isfinite(estimate(sketch, table, 100)[33])

@@ -1,0 +1,240 @@
+"""Integers of b bits take b bits each and add up as they are; two counters a byte; five digits of base three a byte."""
+
+from __future__ import annotations
+
+import math
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls.algorithms import intsgd
+from reference_impls.algorithms.intsgd import Rounding
+from reference_impls.compressors import packing
+from reference_impls.core.compute import Key
+from reference_impls.core.errors import UnsupportedError
+from tests.support import each, require_compiler
+
+WIDTHS = range(2, 17)
+
+
+def integers(*shape, bits, seed=0, dtype=torch.int32):
+    values = torch.randint(0, 1 << bits, shape, generator=torch.Generator().manual_seed(seed))
+    if values.numel():
+        values.view(-1)[-1] = (1 << bits) - 1
+    return values.to(dtype)
+
+
+def packed(values, bits):
+    size = packing.wire_bytes(values.shape[-1], bits)
+    wire = torch.full((*values.shape[:-1], size), 0xAA, dtype=torch.uint8)
+    packing.pack(values, bits, wire)
+    return wire
+
+
+def oracle(values, bits):
+    """The documented format with Python integers."""
+    tiles = len(values) // 512
+    words = [0] * (16 * bits * tiles)
+    for i, value in enumerate(values[: 512 * tiles]):
+        row, lane, lowest, first = i % 512 // 16, i % 16, 0, 16 * bits * (i // 512)
+        for field in (16, 8, 4, 2, 1):
+            if bits & field:
+                members = 32 // field
+                part = value >> lowest & ((1 << field) - 1)
+                words[first + 16 * (row // members) + lane] |= part << (field * (row % members))
+                lowest, first = lowest + field, first + 16 * field
+    string = sum(value << (bits * j) for j, value in enumerate(values[512 * tiles :]))
+    tail = string.to_bytes(math.ceil(bits * (len(values) % 512) / 8), "little")
+    return list(b"".join(word.to_bytes(4, "little") for word in words) + tail)
+
+
+@each("bits", WIDTHS)
+def test_format_and_round_trip(bits):
+    for d in (0, 1, 31, 67, 511, 512, 513, 1603):
+        values = integers(d, bits=bits, seed=d)
+        wire = packed(values, bits)
+        assert wire.numel() == packing.wire_bytes(d, bits) == math.ceil(bits * d / 8)
+        assert wire.tolist() == oracle(values.tolist(), bits)
+        for dtype in (torch.int32, torch.int64) if bits > 7 else (torch.int32, torch.int8):
+            out = torch.full((d,), 99, dtype=dtype)
+            packing.unpack(wire, bits, out)
+            assert torch.equal(out, values.to(dtype))
+
+
+def test_golden_bytes():
+    assert packing.WIRE_VERSION == 2
+    assert packed(torch.tensor([5, 2, 7]), 3).tolist() == [0b11010101, 0b1]  # 111 010 101, lowest first
+    assert packed(torch.tensor([0x234, 0x1FF, 1]), 10).tolist() == [0x34, 0xFE, 0x17, 0x00]
+    values = torch.zeros(513, dtype=torch.int32)  # a tile of 3 * 64 bytes, then one element
+    values[0], values[17], values[511], values[512] = 0b101, 0b110, 0b011, 0b100
+    wire = packed(values, 3).tolist()
+    assert {i: byte for i, byte in enumerate(wire) if byte} == {
+        0: 0b01,  # row 0, lane 0: the low two bits
+        4: 0b10 << 2,  # row 1, lane 1
+        127: 0b11 << 6,  # row 31, lane 15: the last word of the field of two bits
+        128: 0b1,  # row 0, lane 0: the third bit
+        132: 0b1 << 1,  # row 1, lane 1
+        192: 0b100,
+    }
+
+
+@each(("n", "bits"), [(1, 2), (3, 7), (8, 16)])
+def test_messages_add_up(n, bits):
+    for d in (1, 31, 512, 1100):
+        values = integers(3, n, d, bits=bits, seed=n + d)
+        total = torch.full((3, d), -1, dtype=torch.int32)
+        packing.add_up(packed(values, bits), bits, total)
+        assert torch.equal(total, values.sum(1, dtype=torch.int32))
+
+
+@each("d", [1, 31, 512, 700])
+def test_rows_pack_as_they_would_alone(d):
+    values = integers(3, 2, d, bits=5, seed=d)
+    wire = packed(values, 5)
+    assert torch.equal(wire, torch.stack([torch.stack([packed(v, 5) for v in rows]) for rows in values]))
+    out = torch.empty_like(values)
+    packing.unpack(wire, 5, out)
+    assert torch.equal(out, values)
+
+
+def test_a_wire_that_starts_anywhere():
+    values = integers(1100, bits=6)
+    for offset in range(5):
+        buffer = torch.zeros(offset + packing.wire_bytes(1100, 6), dtype=torch.uint8)
+        packing.pack(values, 6, buffer[offset:])
+        out = torch.empty_like(values)
+        packing.unpack(buffer[offset:], 6, out)
+        assert torch.equal(out, values)
+        assert not buffer[:offset].any()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("bits", [1, 4, 9, 19])
+def test_large_vectors_pack_the_same_compiled(bits, monkeypatch):
+    """One row and two of them, with a tail; the eager path is the oracle."""
+    require_compiler()
+    for shape in ((70_001,), (2, 70_001)):
+        values = integers(*shape, bits=bits, seed=bits)
+        outs = []
+        for compile_ in ("1", "0"):
+            monkeypatch.setenv("BANDWISE_COMPILE", compile_)
+            wire = packed(values, bits)
+            out = torch.empty_like(values)
+            packing.unpack(wire, bits, out)
+            total = torch.empty_like(values[..., :])
+            packing.add_up(torch.stack([wire, wire], -2), bits, total)
+            assert torch.equal(out, values)
+            assert torch.equal(total, 2 * values)
+            outs.append(wire)
+        assert torch.equal(*outs)
+
+
+# ---- two counters a byte ---------------------------------------------------------------------------------------------------
+
+
+def counters(*shape, high=16, seed=0, dtype=torch.int32):
+    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def packed_nibbles(values):
+    wire = torch.full((*values.shape[:-1], packing.nibble_bytes(values.shape[-1])), 0xAA, dtype=torch.uint8)
+    packing.pack_nibbles(values, wire)
+    return wire
+
+
+@each("d", (0, 1, 2, 31, 67))
+@each("dtype", [torch.uint8, torch.int32])
+def test_round_trip(d, dtype):
+    values = counters(d, seed=d, dtype=dtype)
+    wire = packed_nibbles(values)
+    assert wire.numel() == packing.nibble_bytes(d) == math.ceil(d / 2)
+    size = wire.numel()
+    halves = [*values.tolist(), *([0] * (d % 2))]
+    assert wire.tolist() == [halves[i] | halves[size + i] << 4 for i in range(size)]
+    out = torch.full((d,), 99, dtype=dtype)
+    packing.unpack_nibbles(wire, out)
+    assert torch.equal(out, values)
+
+
+def test_golden_nibbles():
+    assert packing.NIBBLES_VERSION == 1
+    assert packed_nibbles(torch.tensor([1, 2, 3, 4, 5])).tolist() == [0x41, 0x52, 0x03]
+
+
+@each("n", [1, 3, 7])
+def test_bytes_add_up(n):
+    values = counters(n, 67, high=15 // n + 1, seed=n)
+    wire = torch.zeros(34, dtype=torch.uint8)
+    for row in packed_nibbles(values):
+        wire += row
+    out = torch.empty(67, dtype=torch.int32)
+    packing.unpack_nibbles(wire, out)
+    assert torch.equal(out, values.sum(0, dtype=torch.int32))
+
+
+# ---- digits in base three, and integers from numbers times a factor --------------------------------------------------------
+
+
+KEY = Key.of(seed=1, step=2, stage="round", rank=0)
+
+
+@each("dtype", [torch.int8, torch.int64])
+@each("d", (0, 1, 4, 5, 6, 67))
+def test_trits_of_any_length(d: int, dtype: torch.dtype) -> None:
+    digits = torch.randint(0, 3, (2, d), generator=torch.Generator().manual_seed(d)).to(dtype)
+    wire = torch.full((2, packing.trit_bytes(d)), 255, dtype=torch.uint8)
+    packing.pack_trits(digits, wire)
+    back = torch.full_like(digits, 9)
+    packing.unpack_trits(wire, back)
+    assert torch.equal(back, digits)
+    assert wire.shape[-1] == math.ceil(d / 5)
+    assert d == 0 or int(wire.max()) <= 242
+    for row in range(2):
+        alone = torch.empty_like(wire[row])
+        packing.pack_trits(digits[row], alone)
+        assert torch.equal(alone, wire[row])
+
+
+def test_golden_trits() -> None:
+    assert packing.TRITS_VERSION == 1
+    wire = torch.empty(2, dtype=torch.uint8)
+    packing.pack_trits(torch.tensor([2, 0, 1, 2, 0, 1, 2]), wire)  # bytes: digits 0, 2, 4, 6 and 1, 3, 5
+    assert wire.tolist() == [2 + 1 * 3 + 0 * 9 + 2 * 27, 0 + 2 * 3 + 1 * 9]
+    with pytest.raises(ValueError, match="uint8 wire of 2 bytes"):
+        packing.pack_trits(torch.zeros(7, dtype=torch.int8), wire[:1])
+
+
+def rounded(x: Tensor, factor: float, limit: int, rounding: Rounding = "stochastic") -> tuple[Tensor, int]:
+    codes = torch.full(x.shape, 99, dtype=torch.int32)
+    flag = intsgd.encode(x, torch.tensor([factor]), limit, rounding, KEY, codes)
+    return codes, int(flag)
+
+
+@each("bits", [4, 8, 32])
+@each("n", [1, 7, 8])
+def test_no_sum_overflows(bits: int, n: int) -> None:
+    largest = 2 ** (bits - 1) - 1
+    if n > largest:
+        with pytest.raises(UnsupportedError, match="more bits"):
+            intsgd.room(bits, n)
+        return
+    limit = intsgd.room(bits, n)
+    assert n * limit <= largest
+    assert limit > largest // n * (1 - 2**-23)
+    for rounding in get_args(Rounding):
+        codes, flag = rounded(torch.tensor([1.0, -1.0, 0.5]), 3e12, limit, rounding)
+        assert codes.tolist() == [limit, -limit, limit]
+        assert flag == 0
+
+
+def test_rounding_is_unbiased_until_it_is_cut() -> None:
+    draws = 40_000
+    for value in (0.3, -0.3, 2.75, -7.01):
+        codes, _ = rounded(torch.full((draws,), value / 10), 10.0, 31)
+        assert set(codes.tolist()) == {math.floor(value), math.ceil(value)}
+        p = value - math.floor(value)
+        assert abs(float(codes.double().mean()) - value) <= 5 * math.sqrt(p * (1 - p) / draws) + 1e-6
+    codes, _ = rounded(torch.full((draws,), 5.5), 1.0, 5)
+    assert set(codes.tolist()) == {5}

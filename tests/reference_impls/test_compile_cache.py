@@ -1,0 +1,207 @@
+"""Programs on disk: found again without compiling, one for all sizes, of no harm when they are broken or stale."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+
+from reference_impls.core import compile_cache as programs
+from reference_impls.core import compute
+from reference_impls.core.compute import Compiled, Key, PathRecord
+from tests.support import require_compiler
+
+
+@pytest.fixture(autouse=True)
+def _compiler(monkeypatch, tmp_path):
+    monkeypatch.delenv("BANDWISE_COMPILE", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(programs, "_folder", lambda: tmp_path)
+    require_compiler()
+
+
+def rounded(x, scale, count, words, out):
+    """As the compressors do: numbers that change from call to call, a stream, a result in place."""
+    low = (x / scale * count).floor()
+    out.copy_(low.to(torch.int32) + (words[0:1] & 1))
+
+
+def shifted(x, up, out):
+    out.copy_(x + 1 if up else x - 1)
+
+
+def of_package(function):
+    """The function as if it were one of the package's own, which are kept."""
+    function.__module__ = "reference_impls.compressors.test"
+    return Compiled(function, threshold=8, record=PathRecord())
+
+
+def made(function):
+    return sum(len(kind._programs) for kind in function._fast.values())
+
+
+def words(step):
+    return Key.of(seed=1, step=step, stage="programs").words
+
+
+def test_one_program_for_all_sizes_numbers_and_places():
+    function = of_package(rounded)
+    memory = torch.randn(1 << 21)
+    for call, (size, count) in enumerate(
+        [(65536, 31), (65537, 7), (100_003, 8191), (1 << 20, 2), (64, 3), (9, 127)]
+    ):
+        x = memory[call : call + size]  # a view, at another place each time
+        out = torch.empty(size, dtype=torch.int32)
+        scale = x.abs().max()
+        function(x, scale, count, words(call), out)
+        again = torch.empty_like(out)
+        rounded(x, scale, count, words(call), again)
+        assert torch.equal(out, again)
+    assert made(function) == 1
+    assert not compute.failures().get(function.name)
+
+
+def test_one_piece_of_memory_as_two_arguments():
+    function = of_package(shifted)
+    x = torch.arange(100.0)
+    function(x, True, torch.empty(100))
+    function(x, True, x)
+    function(x[:], True, x[:])
+    assert torch.equal(x, torch.arange(100.0) + 2)
+    assert made(function) == 2
+
+
+def test_it_is_found_again_without_compiling(monkeypatch, tmp_path):
+    x, out = torch.randn(100), torch.empty(100)
+    of_package(shifted)(x, True, out)
+    assert len(list(tmp_path.iterdir())) == 1
+
+    def refuse(self, args):
+        raise AssertionError("compiled again")
+
+    monkeypatch.setattr(programs.Programs, "_compile", refuse)
+    out.zero_()
+    of_package(shifted)(x, True, out)
+    assert torch.equal(out, x + 1)
+    with pytest.raises(AssertionError, match="compiled again"):  # the test can fail
+        of_package(shifted)(x.double(), True, out.double())
+
+
+def test_a_broken_file_is_compiled_anew(tmp_path):
+    x, out = torch.randn(100), torch.empty(100)
+    of_package(shifted)(x, True, out)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:1000])
+    out.zero_()
+    of_package(shifted)(x, True, out)
+    assert torch.equal(out, x + 1)
+
+
+def test_its_name_stands_for_the_sources(monkeypatch, tmp_path):
+    x, out = torch.randn(100), torch.empty(100)
+    of_package(shifted)(x, True, out)
+    monkeypatch.setattr(programs, "_sources", lambda: "other sources")
+    of_package(shifted)(x, True, out)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_functions_from_elsewhere_are_not_kept(tmp_path):
+    def tripled(x):
+        return x * 3
+
+    Compiled(tripled, threshold=8, record=PathRecord())(torch.ones(8))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_holds_the_lock_for_ever_is_told(monkeypatch):
+    def locked(*args, **kwargs):
+        raise TimeoutError("The file lock 'x.lock' could not be acquired.")
+
+    record = PathRecord()
+    function = Compiled(shifted, threshold=8, record=record)
+    monkeypatch.setattr("torch._dynamo.aot_compile.aot_compile_fullgraph", locked)
+    warning = r"another process has been compiling.*x\.lock.*if it is stopped, end it"
+    out = torch.empty(100)
+    with pytest.warns(RuntimeWarning, match=warning):
+        function(torch.zeros(100), True, out)
+    assert torch.equal(out, torch.ones(100))
+
+
+BROKEN = """
+import torch, warnings
+from reference_impls.core import compute
+from reference_impls.compressors import packing
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        packing.pack_nibbles(torch.ones(1 << 18, dtype=torch.int32), wire := torch.empty(1 << 17, dtype=torch.uint8))
+assert (wire == 17).all()
+assert [w.category for w in caught if "could not be compiled" in str(w.message)] == [RuntimeWarning], caught
+(paths,) = compute.paths().values()
+assert set(paths) == {"eager"}
+assert len(compute.failures()) == 1
+"""
+
+
+@pytest.mark.full
+def test_a_compiler_that_fails_leaves_the_eager_path(tmp_path):
+    compiler = tmp_path / "broken-g++"
+    compiler.write_text("#!/bin/sh\necho 'broken for good' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    surroundings = {**os.environ, "CXX": str(compiler), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-c", BROKEN], env=surroundings, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_more_kinds_than_the_compiler_takes_run_eagerly():
+    def multiplied(x, factor):
+        return x * factor
+
+    record = PathRecord()
+    function = Compiled(multiplied, threshold=8, record=record)
+    with torch._dynamo.config.patch(recompile_limit=2), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [float(function(torch.ones(8), factor)[7]) for factor in (1.5, 2.5, 3.5, 1.5)]
+    assert found == [1.5, 2.5, 3.5, 1.5]
+    assert record.paths() == {"test_compile_cache.multiplied": {"compiled": 2, "eager": 2}}
+
+
+def test_integers_that_a_function_holds_are_compiled_in():
+    """Torch 2.11 and 2.12 cannot compile a shift by an integer that is left open."""
+
+    def made_for(bits):
+        def placed(x, out):
+            out.copy_((x << bits) | 1)
+
+        return Compiled(placed, threshold=8, record=PathRecord())
+
+    for bits in (3, 5):
+        function = made_for(bits)
+        for size in (100, 101):
+            x, out = torch.arange(size, dtype=torch.int32), torch.empty(size, dtype=torch.int32)
+            function(x, out)
+            assert torch.equal(out, x * 2**bits + 1)
+        assert function._record.paths() == {"test_compile_cache.placed": {"compiled": 2}}
+        assert made(function) == 1
+
+
+def test_the_first_compilation_is_announced_and_a_kept_program_is_loaded_in_silence(caplog):
+    programs._say_that_it_takes_long.cache_clear()
+
+    def announced():
+        return [r.message for r in caplog.records if "BANDWISE_COMPILE=0" in r.message]
+
+    def call(function, *rest):
+        function(torch.randn(65536), *rest, torch.empty(65536, dtype=torch.int32))
+
+    call(of_package(rounded), torch.tensor(1.0), 7, words(0))
+    assert len(announced()) == 1
+    programs._say_that_it_takes_long.cache_clear()  # as in a later process
+    call(of_package(rounded), torch.tensor(1.0), 7, words(1))
+    assert len(announced()) == 1, "nothing is compiled"

@@ -1,0 +1,182 @@
+"""Gradients at further points: what the closure sees, what the optimizer leaves behind, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from reference_impls import DataParallelOptimizer, SimulatedCluster
+from reference_impls.core.algorithm import Algorithm, Bucket, replicated
+from reference_impls.core.errors import LayoutError, UsageError
+from reference_impls.core.registry import Method
+from tests.reference_impls.problem import LR, Net, batch, gradients, names
+
+
+@dataclass(frozen=True)
+class Extrapolated(Algorithm):
+    """x <- x - lr (2 g - g'), with g' the gradient of the same samples at the parameters before the last step."""
+
+    state = {"previous": replicated()}  # noqa: RUF012
+    reference_points: ClassVar[tuple[str, ...]] = ("previous",)
+
+    def reference_points_at(self, step: int) -> tuple[str, ...]:
+        return self.reference_points if step else ()
+
+    def reduce(self, bucket: Bucket) -> Tensor:
+        return 2 * bucket.grads - bucket.gradients["previous"] if bucket.step else bucket.grads.clone()
+
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        bucket.state["previous"].copy_(bucket.params)
+        bucket.params.sub_(reduced, alpha=bucket.train_state.lr)
+
+
+METHOD = Method("extrapolated", Extrapolated(), {})
+
+
+def optimizer_of(model: nn.Module) -> DataParallelOptimizer:
+    return DataParallelOptimizer(model.named_parameters(), METHOD, lr=LR, bucket_bytes=256)
+
+
+def values(model: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def same(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def expected(steps: int) -> list[Tensor]:
+    x, before = values(Net()), values(Net())
+    for step in range(steps):
+        here, there = gradients(x, 0, step), gradients(before, 0, step)
+        g = [
+            torch.zeros_like(p) if a is None or b is None else (2 * a - b if step else a)
+            for p, a, b in zip(x, here, there, strict=True)
+        ]
+        before, x = x, [torch.sub(p, own, alpha=LR) for p, own in zip(x, g, strict=True)]
+    return x
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.gloo
+def test_the_closure_is_called_at_each_probe_and_last_at_the_parameters() -> None:
+    model = Net()
+    optimizer, seen = optimizer_of(model), []
+    history = [values(model)]
+    for step in range(5):
+        seen.clear()
+
+        def closure(step: int = step) -> Tensor:
+            seen.append(values(model))
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            x, y = batch(0, step)
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        answer = optimizer.step(closure)
+        x, y = batch(0, step)
+        assert len(seen) == (2 if step else 1)
+        assert same(seen[-1], history[-1])
+        assert not step or same(seen[0], history[-2])
+        net = Net()
+        for own, there in zip(net.parameters(), seen[-1], strict=True):
+            own.data.copy_(there)
+        assert torch.equal(answer, (net(x) - y).square().mean())
+        history.append(values(model))
+    assert same(values(model), expected(5))
+
+
+def test_the_simulation_takes_them_by_name_and_equals_the_closure() -> None:
+    cluster = SimulatedCluster(METHOD, values(Net()), 1, lr=LR, names=names(), bucket_bytes=256)
+    assert cluster.reference_points == ()
+    for step in range(5):
+        reference_points = {
+            name: [gradients(cluster.reference_parameters(0, name), 0, step)]
+            for name in cluster.reference_points
+        }
+        cluster.step([gradients(cluster.parameters(0), 0, step)], reference_points=reference_points)
+        assert cluster.reference_points == ("previous",)
+    assert same(cluster.parameters(0), expected(5))
+
+
+def test_a_simulated_step_without_them_is_refused_and_changes_nothing() -> None:
+    cluster = SimulatedCluster(METHOD, values(Net()), 1, lr=LR, names=names())
+    cluster.step([gradients(cluster.parameters(0), 0, 0)])
+    before = [p.clone() for p in cluster.parameters(0)]
+    grads = [gradients(cluster.parameters(0), 0, 1)]
+    with pytest.raises(UsageError, match="also wants the gradients at previous"):
+        cluster.step(grads)
+    with pytest.raises(LayoutError, match="at reference point 'previous'"):
+        cluster.step(grads, reference_points={"previous": [[torch.zeros(2)] * 5]})
+    assert same(before, cluster.parameters(0))
+    cluster.step(grads, reference_points={"previous": grads})
+    assert cluster.steps == 2
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.gloo
+def test_without_a_closure_it_is_refused_before_anything_is_sent() -> None:
+    model = Net()
+    optimizer = optimizer_of(model)
+    x, y = batch(0, 0)
+    with pytest.raises(UsageError, match="into a closure"):
+        (model(x) - y).square().mean().backward()
+    with pytest.raises(UsageError, match="into a closure"):
+        optimizer.step()
+    assert optimizer.ledger.totals() == []
+    optimizer.zero_grad()
+    optimizer.step(lambda: (model(x) - y).square().mean().backward())
+    assert same(values(model), expected(1))
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.gloo
+def test_all_calls_draw_the_same_random_numbers_and_the_generator_moves_on_once() -> None:
+    model = nn.Linear(4, 3)
+    optimizer, drawn = optimizer_of(model), []
+
+    def closure() -> None:
+        optimizer.zero_grad()
+        mask = torch.rand(4)
+        drawn.append(mask)
+        model(mask).sum().backward()
+
+    torch.manual_seed(7)
+    for _ in range(3):
+        optimizer.step(closure)
+    torch.manual_seed(7)
+    plain = [torch.rand(4) for _ in range(3)]
+    assert len(drawn) == 5
+    assert same(drawn, [plain[0], plain[1], plain[1], plain[2], plain[2]])
+
+
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.gloo
+@pytest.mark.parametrize("at", ["probe", "parameters"])
+def test_a_closure_that_fails_leaves_the_parameters_where_they_were(at: str) -> None:
+    model = Net()
+    optimizer, calls = optimizer_of(model), []
+
+    def closure(step: int, fail: bool) -> None:
+        calls.append(fail)
+        if fail and len(calls) == (1 if at == "probe" else 2):
+            raise InterruptedError
+        optimizer.zero_grad()
+        x, y = batch(0, step)
+        (model(x) - y).square().mean().backward()
+
+    optimizer.step(lambda: closure(0, False))
+    optimizer.step(lambda: closure(1, False))
+    before = values(model)
+    calls.clear()
+    with pytest.raises(InterruptedError):
+        optimizer.step(lambda: closure(2, True))
+    assert same(values(model), before)
+    calls.clear()
+    optimizer.step(lambda: closure(2, False))
+    assert same(values(model), expected(3))
