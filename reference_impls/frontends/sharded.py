@@ -159,9 +159,9 @@ class PartsOptimizer(DataParallelOptimizer):
             with torch.enable_grad(), self._agreement.telling_the_others():
                 loss = closure()
         self._parts.pull()
-        for shard in self._worker.buckets:
-            if any(view.param.grad is not None for view in shard.views):
-                self._gradients.arrived(shard)
+        for bucket in self._worker.buckets:
+            if any(view.param.grad is not None for view in bucket.views):
+                self._gradients.arrived(bucket)
         super().step()
         self._parts.push()
         return loss

@@ -98,7 +98,7 @@ class LocalWorkers:
 
     @torch.no_grad()
     def complete(self) -> None:
-        """Everything after backward: finish the reductions, update, synchronize, move the clock."""
+        """Everything after backward: finish the reductions, update, synchronize, count the step."""
         before = self.engine.trace.enter("update")
         while self.launched < self.buckets:
             self.submit_next()

@@ -1,4 +1,4 @@
-"""One rank's whole model: where its parameters live, flat buffers, buckets, clock, inner optimizer and declared state.
+"""One rank's whole model: where its parameters live, flat buffers, buckets, `TrainState`, inner optimizer and declared state.
 
 The worker owns the flat buffers. Parameters are re-pointed into one of them at construction (and checked at every
 step, since ``model.to()`` and ``load_state_dict(assign=True)`` undo that in silence); gradients are gathered into the
