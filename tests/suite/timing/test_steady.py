@@ -21,9 +21,18 @@ from tests.reference_impls.problem import (
     observed,
 )
 from tests.reference_impls.table import ROWS, SOME, Row, tiered
-from tests.reference_impls.test_traced import BY_GRADIENTS
 from tests.reference_impls.trajectories import trajectory
 
+BY_GRADIENTS = {
+    "control-random-k": "step",
+    "global-qsgd-sparse": "step",
+    "l-greco": "compressed",
+    "l-greco-warm-up": "compressed",
+    "lag": "step",
+    "lag-short-memory": "step",
+    "lion-cub-1bit-selective": "sync",
+}
+"""Rows of which a kind of step sends what gradients decide."""
 SIZE = 3
 
 
