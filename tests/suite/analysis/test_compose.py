@@ -56,8 +56,8 @@ def test_planned_kinds_are_those_that_are_taken(row):
     for step in range(spec.steps):
         cluster.observe(**observed(step))
         grads = [[torch.randn(40, generator=generator)] for _ in range(2)]
-        probes = dict.fromkeys(cluster.probes, grads)
-        cluster.step(grads, lr=rate(step), probes=probes)
+        reference_points = dict.fromkeys(cluster.reference_points, grads)
+        cluster.step(grads, lr=rate(step), reference_points=reference_points)
         taken.append(cluster.kind)
     if cluster.method.algorithm.plans_from_data:
         with pytest.raises(CompositionError, match="depends on the data"):
