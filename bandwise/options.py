@@ -83,6 +83,7 @@ SUITE_PACKAGES: Final = {
     "adjustText": "adjustText",
     "itables": "itables",
     "jinja2": "Jinja2",
+    "markdown_it": "markdown-it-py",
     "matplotlib": "matplotlib",
     "pydantic": "pydantic",
     "scipy": "scipy",

@@ -26,7 +26,7 @@ def test_changes_are_mapped_to_the_tests_of_their_folders() -> None:
 
 def test_a_change_of_methods_is_given_their_rows_and_one_of_all_a_sample() -> None:
     *places, methods = touched.arguments(["reference_impls/algorithms/powersgd.py"])
-    assert "tests/reference_impls/test_properties.py" in places
+    assert "tests/reference_impls/test_conformance.py" in places
     assert methods == "--methods=l-greco,powersgd"
     assert touched.methods({"reference_impls.runtime.engine"}) == sorted(touched.SAMPLE)
     assert (

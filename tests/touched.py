@@ -29,6 +29,8 @@ SAMPLE = (
 )
 """Methods of different families; no more are trained at length for a change that concerns all."""
 MANY = 12
+SHARED = frozenset({"core", "runtime", "frontends"})
+"""Folders of `reference_impls` that every method runs through."""
 GOLDEN = "tests/golden"
 
 
@@ -104,8 +106,8 @@ def methods(modules: set[str]) -> list[str]:
     found = [
         name for name in registry.names() if modules & _reached(registry.entry(name).target.partition(":")[0])
     ]
-    drivers = any(module.count(".") < 2 or ".drivers" in module for module in modules)
-    return sorted(SAMPLE) if drivers or len(found) > MANY else found
+    shared = any(module == "reference_impls" or module.split(".")[1] in SHARED for module in modules)
+    return sorted(SAMPLE) if shared or len(found) > MANY else found
 
 
 @functools.cache
