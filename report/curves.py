@@ -127,7 +127,9 @@ def family_curves(panel: Panel, means: pd.DataFrame, own: Sequence[Row], title: 
         figure, (by_bytes, by_steps) = new_figure(7.4, max(2.6, 1.0 + 0.15 * len(arms)), 2)
         for axes, x in ((by_bytes, "bytes"), (by_steps, "step")):
             curves = means[means["arm"].isin(arms) & (means[x] > 0)]
-            curves = pd.concat([curves.iloc[:0], *(_thinned(curve) for _, curve in curves.groupby("arm"))])
+            if curves.empty:
+                continue
+            curves = pd.concat([_thinned(curve) for _, curve in curves.groupby("arm")])
             sns.lineplot(
                 curves, x=x, y="mean", hue="arm", hue_order=arms, palette=palette, style="arm", style_order=arms, dashes=dashes,
                 errorbar=None, legend=False, linewidth=1.2, ax=axes,
