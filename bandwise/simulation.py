@@ -202,7 +202,7 @@ class Simulation:
         delay: float | str = 0.0,
         compute_s: float | None = None,
         *,
-        codec_s: float = 0.0,
+        compressor_s: float = 0.0,
     ) -> pd.Series[float]:
         """What the steps would take on as many machines: computing, bytes over 0.91 of the rate, and the delays of one exchange.
 
@@ -213,7 +213,7 @@ class Simulation:
             delay: One way: seconds, or words such as "5ms".
             compute_s: Seconds of forward, backward and update on a worker; None: `compute_s`, which was measured here, without
                 the update.
-            codec_s: Seconds a step that a worker encodes and decodes; 0: not counted (`bandwise advise`
+            compressor_s: Seconds a step that a worker encodes and decodes; 0: not counted (`bandwise advise`
                 counts it for methods of which it was measured).
 
         Returns:
@@ -230,12 +230,12 @@ class Simulation:
         )
         local = self.compute_s if compute_s is None else compute_s
         at_least_zero("compute_s", local)
-        at_least_zero("codec_s", codec_s)
+        at_least_zero("compressor_s", compressor_s)
         asked: dict[int, list[dict[str, Any]]] = {row["step"]: [] for row in self._rows}
         for row in self.ledger.frame(rank=0).to_dict("records"):
             asked[row["step"]].append({str(key): value for key, value in row.items()})
         n = self._cluster.world_size
-        took = [local + codec_s + link.step_seconds(rows, n) for rows in asked.values()]
+        took = [local + compressor_s + link.step_seconds(rows, n) for rows in asked.values()]
         return pd.Series(took, index=pd.Index(list(asked), name="step"), name="seconds", dtype=float)
 
     def state_dict(self) -> dict[str, Any]:

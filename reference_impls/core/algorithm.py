@@ -2,7 +2,7 @@
 
 The step is: `plan` (what kind of step is this?) -> backward, with `reduce` for every bucket -> `update` for every
 bucket -> ``optimizer.step()`` once -> `synchronize` for every bucket. A method is a frozen dataclass of options; its
-state lives in declared *state* of each worker, so that drivers can checkpoint, move and simulate it.
+state is declared and lives in each worker, so that `runtime` can checkpoint, move and simulate it.
 """
 
 from __future__ import annotations

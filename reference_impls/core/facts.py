@@ -1,6 +1,6 @@
 """What can be said of a configured method without running it: bytes it sends and state it keeps.
 
-Bytes are those of steps taken alone (`drivers.alone`), state is what the method declares (`state`), and that of the local
+Bytes are those of steps taken alone (`runtime.alone`), state is what the method declares (`state`), and that of the local
 optimizer is counted on a small one.
 """
 

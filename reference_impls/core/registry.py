@@ -304,7 +304,7 @@ class OptionInfo:
 @dataclass(frozen=True)
 class AlgorithmInfo:
     """What can be said of an algorithm without running it. `source_hash`: of its module and all modules of this package
-    that it uses (drivers excepted)."""
+    that it uses."""
 
     name: str
     family: Family
@@ -601,13 +601,13 @@ def info(name: str) -> AlgorithmInfo:
 
 @functools.cache
 def _source_hash(module: str) -> str:
-    """sha256 over the sources of a module and of the modules of its package that it imports, drivers excepted."""
+    """sha256 over the sources of a module and of the modules of its package that it imports: what a method is made of."""
     package = module.partition(".")[0]
     todo, sources = [module], {}
     while todo:
         name = todo.pop()
         spec = importlib.util.find_spec(name) if name not in sources else None
-        if spec is None or spec.origin is None or ".drivers" in name:
+        if spec is None or spec.origin is None:
             continue
         text = Path(spec.origin).read_text(encoding="utf-8")
         sources[name] = text

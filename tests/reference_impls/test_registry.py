@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from reference_impls import SimulatedCluster, create, info, list_algorithms, load_plugin
+from reference_impls.core import registry as module
 from reference_impls.core.errors import UnknownAlgorithmError, UnknownOptionError, UnsupportedError
 from reference_impls.core.registry import PLUGINS, registry
 from tests.support import each
@@ -36,6 +37,20 @@ def test_listing_imports_no_torch() -> None:
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
         == "False\n"
     )
+
+
+@pytest.mark.parametrize(("folder", "counts"), [("compressors", True), ("core", True), ("runtime", False)])
+def test_the_hash_of_a_source_is_of_what_a_method_uses_and_not_of_what_carries_it_out(
+    folder: str, counts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, of = Path.read_text, module._source_hash.__wrapped__
+    before = of("reference_impls.algorithms.lion")
+    monkeypatch.setattr(
+        Path,
+        "read_text",
+        lambda path, **how: read(path, **how) + ("\n# changed" if path.parent.name == folder else ""),
+    )
+    assert (of("reference_impls.algorithms.lion") != before) is counts
 
 
 @each("name", list_algorithms())
