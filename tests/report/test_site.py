@@ -128,13 +128,15 @@ def test_a_hostile_table_is_named_and_harms_no_other(
     root = tmp_path / "results"
     shutil.copytree(store.root / "tables", root / "tables")
     for path in sorted((root / "tables").glob("made-up-*")):
-        shutil.copy(path, path.with_name(path.name.replace("made-up", "other")))
+        for name in ("other", "search"):
+            shutil.copy(path, path.with_name(path.name.replace("made-up", name)))
     table = root / "tables" / "other-runs.csv"
     table.write_text(table.read_text().replace(",done,", ",done,,", 1))
     assert main(["report", "--results", str(root), "--out", str(tmp_path / "out")]) == 3
     shown = capsys.readouterr().out
     assert "not read: broken: tables/broken-study.json is damaged" in shown
     assert re.search(r"not read: other: .* cells, not", shown)
+    assert "not read: search: a study cannot be called search: another page has that name" in shown
     assert f"report: {tmp_path / 'out' / 'index.html'} (5 pages)" in shown
     assert str(root) not in (tmp_path / "out" / "index.html").read_text()
 
