@@ -71,7 +71,7 @@ def compressed_all_reduce(
     if pad_error is not None:
         for r in range(d // piece, n):
             flat[max(d, r * piece) : (r + 1) * piece] = pad_error[r]
-    counts = _counts(d, n, piece, pad_error is not None).to(device=u.device, dtype=u.dtype)
+    counts = compute.sent(_counts(d, n, piece, pad_error is not None), u.device).to(u.dtype)
     if blocks is not None:
         scales = blocks.up(flat[:d], norm)
     elif scale == "chunk":
@@ -83,7 +83,7 @@ def compressed_all_reduce(
     _keep_lost(rows, up, worker_error, blocks)
     if pad_error is not None:
         last = rows[:, -1] - torch.where(rows[:, -1] >= 0, 1, -1) * _sent(up, piece, u.dtype).squeeze(-1)
-        padded = torch.tensor([(r + 1) * piece > d for r in range(n)], device=u.device)
+        padded = compute.sent(torch.tensor([(r + 1) * piece > d for r in range(n)]), u.device)
         pad_error[:n] = torch.where(padded, last, 0.0)
     received = yield from world.all_to_all(up.view(-1), f"{stage}-up")
 
@@ -179,7 +179,7 @@ def _counts(d: int, n: int, piece: int, pads: bool) -> Tensor:
 
 
 def _count(like: Tensor, elements: int) -> Tensor:
-    return torch.tensor(elements, dtype=like.dtype, device=like.device)
+    return compute.sent(torch.tensor(elements, dtype=like.dtype), like.device)
 
 
 def _scale(blocks: Tensor, counts: Tensor, norm: Norm) -> Tensor:

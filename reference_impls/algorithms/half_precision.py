@@ -7,7 +7,6 @@ from 65520 on, and loses precision below 2^-14: who sends it scales first (`powe
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -27,11 +26,23 @@ FORMATS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _ROOM: Final = 15  # 2^15 is within fp16, whose largest number is 65504
 
 
-def power_for(largest: float, n: int) -> int:
-    """k such that n numbers of magnitude `largest` times 2^k add up to at most 2^15, and to more than 2^13 if they can."""
-    if not math.isfinite(largest) or largest == 0:
-        return 0
-    return min(_ROOM - (n - 1).bit_length() - math.frexp(largest)[1], 126)
+def power_for(largest: Tensor, n: int) -> Tensor:
+    """k such that n numbers of magnitude `largest` times 2^k add up to at most 2^15, and to more than 2^13 if they can.
+
+    Args:
+        largest: float32 [...].
+        n: Ranks.
+
+    Returns:
+        int32 [...], from -126 to 126; 0 for zero and what is not finite.
+    """
+    power = (_ROOM - (n - 1).bit_length() - torch.frexp(largest).exponent).clamp(max=126)
+    return torch.where(largest.isfinite() & (largest != 0), power, 0)
+
+
+def two_to(power: Tensor) -> Tensor:
+    """2^k, exactly: int32 from -126 to 127 -> float32."""
+    return ((power + 127) << 23).view(torch.float32)
 
 
 @compiled
@@ -105,16 +116,16 @@ class HalfPrecision(WithLocalOptimizer):
         if bucket.world.size == 1:
             return bucket.grads
         x = bucket.grads.to(torch.float32)
-        power = (yield from self._power(bucket, x)) if self.format == "fp16" else 0
-        scaled = torch.mul(x, 2.0**power, out=compute.empty_like(x))
+        power = (yield from self._power(bucket, x)) if self.format == "fp16" else None
+        scaled = x if power is None else torch.mul(x, two_to(power), out=compute.empty_like(x))
         if self.form == "two-phase":
             mean = yield from two_phase_mean(bucket, scaled, Halves(self.format), "gradient")
         else:
             message = compute.empty_like(scaled, FORMATS[self.format]).copy_(scaled)
             total = yield from bucket.world.sum(message, "gradient")
-            mean = scaled.copy_(total).div_(bucket.world.size)
-        return mean.mul_(2.0**-power)
+            mean = compute.empty_like(x).copy_(total).div_(bucket.world.size)
+        return mean if power is None else mean.mul_(two_to(-power))
 
-    def _power(self, bucket: Bucket, x: Tensor) -> Exchange[int]:
+    def _power(self, bucket: Bucket, x: Tensor) -> Exchange[Tensor]:
         largest = torch.stack(x.aminmax()).abs().amax().view(1)
-        return power_for(float((yield from bucket.world.max(largest, "scale"))), bucket.world.size)
+        return power_for((yield from bucket.world.max(largest, "scale")), bucket.world.size)

@@ -89,7 +89,7 @@ def encode(x: Tensor, factor: Tensor, limit: int, rounding: Rounding, key: Key, 
         int32 [...]: 1 where an x is not finite, or a factor, so that codes of 0 mean nothing; else 0.
     """
     if rounding == "stochastic":
-        _stochastic(x, factor, key.words.to(x.device), codes, limit)
+        _stochastic(x, factor, key.on(x.device), codes, limit)
     else:
         _nearest(x, factor, limit, codes)
     if not x.shape[-1]:
@@ -195,11 +195,14 @@ class IntSGD(WithLocalOptimizer):
         """a, float32: [1] for a bucket, else [d], one an element."""
         n, device = bucket.world.size, bucket.params.device
         r = torch.cat([bucket.state["r"][v.name].double() for v in bucket.views])
-        lengths = torch.tensor([v.part.stop - v.part.start for v in bucket.views], device=device)
-        rates = r.new_empty(len(bucket.views))
-        for part, group in bucket.groups():
-            inside = [i for i, v in enumerate(bucket.views) if part.start <= v.part.start < part.stop]
-            rates[inside] = float(group["lr"])
+        lengths = compute.sent(torch.tensor([v.part.stop - v.part.start for v in bucket.views]), device)
+        own = [
+            float(group["lr"])
+            for part, group in bucket.groups()
+            for v in bucket.views
+            if part.start <= v.part.start < part.stop
+        ]
+        rates = compute.sent(torch.tensor(own, dtype=r.dtype), device)
         unknown = (r == _UNKNOWN) | (r == 0) | (rates == 0)
         r = r / rates.square()
         count = lengths.double()

@@ -149,7 +149,7 @@ def moved(m: Tensor, v: Tensor, eps: float) -> Tensor:
     There +-scale / eps would be enormous. NaN passes through.
     """
     out = compute.empty_like(m)
-    _move(out, m, v, torch.tensor(eps, dtype=m.dtype, device=m.device))
+    _move(out, m, v, compute.sent(torch.tensor(eps, dtype=m.dtype), m.device))
     return out
 
 

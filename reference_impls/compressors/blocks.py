@@ -184,7 +184,7 @@ class BlockCompressor(ABC):
         message.write(found, wire)
         x = x.view(torch.int32) if self.by_pattern else x
         body = wire[..., : message.code_bytes(numel)]
-        words = key.words.to(x.device)
+        words = key.on(x.device)
         streams = words.expand(*x.shape[:-1], 3)
         if inside:
             for own, part, stream, target in rows(x[..., :inside], found, streams, body):
@@ -242,7 +242,7 @@ class BlockCompressor(ABC):
             )
         elif found is None:
             found = self.measure(x, message.block(numel))
-        words = key.words.to(x.device)
+        words = key.on(x.device)
         numbers = found.flatten(-2).contiguous() if message.numbers else x  # of one block it is a view
         body = wire[..., : message.code_bytes(numel)]
         tiles.encode(x, formula, message.bits, message.size, numbers, words, body, measure=measures)

@@ -112,7 +112,7 @@ def encode(x: Tensor, scale: Tensor, count: int, key: Key, codes: Tensor) -> Non
     """
     # Compilers store int16 one element at a time, 20 times slower than in two steps.
     target = compute.empty(codes.shape, torch.int32, x.device) if codes.dtype == torch.int16 else codes
-    _encode(x, scale, key.words.to(x.device), target, count)
+    _encode(x, scale, key.on(x.device), target, count)
     if target is not codes:
         codes.copy_(target)
 
@@ -193,12 +193,12 @@ def encode_powers(x: Tensor, scale: Tensor, head_room: int, key: Key, wire: Tens
         wire: uint8 [..., d].
     """
     _check(head_room)
-    _encode_powers(x, scale, key.words.to(x.device), wire, head_room)
+    _encode_powers(x, scale, key.on(x.device), wire, head_room)
 
 
 def add_powers(a: Tensor, b: Tensor, key: Key, out: Tensor) -> None:
     """Unbiased sum of two vectors of codes of one normaliser: uint8 [..., d] each, into `out` (may be `a` or `b`)."""
-    _add_powers(a, b, key.words.to(a.device), out)
+    _add_powers(a, b, key.on(a.device), out)
 
 
 def add_powers_with(a: Tensor, b: Tensor, random: Tensor) -> Tensor:

@@ -59,34 +59,40 @@ class Table:
     def encode(self, z: Tensor, key: Key, indices: Tensor) -> None:
         """float32 [..., d] -> indices, int32 [..., d]. NaN is encoded like 0: who may have one says so by a scale."""
         device = z.device
-        words = key.words.to(device)
+        words = key.on(device)
         if z.dim() == 1 and z.dtype == torch.float32 and compute.takes("lookup.encode", z, indices):
             from reference_impls.kernels import elementwise
 
             elementwise.look_up(z, _cells(self, device), words, indices)
             return
         _encode(
-            z, self.limit, self.unit, self.top / 2, _below(self.values).to(device),
-            torch.tensor(self.values, dtype=torch.float32, device=device), words, indices,
+            z, self.limit, self.unit, self.top / 2, _below(self.values, device),
+            _values(self.values, torch.float32, device), words, indices,
         )  # fmt: skip
 
     def look_up(self, indices: Tensor) -> Tensor:
         """Indices [...] -> V, int32 [...]."""
         found = compute.empty_like(indices, torch.int32)
-        _take(indices, torch.tensor(self.values, dtype=torch.int32, device=indices.device), found)
+        _take(indices, _values(self.values, torch.int32, indices.device), found)
         return found
 
 
 @functools.cache
-def _below(values: tuple[int, ...]) -> Tensor:
+def _values(values: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=dtype, device=device)
+
+
+@functools.cache
+def _below(values: tuple[int, ...], device: torch.device) -> Tensor:
     """int32 [g]: for y in [k, k+1), the index of the largest value up to k."""
-    return torch.tensor([sum(v <= k for v in values) - 1 for k in range(values[-1])], dtype=torch.int32)
+    found = [sum(v <= k for v in values) - 1 for k in range(values[-1])]
+    return torch.tensor(found, dtype=torch.int32, device=device)
 
 
 @functools.cache
 def _cells(table: Table, device: torch.device) -> Tensor:
     """The table as `kernels.elementwise.look_up` reads it."""
-    below = _below(table.values)
+    below = _below(table.values, torch.device("cpu"))
     at = torch.tensor(table.values, dtype=torch.float32)
     gap = at[below + 1] - at[below]
     cells = torch.stack([below.to(torch.float32), at[below], gap, 1 / gap], dim=-1)

@@ -173,7 +173,7 @@ def positive(x: Tensor, zero: bool | Key) -> Tensor:
     if not isinstance(zero, Key):
         compare = torch.ge if zero else torch.gt
         return compare(x, 0, out=out)
-    _positive_or_coin(x, zero.words.to(x.device), out.view(torch.uint8))
+    _positive_or_coin(x, zero.on(x.device), out.view(torch.uint8))
     return out
 
 

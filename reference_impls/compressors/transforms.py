@@ -203,13 +203,13 @@ _NO_DRAWS: Final = Key(torch.zeros(3, dtype=torch.int32))
 
 
 @functools.cache
-def dct_matrix(size: int) -> Tensor:
+def dct_matrix(size: int, device: torch.device | str = "cpu") -> Tensor:
     """The orthonormal DCT-II, float32 [size, size]; its transpose is its inverse."""
     i = torch.arange(size, dtype=torch.float64).unsqueeze(-1)
     j = torch.arange(size, dtype=torch.float64)
     matrix = torch.cos(math.pi * i * (2 * j + 1) / (2 * size)) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)
-    return matrix.to(torch.float32)
+    return matrix.to(device, torch.float32)
 
 
 @dataclass(frozen=True)
@@ -260,9 +260,7 @@ class BlockDCT:
         """float32 [numel] -> coefficients [blocks * h * w] of each region."""
         matrix = self._matrix(x)
         return [
-            (dct_matrix(r.h).to(x.device) @ self._blocks(matrix, r) @ dct_matrix(r.w).to(x.device).T).reshape(
-                -1
-            )
+            (dct_matrix(r.h, x.device) @ self._blocks(matrix, r) @ dct_matrix(r.w, x.device).T).reshape(-1)
             for r in self.regions()
         ]
 
@@ -272,7 +270,7 @@ class BlockDCT:
         matrix = self._matrix(out)
         for r, own in zip(self.regions(), coefficients, strict=True):
             blocks = own.view(r.rows, r.columns, r.h, r.w)
-            back = dct_matrix(r.h).to(own.device).T @ blocks @ dct_matrix(r.w).to(own.device)
+            back = dct_matrix(r.h, own.device).T @ blocks @ dct_matrix(r.w, own.device)
             self._blocks(matrix, r).copy_(back)
         return out
 

@@ -357,6 +357,17 @@ def zeros(shape: Sequence[int] | int, dtype: torch.dtype, device: torch.device |
     return empty(shape, dtype, device).zero_()
 
 
+def sent(x: Tensor, device: torch.device | str) -> Tensor:
+    """A small tensor on `device`, where what is launched there from now on finds it: the host does not wait for a GPU."""
+    device = torch.device(device)
+    if x.device == device:
+        return x
+    ready = (
+        x.pin_memory() if device.type == "cuda" and not x.is_cuda else x
+    )  # out of pageable memory copies wait
+    return ready.to(device, non_blocking=True)
+
+
 def held_bytes() -> int:
     """Bytes that the pool of this process holds, idle or in use."""
     return _POOL.held_bytes()
@@ -488,16 +499,20 @@ class Key:
         words[..., 2] += _signed(offset)
         return Key(words)
 
+    def on(self, device: torch.device | str) -> Tensor:
+        """`words` on a device; see `sent`."""
+        return sent(self.words, device)
+
     def bits(self, numel: int, device: torch.device | str | None = None) -> Tensor:
         """int32 [..., numel], all 32 bits random."""
-        words = self.words if device is None else self.words.to(device)
+        words = self.words if device is None else self.on(device)
         out = empty((*words.shape[:-1], numel), torch.int32, words.device)
         _fill_bits(out, words)
         return out
 
     def uniform(self, numel: int, device: torch.device | str | None = None) -> Tensor:
         """float32 [..., numel] in [0, 1), multiples of 2**-24."""
-        words = self.words if device is None else self.words.to(device)
+        words = self.words if device is None else self.on(device)
         out = empty((*words.shape[:-1], numel), torch.float32, words.device)
         _fill_uniform(out, words)
         return out

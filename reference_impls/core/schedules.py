@@ -243,7 +243,9 @@ def _mean(train_state: TrainState, value: float, stage: str) -> Exchange[float]:
     """The mean over all workers of a number that each was told."""
     import torch  # here, since schedules are read without it
 
-    own = torch.tensor([value], dtype=torch.float64, device=train_state.device)
+    from reference_impls.core import compute
+
+    own = compute.sent(torch.tensor([value], dtype=torch.float64), train_state.device)
     return float((yield from train_state.world.mean(own, stage)))
 
 

@@ -126,7 +126,7 @@ class _Hook:
         *,
         seed: int,
         stream: int = 0,
-        bucket_bytes: int,
+        bucket_bytes: int | None,
         check: Check,
         timeout_s: float,
     ) -> None:
@@ -153,7 +153,7 @@ class _Hook:
             "the method": f"{method.name} {described(method.algorithm)}",
             "check": check,
             "the seed": seed,
-            "bucket_bytes": bucket_bytes,
+            "bucket_bytes": self._worker.bucket_bytes,
         }
         shapes = {f"the gradient {name!r}": str(shape) for name, shape in self._shapes.items()}
         self._agreement.compare_settings({**settings, **self._settings, **shapes}, always=True)
@@ -409,7 +409,7 @@ def ddp_hook(
     *,
     group: dist.ProcessGroup | None = None,
     seed: int = 0,
-    bucket_bytes: int = 4 << 20,
+    bucket_bytes: int | None = None,
     check: Check = "first",
     timeout_s: float = 600.0,
     **options: Any,
@@ -424,7 +424,8 @@ def ddp_hook(
         model: The model, bare or already in its `DistributedDataParallel`.
         group: Process group, by default that of the wrapper, or the world.
         seed: Equal on all ranks.
-        bucket_bytes: Size of a bucket of the method's, in bytes of float32; DDP's own buckets only deliver.
+        bucket_bytes: Size of a bucket of the method's, in bytes of float32, by default 4 MiB on a CPU and 25 MiB on a GPU; DDP's
+            own buckets only deliver.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.runtime.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
         options: Of the method, see `info`; not of its optimizer, which is the user's.

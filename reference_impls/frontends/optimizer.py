@@ -54,7 +54,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         lr: Learning rate; may differ by group.
         group: Process group; by default the world.
         seed: Equal on all ranks.
-        bucket_bytes: Size of a bucket.
+        bucket_bytes: Size of a bucket; by default 4 MiB on a CPU, 25 MiB on a GPU.
         clip_norm: Clip the reduced gradient by its global norm, or set the method's own option for it. Infinity clips
             nothing, and `last_grad_norm` is there.
         unused: A parameter for which no rank has ever had a gradient stays as it is (``stay``). With ``zeros``, and after its
@@ -88,7 +88,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         *,
         group: dist.ProcessGroup | None = None,
         seed: int = 0,
-        bucket_bytes: int = 4 << 20,
+        bucket_bytes: int | None = None,
         clip_norm: float | None = None,
         unused: Unused = "stay",
         check: Check = "first",
@@ -148,7 +148,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             "the method": f"{method.name} {described(method.algorithm)}",
             "check": check,
             "the seed": seed,
-            "bucket_bytes": bucket_bytes,
+            "bucket_bytes": worker.bucket_bytes,
             "clip_norm": clip_norm,
             "unused": unused,
             "broadcast": broadcast,
@@ -281,7 +281,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             self._gradients.refuse_strangers()
             self._gradients.refuse_unused()
             self._local_workers.engine.trace.enter("encode")
-            self._gradients.refuse_edits(self._sent, self._unsent)
+            self._gradients.refuse_edits(self._unsent)
             self._local_workers.engine.trace.enter("update")
             self._is_skipped("step()")
             self._take_step()
@@ -359,11 +359,6 @@ class DataParallelOptimizer(torch.optim.Optimizer):
     def _unsent(self) -> Sequence[Bucket]:
         """Buckets that have not left yet in this step."""
         return self._worker.buckets[: self._local_workers.buckets - self._local_workers.launched]
-
-    @property
-    def _sent(self) -> Sequence[Bucket]:
-        """Buckets that have left in this step, before it is taken."""
-        return self._worker.buckets[self._local_workers.buckets - self._local_workers.launched :]
 
     def state_dict(self) -> dict[str, Any]:
         """This rank's state, parameters included. May communicate (pending exchanges): call it on all ranks.

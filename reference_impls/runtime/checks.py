@@ -31,6 +31,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from reference_impls.core import compute
 from reference_impls.core.errors import ExchangeError, MismatchError, PeerError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -72,17 +73,24 @@ class Agreement:
         check: ``first`` compares settings before the first step, the first after a load, and in every sixteenth step that
             communicates, ``each`` in every step, ``off`` never.
         timeout_s: Seconds to wait for another rank, in the store and in a collective.
+        device: Where the backend wants tensors to lie.
     """
 
     def __init__(
-        self, store: Store, rank: int, size: int, check: Check = "first", timeout_s: float = 600.0
+        self,
+        store: Store,
+        rank: int,
+        size: int,
+        check: Check = "first",
+        timeout_s: float = 600.0,
+        device: torch.device | str = "cpu",
     ) -> None:
         if check not in ("first", "each", "off"):
             raise UnsupportedError(f"check must be first, each or off, got {check!r}")
         if not timeout_s > 0:
             raise UnsupportedError(f"timeout_s must be positive, got {timeout_s}")
         self._store, self._rank, self._size = store, rank, size
-        self._check, self._timeout_s = check, timeout_s
+        self._check, self._timeout_s, self._device = check, timeout_s, device
         self._fresh = self.compares
         self._step, self._label = 0, "construction"
         self._now: tuple[int, str] = (0, self._label)
@@ -154,7 +162,9 @@ class Agreement:
         if self._communicating % (1 if self._check == "each" else EVERY) == 0:
             mine = settings()
             words = [self._step, _hash(self._label), _hash(json.dumps(mine, sort_keys=True))]
-            held = torch.tensor([*words, *(-word for word in words)], dtype=torch.int64)
+            held = compute.sent(
+                torch.tensor([*words, *(-word for word in words)], dtype=torch.int64), self._device
+            )  # NCCL takes none of the CPU
             self._verdict = launch(held), held, {"step": self._label, **mine}
 
     def together(self, call: str) -> None:

@@ -259,7 +259,9 @@ class ProcessGroupBackend:
 
     def begin(self, check: Check, timeout_s: float, device: torch.device) -> None:
         """Begin a training, on all ranks; `agreement` tells from here on what fails, and `end` the others that this rank ends."""
-        self.agreement = Agreement(store_of_its_own(self.group), self.ranks[0], self.size, check, timeout_s)
+        self.agreement = Agreement(
+            store_of_its_own(self.group), self.ranks[0], self.size, check, timeout_s, device
+        )
         self.end = weakref.finalize(self, Agreement.leave, self.agreement, ENDED)
         # a rank that is dead breaks its connections, but is only silent in the store, where settings are compared
         self.await_work(self.maximum(torch.zeros(1, dtype=torch.float32, device=device)), ("construction",))

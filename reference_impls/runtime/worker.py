@@ -405,7 +405,8 @@ _BUCKET_BYTES: Final = Declared("bucket_bytes", (int,), Bounds(ge=1), "size of a
 class Worker:
     """The part of a data-parallel training that one rank holds.
 
-    groups: parameter groups with `params`, `param_names` and hyper-parameters (lr, ...). storage: optional pair of
+    groups: parameter groups with `params`, `param_names` and hyper-parameters (lr, ...). bucket_bytes: None is 4 MiB on a CPU
+    and 25 MiB on a GPU, where every bucket costs launches. storage: optional pair of
     1-D tensors (parameters, gradients) with as many elements as the model, for models of a single dtype; the worker
     then lives in them. Initial parameters are taken over from the groups' tensors.
     """
@@ -418,16 +419,18 @@ class Worker:
         rank: int,
         size: int,
         seed: int = 0,
-        bucket_bytes: int = 4 << 20,
+        bucket_bytes: int | None = None,
         storage: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        bucket_bytes = _BUCKET_BYTES.checked(type(algorithm).__name__, bucket_bytes)
         self.algorithm = algorithm
         self.train_state = TrainState(Group("world", rank, size), seed=seed)
         algorithm.check(self.train_state.world)
         places = canonical(groups)
         self.train_state.device = places[0].param.device
-        runs = cut(places, bucket_bytes if algorithm.scope == "bucket" else None)
+        if bucket_bytes is None:
+            bucket_bytes = (4 if self.train_state.device.type == "cpu" else 25) << 20
+        self.bucket_bytes = _BUCKET_BYTES.checked(type(algorithm).__name__, bucket_bytes)
+        runs = cut(places, self.bucket_bytes if algorithm.scope == "bucket" else None)
         self.buckets = [self._bucket(i, len(runs), run, storage) for i, run in enumerate(runs)]
         self._grad_views = [
             [flat_view(s.grads, v.part.start, v.param) for v in s.views] for s in self.buckets
