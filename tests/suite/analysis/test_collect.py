@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from suite.analysis.collect import collect, write
-from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY
-from suite.analysis.statistics import paired_difference
+from suite.analysis.columns import BUDGET_SWEEP, RUNS, SENSITIVITY, SUMMARY
 from suite.analysis.summary import StudyError
 from suite.runs.store import Status, Store
+from tests.suite.analysis import made_up_ladder as ladder
 from tests.suite.analysis import made_up_study as made
 
 BASELINES = {"allreduce-lion", "allreduce-sgd"}
@@ -53,38 +53,6 @@ def test_the_same_folders_give_the_same_bytes(tmp_path, study, store):
     assert sorted(before) == [f"made-up-{name}" for name in names]
 
 
-def test_the_summary_says_what_was_put_in(tmp_path, study, store):
-    summary = collect(tmp_path, study).rows(SUMMARY)
-    runs = collect(tmp_path, study).rows(RUNS)
-    row = row_of(summary, "local-sgd H=16", "by-class")
-
-    def values(arm):
-        return [r["value"] for r in runs if r["arm"] == arm and r["sharding"] == "by-class"]
-
-    expected = paired_difference(values("local-sgd H=16"), values("allreduce-sgd"))
-    assert (row["diff_mean"], row["diff_low"], row["diff_high"]) == (
-        expected.estimate,
-        expected.low,
-        expected.high,
-    )
-    assert row["diff_low"] < -4.5 < row["diff_high"]
-    assert (row["n"], row["n_done"], row["n_diverged"], row["n_pairs"]) == (6, 6, 0, 6)
-    assert row["nll_diff_mean"] == pytest.approx(0.035 * 4.5)
-    assert row["bytes_ratio"] == row["bytes_ratio_low"] == pytest.approx(15.4)
-    assert row["wire_bytes_per_step"] == pytest.approx(made.RING_BYTES / 15.4)
-    assert row["syncs"] == 20
-    assert row["equal"] == "no"
-    words = {r["arm"]: r["equal"] for r in summary if r["sharding"] == "iid"}
-    assert words["global-qsgd standard"] == "yes"
-    assert words["apmsqueeze"] == "undecided"
-    assert words["allreduce-sgd"] is None
-    assert words["control-random-k"] is None
-    baseline = row_of(summary, "allreduce-sgd")
-    assert baseline["diff_mean"] is None
-    assert baseline["bytes_ratio"] == 1.0
-    assert row_of(summary, "control-one-worker")["bytes_ratio"] == float("inf")
-
-
 def test_no_p_values_unless_the_sweep_ranks_and_could(tmp_path):
     chosen = tuple(m for m in made.MADE if m.arm.name in RANKED)
     study = made.study_of(seeds=9, ranks=True, made=chosen)
@@ -100,36 +68,6 @@ def test_no_p_values_unless_the_sweep_ranks_and_could(tmp_path):
     few = made.study_of(seeds=6, ranks=True, made=chosen)
     assert all(r["p_exact"] is None for r in collect(tmp_path, few).rows(SUMMARY))
     assert all(r["p_exact"] is None for r in collect(tmp_path, replace(study, ranks=False)).rows(SUMMARY))
-
-
-def test_failures_stay_visible_and_out_of_the_means(tmp_path, study, store):
-    before = row_of(collect(tmp_path, study).rows(SUMMARY), "apmsqueeze", "by-class")
-    made.fail(
-        store, study, "apmsqueeze", "by-class", 2, Status("diverged", "training loss is nan at step 57")
-    )
-    made.fail(store, study, "local-sgd H=4", "iid", 1, Status("error", "step 9: RuntimeError: <b>no</b>"))
-    lost = made.fail(store, study, "qsr-sgd", "iid", 5, Status("timeout", "stopped after 60 s"))
-    (store.folder(lost.run_id) / "result.json").unlink()
-    (store.folder(lost.run_id) / "status.json").unlink()
-    found = collect(tmp_path, study)
-
-    run = row_of(found.rows(RUNS), "apmsqueeze", "by-class", seed=2)
-    assert (run["status"], run["reason"]) == ("diverged", "training loss is nan at step 57")
-    assert (run["value"], run["nll"]) == (None, None)
-    row = row_of(found.rows(SUMMARY), "apmsqueeze", "by-class")
-    assert (row["n"], row["n_done"], row["n_diverged"]) == (6, 5, 1)
-    assert (row["ci_low"], row["diff_low"]) == (None, None)
-    assert row["equal"] == "no"
-    seeds = [r for r in found.rows(RUNS) if r["arm"] == "apmsqueeze" and r["sharding"] == "by-class"]
-    others = [r["value"] for r in seeds if r["seed"] != 2]
-    assert row["mean"] == pytest.approx(sum(others) / 5)
-    assert row["mean"] != before["mean"]
-
-    assert row_of(found.rows(SUMMARY), "local-sgd H=4")["equal"] == "undecided"
-    missing = row_of(found.rows(RUNS), "qsr-sgd", seed=5)
-    assert missing["status"] == "missing"
-    assert "bandwise sweep" in missing["reason"]
-    assert found.facts["statuses"] == {"diverged": 1, "done": 213, "error": 1, "missing": 1}
 
 
 def test_a_failed_baseline_seed_takes_its_pairs_with_it(tmp_path, study, store):
@@ -215,3 +153,17 @@ def test_controls_of_an_optimizer_that_no_method_uses_take_no_verdict_back(tmp_p
         (row,) = [r for r in collect(tmp_path / str(i), study).rows(SENSITIVITY) if r["sharding"] == "iid"]
         assert row["sensitive"] is sensitive, row["reason"]
         assert sensitive or "control-no-communication cannot be told" in row["reason"]
+
+
+def test_a_diverged_rung_is_counted_and_moves_nothing_else(tmp_path):
+    study = ladder.study_of()
+    store = ladder.run_all(tmp_path, study)
+    before = collect(tmp_path, study)
+    spec = next(e.spec for e in study.entries if (e.arm, e.budget) == ("qsr-sgd", 1.41))
+    made.finish(store, spec, Status("diverged", "training loss is inf at step 9"), store.result(spec.run_id))
+    found = collect(tmp_path, study)
+    assert found.rows(SUMMARY) == before.rows(SUMMARY)
+    lost = {
+        (r["arm"], r["budget"]): r["n_diverged"] for r in found.rows(BUDGET_SWEEP) if r["sharding"] == "iid"
+    }
+    assert {key for key, count in lost.items() if count} == {("qsr-sgd", 1.41)}

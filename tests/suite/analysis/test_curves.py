@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from suite.analysis.check import check_study
-from suite.analysis.collect import collect, documents
+from suite.analysis.collect import collect
 from suite.analysis.columns import CURVES, RUNS
 from suite.analysis.summary import Study
-from suite.analysis.tables import parsed, rows_of, table_path
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_study as made
 from tests.suite.analysis.made_up_curves import keep, spec_of
@@ -45,17 +43,6 @@ def test_runs_of_earlier_versions_have_steps_and_no_bytes(store: Store, study: S
         if (r["arm"], r["seed"], r["sharding"]) == (LOCAL, 3, "iid")
     ]
     assert sent == [None] * 4
-
-
-def test_the_table_of_curves_holds_every_evaluation_and_reads_back(store: Store, study: Study) -> None:
-    collected = collect(store.root, study)
-    assert len(collected.rows(CURVES)) == 3 * 2 * 6 * 4
-    texts = documents(store.root, collected)
-    rows = rows_of(parsed(CURVES, texts[table_path(store.root, CURVES, "made-up")]))
-    (first,) = [r for r in rows if (r["arm"], r["seed"], r["sharding"], r["step"]) == (SGD, 0, "iid", 50)]
-    assert (first["value"], first["nll"], first["train_loss"], first["wire_bytes"]) == (50.0, 0.5, 1.0, 500.0)
-    shuffled = replace(study, entries=tuple(reversed(study.entries)))
-    assert documents(store.root, collect(store.root, shuffled)) == texts
 
 
 REFUSED = {

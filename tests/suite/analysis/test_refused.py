@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from bandwise.cli import main
 from suite.analysis.published import refused_rows
 from suite.runs.store import Store
 from tests.suite.runs.project import one_spec
@@ -45,16 +44,3 @@ def test_each_is_named_with_its_reason_and_no_path_of_the_machine(root: Path) ->
     assert "is damaged" in rows[0]["reason"]
     assert "says no schema_version that ever was" in rows[4]["reason"]
     assert str(root) not in str(rows)
-
-
-def test_status_names_what_it_cannot_read(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--results", str(root), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["runs"] == 1
-    assert [line.partition(" ")[0].removeprefix(f"{root}/") for line in found["refused"]] == [
-        "runs/aa/aa00000000000000/spec.json",
-        "runs/zz/notes",
-    ]
-    assert main(["status", "--results", str(root)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.count("not read: ") == 2

@@ -66,48 +66,6 @@ def test_the_rounds_of_a_rule_are_those_of_the_runs_own_learning_rate(composed):
     assert row["seconds"] == pytest.approx(true * median(factors))
 
 
-def test_how_seconds_come_about_is_said(composed):
-    found = {arm: row["composition"] for arm, row in composed.items()}
-    assert found == {
-        "sgd": "one kind",
-        "lion": "one kind",
-        "lion-1bit": "one kind",
-        "lion-1bit-10": "several kinds",
-        "squeeze": "several kinds",
-        "local-16": "rounds measured",
-        "local-8": "rounds interpolated",
-        "qsr": "rounds interpolated",
-        "silence": "rounds extrapolated",
-    }
-
-
-def test_cases(sweep):
-    record = made.record(sweep)
-    rows = {row["case_id"]: row for row in rows_of(case_table(record))}
-    local = rows[case_of(record, "local-sgd", "round-16")["case_id"]]
-    factors = sorted(made.factor(number) for number in range(made.ROUNDS))
-    true = made.round_truth_s(16)
-    assert local["unit_s"] == pytest.approx(true * median(factors))
-    assert local["step_s"] == pytest.approx(true * median(factors) / 16)
-    assert (local["step_low"], local["step_high"]) == pytest.approx(
-        (true * factors[0] / 16, true * factors[-1] / 16)
-    )
-    assert local["speedup"] == pytest.approx(made.REFERENCE_S * 16 / true)
-    assert local["null_s"] == pytest.approx(0.4 * true * median(factors) / 16)
-    assert local["exposed_s"] == pytest.approx(0.6 * true * median(factors) / 16)
-    assert (local["exposed_low"], local["exposed_high"]) == pytest.approx(
-        (0.6 * true * factors[0] / 16, 0.6 * true * factors[-1] / 16)
-    )
-    assert (local["n_phases"], local["encode_s"], local["other_s"]) == (6, 0.002, 0.0001)
-    assert (local["wire_bytes_per_step"], local["received_bytes_per_step"]) == (1000.0, 2000.0)
-    reference = rows[made.DDP[1]["case_id"]]
-    assert (reference["reference"], reference["default"]) == (True, False)
-    assert (reference["speedup"], reference["speedup_low"], reference["speedup_high"]) == (1.0, 1.0, 1.0)
-    assert (reference["n_phases"], reference["encode_s"], reference["screen_s"]) == (0, None, 0.2)
-    only_screened = rows[made.DDP[2]["case_id"]]
-    assert (only_screened["n"], only_screened["unit_s"], only_screened["screen_s"]) == (0, None, 0.2)
-
-
 def test_exposed_communication_of_few_rounds_has_no_interval(sweep):
     record = made.record(sweep)
     record["links"][0]["blocks"] = [
@@ -146,36 +104,11 @@ def test_the_order_of_blocks_changes_nothing(sweep, tmp_path):
     assert before == after
 
 
-def test_rho(sweep, tmp_path):
-    made.saved(tmp_path, made.record(sweep))
-    collect_session(tmp_path, "made-up")
-    (link,) = load_facts(tmp_path, "made-up")["links"]
-    ring_s = 2 * 3 / 4 * 32 * made.D / 9e7  # the largest all-reduce counts
-    compute = sorted(0.4 * made.REFERENCE_S * made.factor(number) for number in range(made.ROUNDS))
-    assert link["rho"]["value"] == pytest.approx(ring_s / median(compute))
-    assert (link["rho"]["low"], link["rho"]["high"]) == pytest.approx(
-        (ring_s / compute[-1], ring_s / compute[0])
-    )
-    record = made.record(sweep)
-    record["links"][0]["probe"] = []
-    (link,) = made.derived(record, Store(tmp_path / "other"))[1]["links"]
-    assert (link["rho"], link["rho_reason"]) == (None, "the probe holds no fp32 all-reduce")
-
-
 def test_ddp_that_turns_out_faster_than_the_reference_is_named(sweep, store):
     record = made.record(sweep)
     assert made.derived(record, store)[1]["links"][0]["faster"] == []
     record["links"][0]["reference"] = made.DDP[0]["case_id"]
     assert made.derived(record, store)[1]["links"][0]["faster"] == ["DDP bf16, 8 MB buckets"]
-
-
-def test_the_probe(sweep, store):
-    rows = made.derived(made.record(sweep), store)[0]["probe"]
-    large = next(row for row in rows if row["bytes"] == 4_000_000)
-    assert (large["n"], large["seconds"], large["seconds_low"], large["seconds_high"]) == (6, 0.6, 0.5, 0.7)
-    assert large["rate_share"] == pytest.approx(0.9)
-    trip = next(row for row in rows if row["bytes"] == 4)
-    assert (trip["seconds"], trip["seconds_low"], trip["rate_share"]) == (3e-4, None, None)
 
 
 @pytest.mark.full
@@ -204,6 +137,11 @@ ALONE = {
     "local": {"algorithm": "local-sgd", "options": {"period": 8}},
     "qsr": {"algorithm": "qsr-sgd", "options": {"alpha": 0.2}},
     "silence": {"algorithm": "control-no-communication", "options": {"total_steps": 1000}},
+    "fragments": {"algorithm": "streaming-diloco", "options": {"period": 32, "fragments": 4}},
+    "gossip": {"algorithm": "slowmo-sgd", "options": {"base": "sgp", "period": 12}},
+    "switch": {"algorithm": "post-local-sgd", "options": {"switch_step": 7, "period": 16}},
+    "adaptive": {"algorithm": "adacomm", "options": {}},
+    "long": {"algorithm": "local-sgd", "options": {"period": 5000}},
 }
 
 
@@ -217,13 +155,20 @@ def test_without_a_sweep_the_kinds_stand_alone(store):
         ("local", "round-8"),
         ("qsr", "round"),
         ("silence", "round-1000"),
+        ("fragments", "round-8"),  # one leaves every 32 / 4 steps
+        ("gossip", "round-12"),
+        ("switch", "step"),
+        ("switch", "round-16"),
+        ("adaptive", "round"),
+        ("long", "round"),
     }
     assert found["bit", "step"]["speedup"] == pytest.approx(made.REFERENCE_S / made.LION_S)
     assert found["local", "round-8"]["speedup"] == pytest.approx(8 * made.REFERENCE_S / made.round_truth_s(8))
     assert found["local", "round-8"]["composition"] == "rounds interpolated"
     assert found["silence", "round-1000"]["composition"] == "rounds extrapolated"
-    assert found["qsr", "round"]["refused"]
-    assert "learning rate" in found["qsr", "round"]["reason"]
+    for arm, reason in (("qsr", "learning rate"), ("adaptive", "on the data"), ("long", "longer than 4096")):
+        assert found[arm, "round"]["refused"]
+        assert reason in found[arm, "round"]["reason"]
 
 
 def test_a_session_that_could_not_be_held_says_why(sweep, tmp_path):
@@ -250,9 +195,7 @@ def test_the_newest_session_held_to_the_end_counts(sweep, tmp_path):
     ("damage", "words"),
     [
         (lambda text: text.replace('"schema_version": 1', '"schema_version": 99'), "has schema_version 99"),
-        (lambda text: text[:500], "is damaged"),
         (lambda text: text.replace('"links": [', '"links": [5, '), "key 'links[0]' must be a mapping, not 5"),
-        (lambda text: text.replace('"unit_s": ', '"unit_s": NaN, "x": ', 1), "holds NaN"),
     ],
 )
 def test_a_bad_record_is_named_and_passed_over(damage, words, sweep, tmp_path):
