@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -17,15 +16,13 @@ from suite.runs.spec import task_of
 from suite.timing.store import Case
 from suite.training.train import train_group
 from tests.suite.runs.project import one_spec
-from tests.suite.timing.rank_processes import ROOT, RankProcesses, ddp, method, rank_processes, start
+from tests.suite.timing.rank_processes import ROOT, RankProcesses, ddp, method, rank_processes
 
 pytestmark = pytest.mark.gloo
 
 PARAMETERS = 64 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10
 CASES: dict[str, Case] = {
     "fp32": ddp("fp32", bucket_cap_mb=25),
-    "bf16": ddp("bf16", bucket_cap_mb=1),
-    "powersgd": ddp("powersgd", matrix_approximation_rank=2),
     "allreduce": method("allreduce-sgd", "step"),
     "lion": method("lion-cub-1bit", "step"),
     "lion-sync": method("lion-cub-1bit", "sync"),
@@ -34,9 +31,6 @@ CASES: dict[str, Case] = {
 RING = 2 * (2 - 1) / 2
 SENT = {
     "fp32": RING * 4 * PARAMETERS,
-    "bf16": RING * 2 * PARAMETERS,
-    # P and Q of rank 2 of the three matrices, if that is less than half; the rest as it is
-    "powersgd": RING * 4 * (2 * (64 + 512) + 2 * (512 + 512) + 2 * (512 + 10) + 512 + 512 + 10),
     "allreduce": RING * 4 * PARAMETERS,
     "local": RING * 4 * PARAMETERS,
 }
@@ -107,24 +101,14 @@ def test_steps_that_synchronise_send_the_momentum_on_top(ranks: RankProcesses) -
     assert after[stage]["collective"] == "all-reduce"
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "options", "peak"),
-    [
-        pytest.param("allreduce-sgd", {}, 0.2, marks=pytest.mark.full),
-        ("local-sgd", {"period": 4}, 0.2),
-        pytest.param("apmsqueeze", {"warmup_steps": 12}, 1e-3, marks=pytest.mark.full),
-    ],
-)
 def test_a_direct_run_ends_where_the_simulated_run_does(
-    ranks: RankProcesses,
-    monkeypatch: pytest.MonkeyPatch,
-    algorithm: str,
-    options: dict[str, Any],
-    peak: float,
+    ranks: RankProcesses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Autograd and batched gradients add in another order, so the last bits of the scores may differ."""
     monkeypatch.setenv("BANDWISE_COMPILE", "0")
-    spec = one_spec(algorithm, options, "digits-mlp", steps=14, batch_size=16, peak=peak, backend="gloo")
+    spec = one_spec(
+        "local-sgd", {"period": 4}, "digits-mlp", steps=14, batch_size=16, peak=0.2, backend="gloo"
+    )
     (simulated,) = train_group([replace(spec, backend="simulated")])
     zero, one = ranks.tell(do="direct", spec=spec.as_dict())
     assert zero["ok"], zero
@@ -137,16 +121,6 @@ def test_a_direct_run_ends_where_the_simulated_run_does(
     task = task_of(spec)
     untrained = task.evaluate(task.initial())
     assert abs(zero["final"]["nll"] - untrained["nll"]) > 0.1, "the training has changed nothing"
-
-
-def test_a_group_that_cannot_be_made_is_said() -> None:
-    environment = {key: value for key, value in os.environ.items() if key != "MASTER_ADDR"}
-    process = start({**environment, "RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "1"})
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
-    answer = json.loads(out)
-    assert not answer["ok"]
-    assert "MASTER_ADDR" in answer["error"]
 
 
 def test_only_answers_reach_stdout() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from suite.links.link import Link
 from suite.timing.ranks import RankLostError, Ranks
-from suite.timing.session import block_entry, mean_stages
+from suite.timing.session import mean_stages
 from tests.suite.timing.fakes import Loopback, sent
 
 FAKE = "tests.suite.timing.fake_rank"
@@ -38,9 +38,6 @@ def test_answers_come_by_rank(ranks: Ranks) -> None:
         answers = ranks.ask({"do": "echo", "value": value}, 10)
         assert [answer["rank"] for answer in answers] == [0, 1, 2]
         assert all(answer["value"] == value for answer in answers)
-
-
-def test_long_answers(ranks: Ranks) -> None:
     assert {len(answer["value"]) for answer in ranks.ask({"do": "noise"}, 20)} == {300_000}
 
 
@@ -91,11 +88,3 @@ def test_a_rank_that_sends_nothing_counts_as_none() -> None:
         ("gradient", 200.0, 2.0),
         ("plan", 4.0, 1.0),
     ]
-
-
-def test_a_block_takes_as_long_as_its_slowest_rank() -> None:
-    """Who is late in one unit may be early in the next, so the block is shorter than its slowest units together."""
-    seconds = ([9.0, 1.0, 4.0], [9.0, 2.0, 1.0])
-    answers = [{"unit_seconds": own, "step_seconds": own, "cpu_s": 1.0, "phases": None} for own in seconds]
-    block = block_entry(answers, lead=1, unit_steps=1)
-    assert (block["unit_s"], block["unit_seconds"], block["step_seconds"]) == (2.5, [2.0, 4.0], 3.0)

@@ -13,11 +13,11 @@ from typing import IO, Any
 
 import pytest
 
-from suite.links.link import Link, RealLink, measured_words, reached
+from suite.links.link import Link, RealLink
 from suite.timing.load import ClusterMeter
 from suite.timing.ranks import TOKEN, RankLostError, RealCluster, RemoteRanks, Switchboard, call
 from suite.timing.session import TRIED_BYTES, Session
-from suite.training.processes import RendezvousError, interface_of
+from suite.training.processes import interface_of
 from tests.suite.timing.fakes import QUIET, FakeMeter, FakeRanks, session_spec
 
 LINK = RealLink(2, math.inf, nodes=2, ranks_per_node=1, interface="ib0")
@@ -192,15 +192,6 @@ def test_a_session_between_nodes_has_one_link_and_what_was_measured_of_it(tmp_pa
     assert next(command for command in asked if command["do"] == "probe")["rate_bps"] == RealRanks.RATE_BPS
 
 
-def test_ranks_that_do_not_come_end_the_session_with_their_names(tmp_path: Path) -> None:
-    def nowhere(link: Link) -> Any:
-        raise RendezvousError("ranks [1] did not come within 120 s; those who came: [0]")
-
-    record = held(tmp_path, nowhere)
-    assert (record["status"], record["links"]) == ("error", [])
-    assert "ranks [1] did not come" in record["reason"]
-
-
 def test_the_machines_are_counted_by_their_kernels(board: Switchboard, called: list[Called]) -> None:
     """Two nodes in one machine share its cores, and nobody may count them twice."""
     ranks = board.ranks(2)
@@ -212,17 +203,6 @@ def test_the_machines_are_counted_by_their_kernels(board: Switchboard, called: l
     for stream in (stream for pair in called for stream in pair):
         stream.close()
     ranks.stop()
-
-
-def test_what_a_probe_says_of_a_link_in_words() -> None:
-    assert reached([]) == {"rate_bps": None, "delay_s": None}
-    link = {**LINK.as_dict(), "real": {"rate_bps": 95.123e6, "delay_s": 2.104e-4}}
-    assert measured_words(link) == " (95.1 Mbit/s, 210 us)"
-    assert measured_words(Link(2, 1e8).as_dict()) == ""
-    assert measured_words(LINK.as_dict()) == ""
-    assert RealLink(4, math.inf, nodes=2, ranks_per_node=2, interface="ib0", backend="nccl").label == (
-        "real, 2 x 2 over ib0, nccl"
-    )
 
 
 def test_the_interface_of_an_address() -> None:

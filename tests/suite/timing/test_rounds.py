@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +11,9 @@ import pytest
 
 from suite.timing.cases import cases_of, direct_specs
 from suite.timing.load import Load
-from suite.timing.session import LinkRounds, among, block_entry
+from suite.timing.session import LinkRounds, block_entry
 from suite.timing.spec import SessionSpec
-from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakeRanks, sent, session_spec
+from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakeRanks, session_spec
 
 
 def measured(
@@ -75,35 +74,25 @@ def test_the_slowest_rank_counts(spec: SessionSpec) -> None:
     assert entry["direct"][0]["final"] == {}
 
 
-def test_units_fill_a_blocks_time_but_no_more_than_the_sessions_steps(spec: SessionSpec) -> None:
+def test_units_fill_a_blocks_time_behind_one_that_does_not_count(spec: SessionSpec) -> None:
+    """At most the session's steps; of phases, means over the whole block, every unit counts."""
     cases = cases_of(spec)
     slow, fast = cases.default, next(i for i in cases.timed if cases.of(i).label == "allreduce-sgd: step")
-    seconds = {slow: 0.3, fast: 0.004}
-    entry = measured(spec, FakeRanks(n=1, seconds=lambda case, mode: seconds.get(case, 0.05))).entry
-
-    def units(case_id: str, mode: str) -> set[int]:
-        return {
-            len(b["unit_seconds"]) for b in entry["blocks"] if (b["case_id"], b["mode"]) == (case_id, mode)
-        }
-
-    assert units(slow, "run") == {1}
-    assert units(fast, "run") == {spec.units}
-    assert units(fast, "null") == {spec.phase_units}
     four = next(i for i in cases.timed if cases.of(i).unit_steps == 4)
-    assert units(four, "run") == {5}, "0.25 s over 0.05 s, and 20 steps are 5 rounds of 4"
-
-
-def test_a_unit_before_the_counted_ones_where_several_fit(spec: SessionSpec) -> None:
-    cases = cases_of(spec)
-    ranks = FakeRanks(n=1, seconds=lambda case, mode: 0.3 if case == cases.default else 0.01)
+    seconds = {slow: 0.3, fast: 0.004}
+    ranks = FakeRanks(n=1, seconds=lambda case, mode: seconds.get(case, 0.05))
     entry = measured(spec, ranks).entry
     counted = {(b["case_id"], b["mode"], len(b["unit_seconds"])) for b in entry["blocks"]}
     asked = {(c["case"], c["mode"], c["units"]) for c in ranks.asked if c["do"] == "block"}
-    assert (cases.default, "run", 1) in asked & counted
-    one = next(i for i in cases.timed if cases.of(i).label == "allreduce-sgd: step")
-    assert (one, "run", 20) in counted
-    assert (one, "run", 21) in asked
-    assert (one, "serial", 5) in asked & counted, "phases are means over the whole block: no lead there"
+    for case, mode, units, lead in (
+        (slow, "run", 1, 0),
+        (fast, "run", spec.units, 1),
+        (fast, "null", spec.phase_units, 1),
+        (fast, "serial", spec.phase_units, 0),
+        (four, "run", 5, 0),  # 0.25 s over 0.05 s, and 20 steps are 5 rounds of 4
+    ):
+        assert {found for found in counted if found[:2] == (case, mode)} == {(case, mode, units)}
+        assert (case, mode, units + lead) in asked
 
 
 OVERLAPPING = """minutes: 1
@@ -151,14 +140,6 @@ def test_the_reference_is_the_fastest_of_the_screen(spec: SessionSpec) -> None:
     assert all(len(s["unit_seconds"]) == 4 for s in entry["screen"])
     assert names["DDP bf16, 1 MB buckets"] not in rounds.timed
     assert set(entry["best"].values()) | {entry["default"]} <= set(rounds.timed)
-
-
-def test_long_rounds_are_not_phased(tmp_path: Path) -> None:
-    spec = session_spec(tmp_path, text="minutes: 1\nsweep: small.yaml\nlinks: [{rate: 1gbit}]\n")
-    cases = cases_of(spec)
-    entry = measured(spec, FakeRanks()).entry
-    long = next(i for i in cases.timed if cases.of(i).unit_steps == 64)
-    assert {b["mode"] for b in entry["blocks"] if b["case_id"] == long} == {"run"}
 
 
 def test_a_disturbed_block_is_repeated_and_kept(spec: SessionSpec) -> None:
@@ -252,15 +233,6 @@ def test_a_machine_that_stays_busy_gives_no_number_and_no_endless_session(spec: 
     assert entry["blocks"], "what was measured is kept all the same"
 
 
-def test_bytes_and_paths_are_kept_by_case(spec: SessionSpec) -> None:
-    rounds = measured(spec, FakeRanks(n=2))
-    assert rounds.traffic.keys() == {*rounds.timed, *rounds.cases.candidates}
-    assert rounds.traffic[rounds.timed[0]] == {
-        "wire_bytes": pytest.approx(105.0), "received_bytes": 50.0, "path": {"signs": "compiled"},
-        "stages": [{**sent(105.0), "wire_bytes": pytest.approx(105.0)}],
-    }  # fmt: skip
-
-
 def test_the_lead_is_left_out_of_units_and_steps() -> None:
     answer = {
         "unit_seconds": [9.0, 1.0, 2.0], "step_seconds": [4.0, 5.0, 0.5, 0.5, 1.0, 1.0], "cpu_s": 0.0, "phases": None,
@@ -269,12 +241,3 @@ def test_the_lead_is_left_out_of_units_and_steps() -> None:
     found = block_entry([answer, other], lead=1, unit_steps=2)
     samples = {"unit_s": 1.5, "unit_seconds": [2.0, 2.0], "step_seconds": 1.0}  # each rank took 3 in all
     assert found == {**samples, "spread": None, "phases": None}
-
-
-@pytest.mark.parametrize(("some", "all_"), [(0, 6), (1, 6), (3, 6), (6, 6), (3, 20), (7, 8)])
-def test_some_of_all_are_spread_evenly(some: int, all_: int) -> None:
-    chosen = [number for number in range(all_) if among(number, some, all_)]
-    assert len(chosen) == some
-    assert chosen[:1] == [0] * bool(some)
-    gaps = [b - a for a, b in itertools.pairwise(chosen)]
-    assert not gaps or max(gaps) - min(gaps) <= 1

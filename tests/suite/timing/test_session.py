@@ -26,7 +26,6 @@ from suite.timing.session import Session
 from suite.timing.spec import SessionSpec
 from tests.suite.links.tour import children
 from tests.suite.timing.fakes import (
-    BUSY,
     QUIET,
     FakeMeter,
     FakePlace,
@@ -175,13 +174,6 @@ def test_an_interrupted_session(spec: SessionSpec, tmp_path: Path) -> None:
     assert {block["round"] for block in record["links"][0]["blocks"]} <= {0, 1}
     assert record["links"][0]["blocks"]
     assert held.ended()
-
-
-def test_a_session_that_stays_disturbed(spec: SessionSpec, tmp_path: Path) -> None:
-    record = Held(spec, tmp_path, load=lambda number: BUSY).record
-    assert record["status"] == "disturbed"
-    assert "100 Mbit/s: the reference has 0 undisturbed rounds" in record["reason"]
-    assert {link["status"] for link in record["links"]} == {"disturbed"}
 
 
 def test_where_no_cluster_can_be_made(
