@@ -40,12 +40,8 @@ def test_what_others_say_is_not_the_papers(label: str) -> None:
     ("old", "new", "error"),
     [
         ("label: paper", "label: hearsay", r"a-paper.yaml:8: key 'claims\[0\].label': 'hearsay' is none of"),
-        ("label: paper", "lable: paper", r"key 'claims\[0\].label' is missing"),
-        ("n: 6", "n: six", r"a-paper.yaml:11: key 'claims\[0\].n' must be a whole number, not 'six'"),
-        ("is: below", "is: equals", r"a-paper.yaml:14: .*'equals' is none of above, below, within"),
         ("place: table 1\n    ", "", "where do the authors say it"),
         ("against: base, ", "", r"'claims\[0\].parts\[0\].against' is missing"),
-        ("kind: training", "kind: rumour", "'rumour' is none of training, speed"),
         ("id: made-up-loses", "id: Made_Up", "lower-case words"),
         ("scale: made up", "note: none", "needs scale and n"),
         (
@@ -60,20 +56,9 @@ def test_what_others_say_is_not_the_papers(label: str) -> None:
         ),
         ("n: 6", "n: 6\n    counts_as: {reproduced: partly}", "say why"),
         (
-            "threshold: -1",
-            "threshold: -1, level: 2",
-            r"a-paper.yaml:14: key 'claims\[0\].parts\[0\].level': must be below 1, not 2",
-        ),
-        ("threshold: -1", "threshold: low", "must be a number, not 'low'"),
-        (
             "study: claims/made-up",
             "session: quick",
             r"'claims\[0\].session': a claim that is training has none",
-        ),
-        (
-            "n: 6",
-            "n: 6\n    counts_as: {reproduced: party}",
-            "'party' is none of reproduced, .*did you mean 'partly'",
         ),
     ],
 )
@@ -89,7 +74,6 @@ def test_what_is_wrong_is_said_with_its_line(old: str, new: str, error: str) -> 
         ("quantity: net", "quantity: speedup", "a speed is net .at equal time. or steps .a second."),
         ("quantity: net", "against: base, quantity: steps", "over those of the fastest uncompressed DDP"),
         ("    n: 6\n", "    n: 6\n    of: made-up-other\n", "no claim of this file has this id"),
-        ("    session: made-up\n", "", "'claims\\[0\\].session' is missing"),
         ("    study: claims/made-up\n", "", "'claims\\[0\\].study' is missing"),
         ("threshold: 2}", "threshold: 2, level: 0.9}", "a claim that is speed has none"),
     ],

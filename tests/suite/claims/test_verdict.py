@@ -81,11 +81,6 @@ def test_what_holds_an_interval_back_leaves_it_undecided() -> None:
     assert of_found(part("above", 1), Found(1.2, 1.1, 1.3, 6)).word == "reproduced"
 
 
-def test_a_number_without_interval_says_why() -> None:
-    with pytest.raises(ValueError, match="has a doubt that says why"):
-        of_found(part("above", 1), Found(1.2))
-
-
 @pytest.mark.parametrize(
     ("words", "every", "one"),
     [
@@ -135,11 +130,6 @@ def test_what_a_verdict_counts_as() -> None:
         "reproduced by the numbers; counts as partly: it was close",
     )
     assert of_claim(held_back, [Judged(one, Found(), "contradicted")]).word == "contradicted"
-
-
-def test_what_nobody_judges_says_why() -> None:
-    idle = claim(kind="not-comparable", because="other machines")
-    assert (of_claim(idle, []).word, of_claim(idle, []).why) == ("not comparable", "other machines")
 
 
 @pytest.mark.parametrize(
