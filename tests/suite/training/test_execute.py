@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,51 +18,6 @@ from suite.training import checkpoint as files
 from suite.training.checkpoint import Interrupted
 from suite.training.execute import execute
 from tests.suite.runs.project import After, kept, one_spec
-
-ROOT = Path(__file__).resolve().parents[3]
-EAGER = {**os.environ, "BANDWISE_COMPILE": "0"}
-SHARE = """
-import sys, torch
-from suite.training.execute import execute
-from suite.runs.store import Store
-torch.set_num_threads(1)
-store = Store(sys.argv[1])
-specs = [store.spec(run_id) for run_id in store.run_ids()]
-print("ready", flush=True)
-sys.stdin.readline()
-for i in range(0, len(specs), 2):
-    for outcome in execute(specs[i : i + 2], store):
-        print(outcome.run_id, flush=True)
-"""
-
-
-@pytest.mark.full
-def test_two_processes_that_share_runs_do_each_once(tmp_path: Path) -> None:
-    specs, store = [one_spec(steps=50, seed=seed) for seed in range(8)], Store(tmp_path)
-    for spec in specs:
-        store.put_spec(spec)
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", SHARE, str(tmp_path)],
-            cwd=ROOT, env=EAGER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        for _ in range(2)
-    ]  # fmt: skip
-    for process in both:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    said = []
-    for process in both:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in both:
-        said.append(process.communicate(timeout=120)[0].split())
-    assert sorted(said[0] + said[1]) == sorted(spec.run_id for spec in specs), "each once, none lost"
-    for spec in specs:
-        result = store.result(spec.run_id)
-        assert result is not None
-        assert (result["status"], result["attempt"]) == ("done", 1)
 
 
 def test_what_another_has_in_hand_is_passed_over(tmp_path: Path) -> None:
@@ -161,24 +114,22 @@ def half(tmp_path: Path) -> tuple[RunSpec, Store]:
     return spec, store
 
 
-def test_a_checkpoint_of_other_code_is_not_gone_on_from(
-    half: tuple[RunSpec, Store], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("spoilt", "why"),
+    [("code", "it was begun by other code of the method"), ("file", "checkpoint.pt is damaged")],
+)
+def test_a_checkpoint_that_is_of_no_use_is_not_gone_on_from(
+    spoilt: str, why: str, half: tuple[RunSpec, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, store = half
-    monkeypatch.setattr("suite.training.execute.source_of", lambda spec: "moved")
-    reasons = begun_with(spec, store)
-    assert reasons == [
-        (0, "begun anew, the checkpoint is of no use: it was begun by other code of the method")
-    ]
-
-
-def test_a_damaged_checkpoint_is_not_gone_on_from(half: tuple[RunSpec, Store]) -> None:
-    spec, store = half
-    path = files.whole_path(store.folder(spec.run_id))
-    path.write_bytes(path.read_bytes()[:1000])
+    if spoilt == "code":
+        monkeypatch.setattr("suite.training.execute.source_of", lambda spec: "moved")
+    else:
+        path = files.whole_path(store.folder(spec.run_id))
+        path.write_bytes(path.read_bytes()[:1000])
     ((step, reason),) = begun_with(spec, store)
     assert step == 0
-    assert reason.startswith("begun anew, the checkpoint is of no use: checkpoint.pt is damaged")
+    assert reason.startswith(f"begun anew, the checkpoint is of no use: {why}")
 
 
 def begun_with(spec: RunSpec, store: Store) -> list[tuple[int, str]]:

@@ -24,7 +24,7 @@ from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store, failed
 from suite.training import checkpoint as files
 from suite.training import processes
-from suite.training.checkpoint import Hooks, Interrupted, Interruption, Start
+from suite.training.checkpoint import Interrupted, Interruption
 from suite.training.execute import execute
 from suite.training.processes import (
     PART_S,
@@ -35,7 +35,6 @@ from suite.training.processes import (
     cause,
     first_cause,
     join_launch,
-    launch,
     own_address,
     place_in_launch,
     send_end,
@@ -80,25 +79,6 @@ def test_real_processes_give_the_bits_and_bytes_of_the_simulation(
     assert real.run_id != simulated.run_id
 
 
-@pytest.mark.gloo
-@pytest.mark.full
-def test_a_rank_that_dies_is_named_and_the_others_are_stopped(tmp_path: Path) -> None:
-    spec = one_spec("allreduce-sgd", workload="quadratic", steps=4000, backend="gloo")
-    others = set(multiprocessing.active_children())  # what other tests keep
-    killed: list[int] = []
-
-    def kill_one(step: int) -> None:
-        if not killed:
-            ranks = set(multiprocessing.active_children()) - others
-            killed.append(max(process.pid or 0 for process in ranks))
-            os.kill(killed[0], signal.SIGKILL)
-
-    outcome = launch(spec, Start(), tmp_path, Hooks(kill_one))
-    assert outcome.status.state == "error"
-    assert outcome.status.reason.startswith("rank 1 died: signal SIGKILL")
-    assert set(multiprocessing.active_children()) == others
-
-
 # ---- interrupted, killed, out of space -------------------------------------------------------------------------------------
 
 
@@ -125,7 +105,6 @@ def stop_after(spec: RunSpec, store: Store, step: int) -> int:
     [
         ("lion-cub-1bit", {"momentum_sync": "never"}),
         ("one-bit-adam", {"total_steps": 800, "warmup_fraction": 0.5}),
-        ("local-adamw", {"period": 7}),
     ],
 )
 @pytest.mark.full
@@ -169,7 +148,8 @@ def test_a_kill_of_one_rank_is_gone_on_from_the_last_checkpoint(tmp_path: Path, 
             os.kill(max(p.pid or 0 for p in set(multiprocessing.active_children()) - others), signal.SIGKILL)
 
     (outcome,) = execute([LOCAL], store, kill_one, checkpoint_s=0.0)
-    assert "rank 1 died: signal SIGKILL" in outcome.status.reason
+    assert outcome.status.reason.startswith("rank 1 died: signal SIGKILL")
+    assert set(multiprocessing.active_children()) == others, "the other rank is stopped"
     begun: list[int] = []
 
     def look(step: int) -> None:

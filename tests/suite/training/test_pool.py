@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import multiprocessing
 import os
 import signal
@@ -21,17 +20,9 @@ from suite.runs.store import Store, counts
 from suite.runs.sweep import load_sweep
 from suite.training.checkpoint import Interrupted
 from suite.training.execute import Slot, SlotError, Tally, execute, run_local, slots
-from tests.suite.runs.project import SWEEP, After, beats, one_spec, write_sweep
+from tests.suite.runs.project import SWEEP, After, beats, kept, one_spec, write_sweep
 
 ROOT = Path(__file__).resolve().parents[3]
-MOVING = {"commit", "stale"}
-NOT_FOR_EVER = {"train_s", "lost_s", "provenance", "attempt", "sources"}
-
-
-def facts(store: Store, spec: RunSpec) -> dict[str, object]:
-    result = store.result(spec.run_id)
-    assert result is not None
-    return {key: value for key, value in result.items() if key not in NOT_FOR_EVER}
 
 
 def states(store: Store, specs: list[RunSpec]) -> dict[str, int]:
@@ -68,8 +59,7 @@ def test_a_worker_that_dies_takes_only_its_runs_along(tmp_path: Path) -> None:
     undisturbed = Store(tmp_path / "undisturbed")
     list(execute(specs, undisturbed))
     for spec in specs:
-        assert facts(store, spec) == facts(undisturbed, spec)
-        assert store.metrics(spec.run_id) == undisturbed.metrics(spec.run_id)
+        assert kept(store, spec.run_id) == kept(undisturbed, spec.run_id)
 
 
 PLUGIN = """
@@ -109,58 +99,6 @@ def test_a_plugin_reaches_the_workers_and_their_ranks(tmp_path: Path) -> None:
 
 
 LONG = SWEEP.replace("steps: 12", "steps: 600").replace("seeds: 3", "seeds: 8")
-
-
-def start(sweep: str, results: Path) -> subprocess.Popen[str]:
-    """A sweep with one worker in a process group of its own, once its first runs have ended."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bandwise", "sweep", sweep, "--results", str(results), "--jobs", "1"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    deadline = time.monotonic() + 120
-    while not list(results.glob("runs/??/*/result.json")):
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        assert time.monotonic() < deadline, "no run has ended"
-        time.sleep(0.01)
-    return process
-
-
-@pytest.mark.full
-def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
-    from suite.analysis.collect import collect_sweep, write
-
-    sweep = write_sweep(tmp_path, LONG)
-    specs = make_plan(load_sweep(sweep)).specs
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    process = start(sweep, killed)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    store = Store(killed)
-    finished = {path: path.stat().st_mtime_ns for path in killed.glob("runs/??/*/result.json")}
-    assert 1 <= len(finished) < len(specs)
-    missing = open_specs(specs, store)
-    assert len(missing) == len(specs) - len(finished)
-    list(execute(missing, store))
-    assert {path: path.stat().st_mtime_ns for path in finished} == finished, (
-        "what was finished is not touched"
-    )
-    list(execute(specs, Store(whole)))
-    for spec in specs:
-        assert facts(store, spec) == facts(Store(whole), spec)
-    tables = {}
-    for root in (killed, whole):
-        write(root, collect_sweep(root, sweep))
-        tables[root] = {path.name: rows(path) for path in sorted((root / "tables").glob("*.csv"))}
-    assert tables[killed] == tables[whole], "tables do not tell that the sweep was interrupted"
-    assert len(tables[whole]["small-runs.csv"]) == len(specs)
-
-
-def rows(path: Path) -> list[dict[str, str]]:
-    """A table without what tells of the code, which may be edited while tests run."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return [
-            {key: value for key, value in row.items() if key not in MOVING} for row in csv.DictReader(file)
-        ]
 
 
 def test_an_interrupt_lets_the_group_finish_that_is_under_way(tmp_path: Path) -> None:

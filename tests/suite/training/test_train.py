@@ -17,7 +17,7 @@ from suite.runs.store import Outcome, Store
 from suite.training.execute import execute
 from suite.training.train import BatchedGradients, Recorder, split, train_group
 from suite.workloads import DataError, get
-from tests.suite.runs.project import one_spec
+from tests.suite.runs.project import lasting, one_spec
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,6 @@ def train(specs: Sequence[RunSpec]) -> dict[str, Outcome]:
     return {outcome.run_id: outcome for outcome in train_group(specs)}
 
 
-def facts(outcome: Outcome) -> dict[str, object]:
-    """All of a result that must not depend on when, where and with whom it was computed."""
-    return {
-        k: v
-        for k, v in outcome.result.items()
-        if k not in {"train_s", "lost_s", "provenance", "path", "attempt", "sources"}
-    }
-
-
 def test_a_run_has_the_same_bits_alone_and_in_any_group() -> None:
     methods = (
         ("local-adamw", {"period": 3}),
@@ -65,8 +56,7 @@ def test_a_run_has_the_same_bits_alone_and_in_any_group() -> None:
     together = train(specs)
     for spec in specs:
         alone = train([spec])[spec.run_id]
-        assert facts(alone) == facts(together[spec.run_id])
-        assert alone.metrics == together[spec.run_id].metrics
+        assert lasting(alone) == lasting(together[spec.run_id])
     assert len({str(outcome.metrics) for outcome in together.values()}) == len(specs), (
         "seeds and methods differ"
     )
@@ -79,7 +69,7 @@ def test_a_diverging_run_ends_alone_with_its_reason() -> None:
     assert "training loss" in found[bad.run_id].status.reason
     assert found[bad.run_id].result["steps"] < 60
     assert found[bad.run_id].result["final"] == {}
-    assert facts(found[good.run_id]) == facts(train([good])[good.run_id])
+    assert lasting(found[good.run_id]) == lasting(train([good])[good.run_id])
     assert found[good.run_id].status.state == "done"
 
 
@@ -136,7 +126,7 @@ def test_how_often_a_run_is_evaluated_changes_no_bit_of_it(monkeypatch: pytest.M
     for often in (8, 2, 1):
         monkeypatch.setattr("suite.runs.plan.EVALUATIONS", often)
         outcome = train([spec])[spec.run_id]
-        curves[often] = {line["step"]: line for line in outcome.metrics}, facts(outcome) | {"best": None}
+        curves[often] = {line["step"]: line for line in outcome.metrics}, lasting(outcome)[0] | {"best": None}
     assert [len(curve) for curve, _ in curves.values()] == [8, 2, 1]
     every, result = curves[8]
     for curve, ended in curves.values():
