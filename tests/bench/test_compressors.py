@@ -7,7 +7,6 @@ Seconds are compared with nothing: what changed from commit to commit is asv's q
 
 from __future__ import annotations
 
-import gc
 import timeit
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -17,13 +16,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._dynamo.utils import counters
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from reference_impls.algorithms.powersgd import PowerSGD
 from reference_impls.compressors import count_sketch
 from reference_impls.compressors.sparse import kept
-from reference_impls.core import compile_cache as programs
 from reference_impls.core import compute
 from reference_impls.core.algorithm import Bucket, TrainState, View
 from reference_impls.core.collectives import Group, Ledger
@@ -124,31 +121,6 @@ def test_not_slow(benchmark: Any, compressor: str, verb: str) -> None:
 def test_small(compressor: str) -> None:
     case = build(compressor, NUMEL)
     assert BYTES_SAVED[compressor] * case.sent_bytes() <= 4 * NUMEL
-
-
-def graphs() -> int:
-    """Graphs that this process has compiled, or loaded."""
-    if programs.available():
-        return sum(one.count for one in gc.get_objects() if type(one) is programs.Programs)
-    return int(counters["stats"]["unique_graphs"])
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("compressor", ["signs", "standard-dithering-8bit", "exponential-dithering"])
-def test_no_other_length_is_compiled_for(compressor: str) -> None:
-    """Lengths are data: odd ones, multiples of what is packed together, powers of two."""
-
-    def run(numel: int) -> None:
-        case = build(compressor, numel)
-        for verb in case.verbs:
-            getattr(case, verb)()
-
-    run(1 << 19)
-    before = graphs()
-    assert before > 0
-    for numel in (330_001, 399_968, (1 << 19) - 1, 1_000_001, 1 << 20):
-        run(numel)
-    assert graphs() == before
 
 
 def _as_it_is(compressor: str) -> Any:

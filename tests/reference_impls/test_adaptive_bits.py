@@ -78,21 +78,6 @@ def test_the_norm_is_that_of_the_mean_over_the_whole_model_and_before_clipping()
         assert len(members._workers[0].buckets) == 2
 
 
-def test_adaqs_adds_bits_when_gradients_stop_to_agree() -> None:
-    members = cluster("adaqs", 2, 200, interval=10, min_bits=4, max_bits=9)
-    same = normal(200)
-    assert set(widths(members, [same] * 60)) == {"4-bit"}
-    assert members._workers[0].train_state.counters["ratio"] > 2
-    found = widths(members, [normal(200, seed=t) for t in range(100)])
-    assert found == sorted(found)
-    assert set(found) == {
-        "4-bit",
-        "5-bit",
-        "6-bit",
-    }  # from over 2 to a quarter; there it stays, as noise alone has it
-    assert members._workers[0].train_state.counters["ratio"] == pytest.approx(math.sqrt(0.1 / 1.8), rel=0.15)
-
-
 def test_the_ratio_that_adaqs_looks_at_by_hand() -> None:
     """|m| / sqrt(sum(v - m^2)), both running means of what was applied before the step, with one decay."""
     decay, m, v = 0.7, torch.zeros(30, dtype=torch.float64), torch.zeros(30, dtype=torch.float64)

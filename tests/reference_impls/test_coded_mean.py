@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.aggregators.coded_mean import _encoded
 from reference_impls.compressors.compressor import PerTensor
-from reference_impls.compressors.levels import Natural
 from reference_impls.compressors.signs import ScaledSigns
 from reference_impls.core.compute import Key
 from tests.support import each
@@ -55,18 +53,6 @@ def test_what_is_applied_is_the_mean_plus_the_change_of_the_error(
     assert total_error(simulated, n, d, form).abs().max() > 0
 
 
-def test_ef_signsgd_does_not_know_of_buckets() -> None:
-    """Unless asked for, scales are a tensor's, as in the published code."""
-    sizes, found = [40, 20, 30], []
-    for options in ({}, {"bucket_bytes": 100}, {"granularity": "bucket"}):
-        members = SimulatedCluster("ef-signsgd", [torch.zeros(k) for k in sizes], 3, lr=1.0, **options)
-        for step in range(3):
-            members.step([list(row.float().split(sizes)) for row in draws(3, 90, step)])
-        found.append(torch.cat(members.parameters(1)))
-    assert torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
-
-
 def test_each_tensor_has_a_scale_of_its_own() -> None:
     parts = [torch.full((5,), 1.0), torch.full((9,), 100.0), torch.full((1,), 0.01)]
     compressor = PerTensor(ScaledSigns("l1"), (5, 9, 1))
@@ -87,25 +73,3 @@ def test_golden_bytes_of_scaled_signs() -> None:
     ScaledSigns("l1").encode(x, KEY, wire)
     assert bytes(wire[:2].tolist()) == bytes([0b01011101, 0b1])
     assert wire[2:].clone().view(torch.float32).item() == pytest.approx(12 / 9)
-
-
-@each("size", [1e-42, 1e-30, 1e-20, 1.0, 1e19, 1e30, 3e38])
-def test_the_norm_is_kept_whatever_its_size_is(size: float) -> None:
-    """Down to where float32 has few digits, up to where it ends."""
-    unit = torch.randn(3, 40, generator=torch.Generator().manual_seed(0)).clamp(-1, 1)
-    x = unit * size
-    wire, out = torch.empty(3, ScaledSigns("l2").wire_bytes(40), dtype=torch.uint8), torch.empty(3, 40)
-    ScaledSigns("l2").encode(x, KEY, wire)
-    ScaledSigns("l2").decode(wire, out)
-    found, expected = out.double().norm(dim=1), x.double().norm(dim=1)
-    torch.testing.assert_close(found, expected, rtol=1e-6 if size > 1e-40 else 1e-2, atol=0)
-
-
-def test_pieces_draw_at_their_places_in_the_stream() -> None:
-    x, compressor = torch.full((70,), 0.7), Natural()
-    rows = _encoded(x, compressor, 3, 32, KEY)
-    for place, part in enumerate(x.split(32)):
-        alone = torch.zeros(compressor.wire_bytes(part.numel()), dtype=torch.uint8)
-        compressor.encode(part, KEY.at(32 * place), alone)
-        assert torch.equal(rows[place, : alone.numel()], alone)
-    assert not torch.equal(rows[0], rows[1])

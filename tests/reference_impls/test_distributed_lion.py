@@ -13,7 +13,6 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.core.optimizers import Lion
 from reference_impls.runtime.alone import traced
-from tests.reference_impls.exchanges import flat, local_workers, train
 from tests.reference_impls.lion_training import DECAY, RATE, D, advance, cluster, gradient, parameters, vector
 from tests.support import each
 
@@ -66,33 +65,6 @@ def test_ties_follow_their_policy(policy: str, size: int) -> None:
     expected = (1.0, 1.0) if size % 2 else {"alternate": (1.0, -1.0), "zero": (0.0, 0.0)}[policy]
     for direction, value in zip(directions, expected, strict=True):
         assert torch.equal(direction, torch.full((d,), value))
-
-
-@each("name", ("distributed-lion-avg", "lion-sign-gather", "lion-update-mean"))
-def test_groups_and_schedules_are_those_of_lion(name: str) -> None:
-    generator = torch.Generator().manual_seed(0)
-    tensors = [torch.randn(40, generator=generator) for _ in range(2)]
-    hyper: list[dict[str, Any]] = [
-        {"lr": 0.01, "weight_decay": 0.0},
-        {"lr": 0.003, "weight_decay": 0.7, "betas": (0.8, 0.95)},
-    ]
-    groups = [
-        {"params": [t], "param_names": [str(i)], **h}
-        for i, (t, h) in enumerate(zip(tensors, hyper, strict=True))
-    ]
-    ours = local_workers(name, groups, 3)
-    own = [torch.nn.Parameter(t.clone()) for t in tensors]
-    plain = Lion([{"params": [p], **h} for p, h in zip(own, hyper, strict=True)])
-    for step in range(10):
-        g = torch.randn(80, generator=generator)
-        held = [worker.optimizer.param_groups for worker in ours.workers]
-        for own_groups in (*held, plain.param_groups):
-            for group, h in zip(own_groups, hyper, strict=True):
-                group["lr"] = h["lr"] / (1 + step)
-        own[0].grad, own[1].grad = g[:40].clone(), g[40:].clone()
-        train(ours, lambda rank, g=g: g)
-        plain.step()
-        assert torch.equal(flat(ours, 1), torch.cat([p.detach() for p in own]))
 
 
 # ---- what it costs: payload bits that a worker sends for a parameter -------------------------------------------------

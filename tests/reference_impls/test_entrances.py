@@ -76,12 +76,6 @@ def test_a_call_that_one_rank_makes_alone_is_named_on_all(call: str) -> None:
     assert "rank 1 has stopped (MismatchError" in other[1]
 
 
-def test_a_call_after_another_rank_has_ended_says_so() -> None:
-    _, alone = run_ranks(_alone, 2, "averaged", True, joins=False)
-    assert alone[0] == "PeerError", alone
-    assert "rank 0 has ended its training after 9 steps" in alone[1]
-
-
 # ---- what must be equal is compared at construction ------------------------------------------------------------------------
 
 DIFFERING: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, info
 from reference_impls.algorithms.local_updates import OUTER
+from tests.reference_impls.exchanges import flat, local_workers, train
 from tests.reference_impls.local_training import advance, cluster, point, start
 from tests.support import each
 
@@ -58,11 +59,13 @@ EQUAL: dict[str, tuple[Given, Given]] = {
 }
 
 
-def trained(name: str, options: dict[str, Any]) -> list[Tensor]:
+def drawn() -> list[Tensor]:
     start = torch.Generator().manual_seed(1)
-    members = SimulatedCluster(
-        name, [torch.randn(s, generator=start) for s in SHAPES], WORKERS, lr=0.01, seed=4, **options
-    )
+    return [torch.randn(s, generator=start) for s in SHAPES]
+
+
+def trained(name: str, options: dict[str, Any]) -> list[Tensor]:
+    members = SimulatedCluster(name, drawn(), WORKERS, lr=0.01, seed=4, **options)
     for step in range(STEPS):
         generator = torch.Generator().manual_seed(1000 + step)
         members.step([[torch.randn(s, generator=generator) for s in SHAPES] for _ in range(WORKERS)])
@@ -76,11 +79,75 @@ def test_two_names_are_one_training_to_the_bit(what: str) -> None:
         assert torch.equal(ours, theirs)
 
 
+UNCUT: list[Given] = [
+    ("lion-cub-1bit", NEVER),
+    ("lion-cub-pbit", NEVER),
+    ("ef-signsgd", {}),
+    ("global-qsgd", {"scale": "tensor"}),
+    ("global-qsgd", {"scale": "tensor", "dithering": "exponential", "form": "tree"}),
+    ("powersgd", {"min_compression_rate": 0.5}),
+    ("random-k", {"granularity": "tensor"}),
+    ("noloco", {"period": 3}),
+]
+
+
+@each(("name", "options"), UNCUT)
+def test_a_cut_into_buckets_changes_nothing(name: str, options: dict[str, Any]) -> None:
+    """Draws count elements of the model, scales and ranks are a tensor's: buckets are only a transport matter."""
+    for ours, theirs in zip(
+        trained(name, options), trained(name, {**options, "bucket_bytes": 64}), strict=True
+    ):
+        assert torch.equal(ours, theirs)
+
+
+EXACT = {"compressor": "none"}
+BY_ELEMENT: list[Given] = [
+    ("allreduce-adamw", {}),
+    ("apmsqueeze", {**EXACT, "warmup_steps": 4}),
+    (
+        "zero-one-adam",
+        {**EXACT, "variance_steps": 3, "first_round": 3, "longest_round": 3, "local_growth_steps": 1},
+    ),
+    ("lion-cub-1bit", NEVER),
+    ("distributed-lion-avg", {}),
+    ("lion-update-mean", {"dtype": "fp32"}),
+]
+
+
+@each(("name", "options"), BY_ELEMENT)
+def test_each_parameter_group_is_trained_as_if_it_were_alone(name: str, options: dict[str, Any]) -> None:
+    """With a rate, a decay and betas of its own, and rates that change: the first group's are not those of all."""
+    hyper: list[dict[str, Any]] = [
+        {"lr": 0.05, "weight_decay": 0.0},
+        {"lr": 0.01, "weight_decay": 0.7, "betas": (0.8, 0.95)},
+    ]
+    groups = [
+        {"params": [p], "param_names": [str(i)], **h}
+        for i, (p, h) in enumerate(zip(drawn(), hyper, strict=False))
+    ]
+
+    def ends(some: list[dict[str, Any]], first: int) -> Tensor:
+        members = local_workers(name, some, 3, **options)
+        for step in range(8):
+            for worker in members.workers:
+                for group, own in zip(worker.optimizer.param_groups, some, strict=True):
+                    group["lr"] = own["lr"] / (1 + step)
+            whole = [
+                torch.randn(46, generator=torch.Generator().manual_seed(10 * step + rank))
+                for rank in range(3)
+            ]
+            train(members, lambda rank, whole=whole: whole[rank][first:])
+        return flat(members, 1)
+
+    whole = ends(groups, 0)
+    assert torch.equal(whole[:35], ends(groups[:1], 0))
+    assert torch.equal(whole[35:], ends(groups[1:], 35))
+
+
 # ---- local steps, on a problem that is linear in x, in double precision -----------------------------------------------
 
 SGD, BIT, LAST = {"momentum": 0.9}, 0.0, 1e-12
 NESTEROV = {"outer": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.9}
-HEAVY = {"outer": "heavy-ball", "outer_lr": 0.7, "outer_momentum": 0.5}
 PLAIN = {"outer": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0}
 ONE = {"fragments": 1, "overlap": 0, "mixing": 0.0, "outer_lr": 0.7}
 LOCAL: list[tuple[str, dict[str, Any], str, dict[str, Any], float]] = [

@@ -19,7 +19,6 @@ from tests.reference_impls.local_training import (
     gradient,
     point,
     start,
-    trained,
 )
 
 # ---- SlowMo ----------------------------------------------------------------------------------------------------------------
@@ -109,8 +108,3 @@ def test_rounds_of_pairs_written_out(n: int) -> None:
         advance(ours, step, step + 1)
         for rank in range(n):
             torch.testing.assert_close(point(ours, rank), x[rank], rtol=0, atol=1e-12)
-
-
-def test_buckets_meet_the_same_partner() -> None:
-    found = [trained("noloco", 5, 9, period=3, bucket_bytes=b) for b in (8, 1 << 20)]
-    assert torch.equal(point(found[0], 3), point(found[1], 3))

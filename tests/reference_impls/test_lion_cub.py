@@ -29,8 +29,6 @@ from tests.reference_impls.lion_training import (
 )
 from tests.support import each
 
-METHODS = ("lion-cub-1bit", "lion-cub-pbit")
-
 
 def lion(steps: int, gradients: Callable[[int], list[Tensor]], dtype: torch.dtype = torch.float32) -> Tensor:
     own = [torch.nn.Parameter(p) for p in parameters(dtype)]
@@ -97,23 +95,6 @@ def test_when_all_agree_on_the_largest_vote_nothing_overflows(bits: int, sizes: 
         trained = SimulatedCluster("lion-cub-pbit", [torch.zeros(8)], size, lr=1.0, bits=bits)
         trained.step([[g] for _ in range(size)])
         assert torch.equal(trained.parameters(0)[0], -g.sign())
-
-
-# ---- parameter groups -----------------------------------------------------------------------------------------------
-
-
-@each("name", METHODS)
-def test_a_cut_into_buckets_changes_nothing(name: str) -> None:
-    """Coins count elements of the model, scales are a tensor's: buckets are only a transport matter."""
-    whole, cut = cluster(name, 4), cluster(name, 4, bucket_bytes=64)
-    assert len(cut.state(0, "momentum")) == 3
-
-    def halved(step: int, rank: int) -> list[Tensor]:
-        return [g * (g > 0) for g in gradient(step, rank)]
-
-    advance(whole, 10, halved)
-    advance(cut, 10, halved)
-    assert torch.equal(vector(whole.parameters(0)), vector(cut.parameters(0)))
 
 
 # ---- clipping --------------------------------------------------------------------------------------------------------------

@@ -57,21 +57,6 @@ def test_the_vote_is_the_central_majority(size: int) -> None:
             assert torch.equal(found, central(u, step))
 
 
-def test_coins_are_fair_differ_by_step_and_seed_and_do_not_know_each_other() -> None:
-    """All updates zero: the direction is the coin."""
-    d = 1 << 15
-    nothing = torch.zeros(2, d)
-    draws = [
-        directions(nothing, step=1)[0],
-        directions(nothing, step=2)[0],
-        directions(nothing, step=1, seed=SEED + 1)[0],
-    ]
-    for i, draw in enumerate(draws):
-        assert abs(float(draw.mean())) < 5 / math.sqrt(d)
-        for other in draws[:i]:
-            assert abs(float((draw * other).mean())) < 5 / math.sqrt(d)
-
-
 # ---- other transports, and by how many votes --------------------------------------------------------------------------
 
 VOTED = ("two-phase", "all-gather", "int8-sum", "fp32-sum")

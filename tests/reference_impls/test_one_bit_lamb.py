@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -130,19 +129,6 @@ def test_the_momentum_telescopes_in_the_common_scale() -> None:
     )
     torch.testing.assert_close(moved, given - error, rtol=0, atol=1e-10)
     assert error.abs().max() > 1e-4
-
-
-def test_the_switch_brings_all_tensors_to_one_size() -> None:
-    own = cluster(2, warmup_steps=5)
-    for step in range(6):
-        before = own.state(0, "momentum")[0].clone() if step else None
-        advance(own, step)
-    assert before is not None
-    sizes = [float(part.norm() / math.sqrt(len(part))) for part in before.split(LENGTHS)]
-    rho = [float(own.state(0, "fusion")[0][str(i)]) for i in range(3)]
-    assert max(sizes) / min(sizes) > 1e3
-    for size, factor in zip(sizes, rho, strict=True):
-        assert size * factor == pytest.approx(sum(sizes) / 3, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogona
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms.powersgd import cheapest, compresses, orthonormal, refreshed
 from reference_impls.core.compute import Key
-from reference_impls.runtime.alone import traced
 from tests.support import each
 
 ALL = {"min_compression_rate": 0.0}
@@ -51,19 +50,6 @@ def test_exact_after_one_step_where_the_rank_suffices(r: int, rank_of_mean: int)
     (applied,) = step(members, [[mean + sign * noise] for sign in (1, -1, 2, -2)])
     off = float((applied - mean).norm() / mean.norm())
     assert off < 1e-12 if r >= rank_of_mean else off > 1e-3
-
-
-@each(("n", "options"), [(2, {"rank": 1}), (3, {"rank": 3, "warm_start": False})])
-def test_what_is_applied_is_the_mean_plus_the_change_of_the_error(n: int, options: dict) -> None:
-    members = cluster(n, (12, 3, 3), **options, **ALL)
-    before = torch.zeros(12 * 9, dtype=torch.float64)
-    for t in range(5):
-        g = normal(n, 12, 3, 3, seed=t)
-        (applied,) = step(members, [[g[i]] for i in range(n)])
-        after = torch.stack([error(members, i) for i in range(n)]).mean(0)
-        torch.testing.assert_close(applied.view(-1), g.mean(0).view(-1) + before - after, rtol=0, atol=1e-13)
-        before = after.clone()
-    assert before.abs().max() > 0.1
 
 
 @each("r", [1, 4])
@@ -111,26 +97,6 @@ def test_any_magnitude_is_followed(scale: float) -> None:
         (applied,) = step(members, [[m], [m]])
         assert float((applied.double() - m.double()).norm()) <= 0.2 * float(m.double().norm())
         assert scale < 1e-40 or torch.allclose(applied, m, rtol=1e-3, atol=float(m.abs().max()) * 1e-5)
-
-
-def test_buckets_and_order_change_nothing() -> None:
-    shapes = {"a": (12, 10), "b": (7,), "c": (12, 10), "d": (3, 4, 5)}
-
-    def trained(names: list[str], bucket_bytes: int) -> dict[str, Tensor]:
-        members = SimulatedCluster(
-            "powersgd", [torch.zeros(shapes[k]) for k in names], 3, lr=1.0, names=names,
-            bucket_bytes=bucket_bytes, rank=2, **ALL,
-        )  # fmt: skip
-        for t in range(3):
-            grads = {k: normal(3, *shapes[k], seed=t + ord(k), dtype=torch.float32) for k in names}
-            members.step([[grads[k][i] for k in names] for i in range(3)])
-        return dict(zip(names, members.parameters(1), strict=True))
-
-    whole = trained(list("abcd"), 1 << 20)
-    for names, size in (("abcd", 64), ("dcba", 1 << 20), ("cadb", 700)):
-        found = trained(list(names), size)
-        assert all(torch.equal(found[k], whole[k]) for k in "abcd")
-    assert not torch.equal(whole["a"], whole["c"])
 
 
 def test_who_is_compressed() -> None:
@@ -230,19 +196,3 @@ def test_ranks_follow_the_layers() -> None:
     assert kinds == ["measure", *["compressed"] * 4, "measure", "compressed"]
     assert all(found == {"0": 1, "1": 3} for found in ranks(members))
     assert torch.equal(members.parameters(0)[2], -7 * vector)
-
-
-def test_all_workers_choose_the_same_from_different_gradients() -> None:
-    n = 2
-    members = adaptive(
-        n, (12, 9), (5, 20), (30, 6), rank=2, max_rank=5, choose_every=2, bucket_bytes=800, **ALL
-    )
-    alone = traced(members.method, [(12, 9), (5, 20), (30, 6)], n)  # of rank 2 before the first choice
-    for t in range(6):
-        members.step([[normal(*s, seed=100 * t + i) for s in ((12, 9), (5, 20), (30, 6))] for i in range(n)])
-        assert all(found == ranks(members)[0] for found in ranks(members))
-        sent = sum(r["wire_bytes"] for r in members.ledger.frame().to_dict("records") if r["step"] == t) / 2
-        if members.kind == "measure":
-            assert sent == pytest.approx(alone["measure"])
-        else:
-            assert 0 < sent <= alone["compressed"] + 1e-9

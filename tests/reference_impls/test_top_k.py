@@ -51,21 +51,6 @@ def test_top_k_averages_the_largest_coordinates_of_each_worker(n, d, ratio):
         torch.testing.assert_close(errors(workers, n), e, rtol=0, atol=1e-12)
 
 
-def test_top_k_in_two_phases_loses_nothing():
-    """Sum of updates + error left = sum of mean gradients."""
-    n, d = 3, 200
-    workers = cluster("top-k", n, [d], ratio=0.1, form="two-phase")
-    applied, given = torch.zeros(d), torch.zeros(d, dtype=torch.float64)
-    for t in range(20):
-        g = normal(n, d, seed=t)
-        applied = applied + step(workers, g)
-        given += g.mean(0)
-    servers = torch.cat([workers.state(r, "server_error")[0] for r in range(n)])[:d]
-    left = errors(workers, n).mean(0) + servers
-    torch.testing.assert_close(applied + left, given, rtol=0, atol=1e-10)
-    assert left.abs().max() > 0.1
-
-
 @pytest.mark.parametrize("d", [1, 100])
 def test_random_k_draws_exactly_k_different_places_alike_on_all_ranks(d):
     seen = set()

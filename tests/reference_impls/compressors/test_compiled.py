@@ -298,23 +298,6 @@ def test_a_gpu_without_what_keeps_the_codes_runs_eagerly(monkeypatch):
 
 
 @pytest.mark.usefixtures("compiler")
-@torch._dynamo.config.patch(recompile_limit=2)
-def test_a_variant_too_many_runs_eagerly():
-    """Here by a text: each is compiled by itself."""
-
-    def multiplied(x, how):
-        return x * 2 if how == "double" else x * len(how)
-
-    record = PathRecord()
-    function = Compiled(multiplied, threshold=8, record=record)
-    hows = ("double", "a", "bb", "ccc")
-    with pytest.warns(RuntimeWarning, match="could not be compiled and runs eagerly"):
-        found = [float(function(torch.ones(8), how)[7]) for how in hows]
-    assert found == [2, 1, 2, 3]
-    assert record.paths() == {"test_compiled.multiplied": {"compiled": 2, "eager": 2}}
-
-
-@pytest.mark.usefixtures("compiler")
 @pytest.mark.full
 def test_streams_are_the_same_bits_compiled(monkeypatch):
     compute.reset_paths()

@@ -1,0 +1,274 @@
+"""The literal table of methods: every property test runs over it. Adding a method means adding a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import pytest
+
+Local = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configured method and what is claimed of it.
+
+    exact: simulated and gloo runs agree to the bit (every floating-point sum is replaced by integers, votes,
+    gathers or exchanges); otherwise all but a share `flips` of the elements agree to `close` (a sign may flip where
+    floating-point sums in another order end on the other side of zero). largest: world size up to which the options
+    work. replicas: when parameters are equal on all ranks (after every step, after steps of kind `average`, at the end of
+    `STEPS` alone, never).
+    plain: local optimizer (name, hyper-parameters) that n = 1 must equal to the bit, None where one worker is not a
+    plain optimizer. deaf: why one value that is not finite, on one rank, need not make all ranks' parameters not finite
+    when they next agree; empty where it does.
+    """
+
+    id: str
+    algorithm: str
+    options: dict[str, Any] = field(default_factory=dict)
+    exact: bool = False
+    close: float = 1e-5
+    flips: float = 0.0
+    largest: int = 8
+    replicas: Literal["step", "average", "end", "never"] = "step"
+    plain: Local | None = None
+    deaf: str = ""
+
+
+CLAIMS = {one.name for one in fields(Row)}
+
+
+def row(id: str, name: str, plain: Local | None = None, **said: Any) -> Row:
+    """What is no field of a row is an option of the method."""
+    claims = {key: said.pop(key) for key in CLAIMS & set(said)}
+    return Row(id, name, said, plain=plain, **claims)
+
+
+def rounds(id: str, name: str, plain: Local | None = None, **said: Any) -> Row:
+    """Replicas are equal after every average, and the last one ends the training."""
+    return row(id, name, plain, **{"replicas": "average", **said, "total_steps": STEPS})
+
+
+STEPS = 14  # every row's options are chosen so that each of its kinds of step occurs within these
+SGD: Local = ("sgd", {"momentum": 0.9})
+PLAIN: Local = ("sgd", {})
+ADAMW: Local = ("adamw", {})
+LION: Local = ("lion", {})
+PERIOD: dict[str, Any] = {"period": 4, "momentum": 0.9}
+SMALL: dict[str, Any] = {"ratio": 0.1, "column_ratio": 0.3}  # the models of the tests are small
+ZERO_ONE: dict[str, Any] = {
+    "variance_steps": 6, "refreshes_per_gap": 2, "local_growth_steps": 2, "longest_round": 3,
+}  # fmt: skip
+
+ROWS: tuple[Row, ...] = (
+    row("allreduce-sgd", "allreduce-sgd", SGD, momentum=0.9),
+    row("allreduce-adamw", "allreduce-adamw", ADAMW),
+    row("allreduce-bf16", "allreduce-bf16", SGD, momentum=0.9, close=0.01),
+    row("allreduce-bf16-two-phase", "allreduce-bf16", PLAIN, form="two-phase", exact=True),
+    row("allreduce-fp16", "allreduce-fp16", ADAMW, optimizer="adamw", close=0.01),
+    row("allreduce-fp16-two-phase", "allreduce-fp16", PLAIN, form="two-phase", exact=True),
+    row("allreduce-lion", "allreduce-lion", ("lion", {"weight_decay": 0.1}), weight_decay=0.1, flips=0.05),
+    row("lion-sign-sum", "lion-sign-sum", LION, exact=True),
+    row("lion-sign-sum-fp32", "lion-sign-sum-fp32", LION, exact=True),
+    row("lion-sign-gather", "lion-sign-gather", LION, exact=True),
+    row("lion-update-mean", "lion-update-mean", LION, flips=0.2),
+    row(
+        "lion-update-mean-synchronised", "lion-update-mean", LION, dtype="fp32", momentum_sync="periodic", sync_every=5,
+        flips=0.05,
+    ),
+    row("ef-sign-adam", "ef-sign-adam", ADAMW, exact=True),
+    row("ef-sign-adam-warm-up", "ef-sign-adam", warmup_steps=4, close=0.001),
+    row("lion-cub-1bit", "lion-cub-1bit", LION, momentum_sync="never", exact=True),
+    row("lion-cub-1bit-periodic", "lion-cub-1bit", LION, sync_every=5, flips=0.05),
+    row("lion-cub-1bit-doubling", "lion-cub-1bit", LION, momentum_sync="doubling", flips=0.05),
+    row(
+        "lion-cub-1bit-selective", "lion-cub-1bit", LION, momentum_sync="selective", sync_every=3, sync_measure_every=7,
+        sync_fraction=0.3, flips=0.05,
+    ),
+    row("lion-cub-pbit-l1", "lion-cub-pbit", exact=True),
+    row("lion-cub-pbit-l0", "lion-cub-pbit", scale="l0", exact=True),
+    row("lion-cub-pbit-linf", "lion-cub-pbit", scale="linf", exact=True),
+    row("lion-cub-pbit-4", "lion-cub-pbit", bits=4, exact=True, largest=7),
+    row("lion-cub-pbit-16", "lion-cub-pbit", bits=16, exact=True),
+    row("lion-cub-pbit-periodic", "lion-cub-pbit", momentum_sync="periodic", sync_every=4, flips=0.05),
+    row("lion-cub-pbit-two-phase-stochastic", "lion-cub-pbit", form="two-phase", bits=6, scale="l2-stochastic", exact=True),
+    row(
+        "lion-cub-pbit-two-phase-sign", "lion-cub-pbit", form="two-phase-sign", levels="code", bits=5, scale="linf",
+        shared_scale=True, exact=True,
+    ),
+    row("distributed-lion-mavo", "distributed-lion-mavo", LION, exact=True),
+    row("distributed-lion-avg", "distributed-lion-avg", LION, exact=True),
+    row("distributed-lion-avg-int8", "distributed-lion-avg", transport="int8-sum", exact=True),
+    row("ef-signsgd", "ef-signsgd", SGD, momentum=0.9, exact=True),
+    row("ef-signsgd-bucket", "ef-signsgd", PLAIN, granularity="bucket", exact=True),
+    row("ef-signsgd-two-phase-l2", "ef-signsgd", form="two-phase", granularity="bucket", norm="l2", exact=True),
+    row("ef-signsgd-warm-up", "ef-signsgd", warmup_steps=3, optimizer="adamw", close=0.001),
+    row("signsgd", "signsgd", weight_decay=0.1, exact=True),
+    row("signsgd-average", "signsgd", vote="average", transport="int8-sum", zero_policy="zero", exact=True),
+    row("signum", "signum", momentum=0.8, exact=True),
+    row("signum-average", "signum", vote="average", local_clip_norm=0.5, exact=True),
+    row("global-qsgd-standard", "global-qsgd", momentum=0.9, exact=True),
+    row("global-qsgd-standard-16", "global-qsgd", bits=16, exact=True),
+    row("global-qsgd-standard-l2", "global-qsgd", norm="l2"),
+    row("global-qsgd-tree", "global-qsgd", dithering="exponential", form="tree", exact=True),
+    row("global-qsgd-sparse", "global-qsgd", sparse=True, bits=5, scale="tensor", exact=True),
+    row("global-qsgd-two-phase-11", "global-qsgd", bits=11, scale="block", block_size=16, exact=True),
+    row("global-qsgd-halving", "global-qsgd", dithering="exponential", norm="l2"),
+    row("qsgd", "qsgd", SGD, momentum=0.9, exact=True),
+    row("qsgd-8-linf-two-phase", "qsgd", PLAIN, bits=8, norm="linf", block_size=16, form="two-phase", exact=True),
+    row("qsgd-ternary-large-tensors", "qsgd", ADAMW, levels=1, block_size=32, smallest=20, optimizer="adamw", close=0.001),
+    row("qsgd-16-tensor", "qsgd", bits=16, granularity="tensor", block_size=0, exact=True),
+    row("qsgd-published", "qsgd-published", PLAIN, exact=True),
+    row("qsgd-maxnorm", "qsgd-maxnorm", exact=True),
+    row("qsgd-maxnorm-all-reduce", "qsgd-maxnorm", bits=6, form="all-reduce", exact=True),
+    row("qsgd-maxnorm-two-grids", "qsgd-maxnorm", bits=2, fine_bits=5, scale="tensor", exact=True),
+    row("terngrad", "terngrad", momentum=0.9, exact=True),
+    row("terngrad-all-reduce", "terngrad", form="all-reduce", scale="bucket", exact=True),
+    row("terngrad-gather", "terngrad", form="gather", optimizer="adamw", exact=True),
+    row("terngrad-clipped-base3", "terngrad", form="gather-base3", clip=1.0, exact=True),
+    row("natural-compression", "natural-compression", SGD, momentum=0.9, exact=True),
+    row("natural-compression-gather", "natural-compression", form="gather", exact=True),
+    row("natural-dithering", "natural-dithering", norm="linf", bits=3, exact=True),
+    row("nuqsgd", "nuqsgd", block_size=32, exact=True),
+    row("nuqsgd-two-phase", "nuqsgd", form="two-phase", warmup_steps=2, close=0.001),
+    row("cgx", "cgx", SGD, smallest=20, momentum=0.9),
+    row("cgx-everything", "cgx", smallest=0, block_size=16, bits=8, exact=True),
+    row("cgx-nearest-gather", "cgx", smallest=0, rounding="nearest", form="gather", bits=2, error_feedback=True, exact=True),
+    row("cgx-small", "cgx"),
+    row("intsgd", "intsgd", momentum=0.9, close=0.001),
+    row("intsgd-nearest", "intsgd", rounding="nearest", bits=16, warmup_steps=3, close=0.001),
+    row("intsgd-from-the-start", "intsgd", warmup_steps=0, exact=True),
+    row("intsgd-heuristic", "intsgd-heuristic", scale="bucket", exact=True),
+    row("powersgd", "powersgd", SGD, momentum=0.9, close=0.001),
+    row("powersgd-rank-1", "powersgd", PLAIN, rank=1, close=0.001),
+    row("powersgd-all", "powersgd", rank=4, min_compression_rate=0.0, optimizer="adamw", close=0.001),
+    row("powersgd-cold", "powersgd", warm_start=False, error_feedback=False, close=0.001),
+    row("powersgd-warm-up", "powersgd", warmup_steps=3, close=0.001),
+    row("dq-sgd", "dq-sgd", SGD, momentum=0.9, calibration_steps=3, target_bits=4.1, min_bits=4, max_bits=5, exact=True),
+    row(
+        "dq-sgd-convex", "dq-sgd", rule="convex", contraction=0.7, total_steps=STEPS, factor=60.0, min_bits=2, max_bits=5,
+        exact=True,
+    ),
+    row("adaqs", "adaqs", SGD, momentum=0.9, interval=2, fall=1.02, decay=0.4, min_bits=3, max_bits=4, exact=True),
+    row("adaqs-warm-up", "adaqs", warmup_steps=3, min_bits=4, max_bits=4, optimizer="adamw"),
+    row("thc", "thc", SGD, momentum=0.9, exact=True),
+    row("thc-sum", "thc", form="sum", chunk=16, error_feedback=False, exact=True),
+    row("thc-uniform", "thc", table="uniform", overflow=0.0002, chunk=64, optimizer="adamw", exact=True),
+    row("l-greco", "l-greco", SGD, momentum=0.9, rank=2, max_rank=4, choose_every=4, min_compression_rate=0.5, close=0.001),
+    row(
+        "l-greco-warm-up", "l-greco", rank=1, max_rank=3, choose_every=5, warmup_steps=3, min_compression_rate=0.5, slack=2.0,
+        close=0.001,
+    ),
+    row("top-k", "top-k", SGD, ratio=0.1, momentum=0.9, exact=True),
+    row("top-k-tensor", "top-k", ratio=0.2, granularity="tensor", exact=True),
+    row("top-k-two-phase", "top-k", ratio=0.2, form="two-phase", exact=True),
+    row("top-k-all", "top-k", PLAIN, ratio=1.0, error_feedback=False, exact=True),
+    row("random-k", "random-k", SGD, ratio=0.3, momentum=0.9),
+    row("random-k-feedback", "random-k", PLAIN, ratio=0.1, error_feedback=True),
+    row("random-k-tensor", "random-k", ratio=0.3, granularity="tensor"),
+    row("gtop-k", "gtop-k", SGD, ratio=0.1, momentum=0.9, exact=True),
+    row("gtop-k-doubling", "gtop-k", ratio=0.2, form="doubling", exact=True),
+    row("gtop-k-mask", "gtop-k", ratio=0.1, put_back="mask", exact=True),
+    row("dgc", "dgc", SGD, ratio=0.1, momentum=0.9, exact=True),
+    row("dgc-model-clip", "dgc", ratio=0.1, granularity="model", local_clip=1.0, exact=True),
+    row("dgc-warm-up", "dgc", ratio=0.05, warmup_steps=6, warmup_stages=2, nesterov=True, momentum=0.9, exact=True),
+    row("sketched-sgd", "sketched-sgd", **SMALL, flips=0.1),
+    row("sketched-sgd-all", "sketched-sgd", **SMALL, dense_vectors=False, momentum=0.5, flips=0.1),
+    row("sketched-sgd-theory", "sketched-sgd-theory", **SMALL, flips=0.1),
+    row("gs-sgd", "gs-sgd", **SMALL, exact=True),
+    row("gs-sgd-tree", "gs-sgd", **SMALL, form="tree", dense_vectors=False, exact=True),
+    row("apmsqueeze", "apmsqueeze", warmup_steps=6, close=0.001),
+    row("apmsqueeze-shard-l1", "apmsqueeze", warmup_steps=6, scale="shard", norm="l1", close=0.001),
+    row("apmsqueeze-from-the-start", "apmsqueeze", warmup_steps=0, initial_variance=1.0, exact=True),
+    row("apmsqueeze-tensor-clipped", "apmsqueeze", warmup_steps=6, scale="tensor", max_grad_norm=0.5, close=0.001),
+    row("apmsqueeze-exact", "apmsqueeze", warmup_steps=6, compressor="none", close=0.001),
+    row("apmsqueeze-prototype", "apmsqueeze-prototype", warmup_steps=0, weight_decay=0.1, exact=True),
+    row("one-bit-adam", "one-bit-adam", total_steps=STEPS, warmup_fraction=0.4, close=0.001),
+    row("one-bit-adam-auto", "one-bit-adam", freeze="auto", auto_window=3, auto_ratio=0.3, close=0.001),
+    row("one-bit-adam-deepspeed", "one-bit-adam-deepspeed", warmup_steps=6, weight_decay=0.1, close=0.001),
+    rounds("zero-one-adam", "zero-one-adam", **ZERO_ONE, close=0.001),
+    row(
+        "zero-one-adam-exact", "zero-one-adam", **ZERO_ONE, total_steps=None, compressor="none", weight_decay=0.1, close=0.001,
+        replicas="average",
+    ),
+    row("one-bit-lamb", "one-bit-lamb", warmup_steps=6, close=0.001),
+    row("one-bit-lamb-decay-l1", "one-bit-lamb", warmup_steps=6, weight_decay=0.1, norm="l1", scale="tensor", close=0.001),
+    rounds("local-sgd", "local-sgd", SGD, **PERIOD),
+    rounds("local-adamw", "local-adamw", ADAMW, period=3),
+    rounds("qsr-sgd", "qsr-sgd", SGD, alpha=0.03, h_base=2, momentum=0.9),
+    rounds("qsr-adamw", "qsr-adamw", ADAMW, alpha=0.03, h_base=2),
+    row("lag", "lag", momentum=0.9),
+    row("lag-short-memory", "lag", xi=0.5, depth=2, optimizer="adamw", close=0.0001),
+    rounds("linear-rule", "linear-rule", SGD, alpha=0.05, h_base=2, momentum=0.9),
+    rounds("cubic-rule", "cubic-rule", ADAMW, alpha=0.03, h_base=2, optimizer="adamw"),
+    rounds("post-local-sgd", "post-local-sgd", SGD, switch_step=5, period=4, momentum=0.9),
+    rounds("swap", "swap", ADAMW, switch_step=12, switch_accuracy=0.8, optimizer="adamw"),
+    rounds("adacomm", "adacomm", SGD, first_period=4, adapt_every=4, momentum=0.9),
+    rounds("adacomm-paddle", "adacomm", first_period=4, adapt_every=2, form="paddle"),
+    rounds("local-sgd-bf16", "local-sgd", SGD, **PERIOD, carrier="bf16", close=0.001),
+    rounds("local-sgd-int4", "local-sgd", SGD, **PERIOD, carrier="int4", exact=True, close=0.001, largest=7),
+    rounds("local-sgd-sign", "local-sgd", SGD, **PERIOD, carrier="sign", exact=True, close=0.001),
+    rounds("qsr-adamw-int4", "qsr-adamw", ADAMW, alpha=0.03, h_base=2, carrier="int4", exact=True, largest=7),
+    rounds("local-adamw-average-states", "local-adamw", ADAMW, period=3, inner_state="average"),
+    rounds("slowmo-sgd", "slowmo-sgd", **PERIOD),
+    rounds("slowmo-sgd-sgp", "slowmo-sgd", base="sgp", period=5, momentum=0.9),
+    rounds("slowmo-sgd-osgp", "slowmo-sgd", base="osgp", overlap=2, period=5, momentum=0.9),
+    rounds("slowmo-sgd-no-average", "slowmo-sgd", **PERIOD, base="sgp", average=False, exact=True, replicas="never"),
+    rounds("slowmo-adamw", "slowmo-adamw", period=4),
+    rounds("slowmo-adamw-osgp-no-average", "slowmo-adamw", period=4, base="osgp", average=False, exact=True, replicas="never"),
+    rounds("bmuf", "bmuf", period=4, outer_momentum=0.5),
+    rounds("bmuf-nesterov", "bmuf-nesterov", period=3),
+    rounds("diloco", "diloco", period=5),
+    rounds("diloco-int4", "diloco", period=5, carrier="int4", exact=True, largest=7),
+    rounds("diloco-sgd", "diloco-sgd", period=4, carrier="int8", exact=True),
+    rounds("diloco-lion", "diloco-lion", period=4, carrier="sign", outer_momentum=0.5, exact=True),
+    rounds("streaming-diloco", "streaming-diloco", period=6, fragments=3, carrier="e3m0", exact=True, replicas="end"),
+    rounds(
+        "streaming-diloco-sequential", "streaming-diloco", period=4, fragments=2, pattern="sequential", overlap=3,
+        carrier="bf16", close=0.001, replicas="end",
+    ),
+    rounds(
+        "streaming-diloco-sgd", "streaming-diloco-sgd", period=4, fragments=2, overlap=0, mixing=0.0, carrier="int8",
+        exact=True, replicas="end",
+    ),
+    rounds("sparseloco", "sparseloco", ADAMW, period=4, k=8, chunk=32, exact=True),
+    rounds("sparseloco-sgd", "sparseloco-sgd", period=3, k=4, chunk=16, value_bits=32, outer_lr=0.7, exact=True),
+    rounds("noloco", "noloco", period=3, exact=True, replicas="never"),
+    rounds("noloco-sgd", "noloco-sgd", **PERIOD, exact=True, replicas="never"),
+    row("demo", "demo", side=8, k=4, flips=0.02),
+    row("root-sgd", "root-sgd", burn_in=4),
+    row("root-sgd-inverse", "root-sgd", burn_in=2, step_size="inverse", slope=0.1, exponent=1.0, weight_decay=0.1),
+    row("control-no-communication", "control-no-communication", PLAIN, total_steps=STEPS, replicas="average"),
+    row(
+        "control-one-worker", "control-one-worker", PLAIN, total_steps=STEPS, exact=True, replicas="average",
+        deaf="what the other workers learn is thrown away",
+    ),
+    row("control-random-k", "control-random-k", fraction=0.1, deaf="a coordinate that is not drawn is dropped, whatever it is"),
+    row("control-one-rank-sign", "control-one-rank-sign", LION, exact=True, deaf="what the other ranks have is not listened to"),
+)  # fmt: skip
+"""By family: baselines, signs, quantisers, sparsifiers, frozen variances, local steps and LAG, variance reduction, controls."""
+
+FIRST: tuple[Row, ...] = tuple({one.algorithm: one for one in reversed(ROWS)}.values())[::-1]
+"""One row a method: what the fast tests look at, and tests of what lies below the methods."""
+
+_SOME = (
+    "allreduce-sgd", "allreduce-adamw", "lion-cub-1bit", "global-qsgd-standard", "powersgd", "top-k", "dgc", "apmsqueeze",
+    "zero-one-adam", "local-sgd", "slowmo-sgd", "diloco", "streaming-diloco", "noloco", "root-sgd", "control-one-rank-sign",
+)  # fmt: skip
+SOME: tuple[Row, ...] = tuple(one for one in FIRST if one.id in _SOME)
+"""Methods of every family: what the fast tests look at where drivers decide, or where a look takes long."""
+
+OVER_GLOO: tuple[str, ...] = (
+    "allreduce-bf16", "allreduce-fp16", "control-one-rank-sign", "dgc-warm-up", "dq-sgd-convex", "ef-sign-adam",
+    "global-qsgd-halving", "global-qsgd-sparse", "lion-cub-1bit-selective", "noloco", "powersgd-warm-up",
+    "root-sgd", "streaming-diloco-sgd", "zero-one-adam",
+)  # fmt: skip
+"""Rows that together ask real processes for all that any row asks them for: each collective on each group with each
+operation and type of numbers, each kind of step, each way of averaging, what is pending over steps."""
+
+
+def tiered(rows: Iterable[Row] = ROWS, fast: Sequence[Row] = FIRST) -> list[Any]:
+    """Rows as parameters of a test, those that are not among `fast` in the full tests alone."""
+    return [pytest.param(one, id=one.id, marks=() if one in fast else pytest.mark.full) for one in rows]
