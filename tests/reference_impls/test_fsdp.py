@@ -1,0 +1,322 @@
+"""Methods across the nodes of a model that FSDP2 buckets within them, 2 nodes of 2 ranks on gloo.
+
+As a hook, uncompressed, it is native HSDP to the bit, with micro-batches too; compressed it goes across nodes alone. As an
+optimizer, a method that goes by the element has the bits that it has on parameters that are not sharded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.frontends.attached import attach
+from reference_impls.frontends.sharded import fsdp_optimizer
+from tests.reference_impls.frontends import LR, loss, net, sharded, two_nodes, values
+from tests.reference_impls.ranks import Ranks, told
+from tests.reference_impls.states import contents
+
+STEPS, PATIENCE_S = 3, 200.0
+pytestmark = pytest.mark.gloo
+
+
+# ---- as a hook -------------------------------------------------------------------------------------------------------------
+
+
+def _train(model: Any, rank: int, first: int, last: int, gate: str = "") -> list[Tensor]:
+    """Two micro-batches a step where there is a gate for the first. The gradients of the last step, this rank's parts."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
+    for step in range(first, last):
+        optimizer.zero_grad()
+        if gate:
+            getattr(model, gate, lambda on: None)(False)
+            model.set_is_last_backward(False)
+            loss(model, rank, 50 + step).backward()
+            getattr(model, gate, lambda on: None)(True)
+            model.set_is_last_backward(True)
+        loss(model, rank, step).backward()
+        optimizer.step()
+    return [p.grad.to_local().clone() for p in model.parameters()]
+
+
+NATIVE: dict[str, tuple[str, dict[str, Any], str]] = {
+    "bf16": ("allreduce-bf16", {"reduce_dtype": torch.bfloat16}, ""),
+    "micro-batches without communication": ("allreduce", {}, "set_requires_gradient_sync"),
+    "micro-batches without all-reduce": ("allreduce", {}, "set_requires_all_reduce"),
+    "every micro-batch reduced": ("allreduce", {}, "no gate"),
+}
+PARTS = sum(-(-rows // 2) * columns for rows, columns in [(7, 6), (7, 1), (5, 7), (5, 1), (1, 5), (1, 1)])
+"""Elements of a rank's parts, padded to equal ones."""
+
+
+def _beside_native(rank: int, size: int) -> Any:
+    mesh, found = two_nodes(), {}
+    for case, (method, policy, gate) in NATIVE.items():
+        native, hooked = sharded(mesh, **policy), sharded(mesh["shard"], **policy)
+        state = fsdp_hook(hooked, method, group=mesh["replicate"].get_group(), check="each")
+        both = [(*_train(model, rank, 0, STEPS, gate), *values(model)) for model in (native, hooked)]
+        found[case] = all(map(torch.equal, *both)), state.ledger.totals()
+    return found
+
+
+def test_the_uncompressed_reduction_is_native_hsdp_to_the_bit(ranks: Callable[[int], Ranks]) -> None:
+    for result in ranks(4).run(_beside_native, timeout_s=PATIENCE_S):
+        assert isinstance(result, dict), result
+        for case, (equal, (row,)) in result.items():
+            assert equal, case
+            assert row["payload_bytes"] == PARTS * STEPS * (2 if case == "bf16" else 4) * (
+                1 + ("every" in case)
+            ), case
+            assert row["wire_bytes"] == row["payload_bytes"]  # 2 (n-1)/n of it, n = 2 nodes
+
+
+COMPRESSED: dict[str, tuple[float, dict[str, Any]]] = {
+    "qsgd": (0.05, {"bits": 8, "error_feedback": True}),
+    "powersgd": (0.9, {"rank": 1, "min_compression_rate": 0}),
+}
+
+
+def _compressed(rank: int, size: int) -> Any:
+    """Error of one reduction, and a training, by method."""
+    mesh, found = two_nodes(), {}
+    exact = torch.cat([x.flatten() for x in _train(sharded(mesh), rank, 0, 1)])
+    for method, (_, options) in COMPRESSED.items():
+        model = sharded(mesh["shard"])
+        state = fsdp_hook(model, method, group=mesh["replicate"].get_group(), check="each", **options)
+        first = torch.cat([x.flatten() for x in _train(model, rank, 0, 1)])
+        _train(model, rank, 1, STEPS)
+        error = float((first - exact).norm() / exact.norm())
+        found[method] = error, values(model), state.ledger.totals(), contents(state.state_dict())
+    return found
+
+
+def test_a_compressed_reduction_goes_across_nodes_and_keeps_state_by_module(
+    ranks: Callable[[int], Ranks],
+) -> None:
+    results = ranks(4).run(_compressed, timeout_s=PATIENCE_S)
+    for rank, result in enumerate(results):
+        assert isinstance(result, dict), result
+        for method, (error, whole, totals, state) in result.items():
+            assert 0 < error < COMPRESSED[method][0], (method, error)
+            other = results[(rank + 2) % 4][method][1]  # the same place in the other node
+            assert all(map(torch.equal, whole, other)), method
+            assert {row["group"] for row in totals} == {"world"}  # of the nodes; nothing within them
+            assert state["calls"] == {"0": STEPS, "2": STEPS, "the model": STEPS}
+            assert state["seed"] == (rank % 2) << 32  # parts of a module draw other random numbers
+        names = {name for name, *_ in result["qsgd"][3]["slots"]["worker_error"]["entries"]}
+        assert names == {name for name, _ in net().named_parameters()}
+        sent = sum(row["payload_bytes"] for row in result["qsgd"][2])
+        assert sent == STEPS * (
+            PARTS + 3 * 4
+        )  # a byte an element, and a norm a module, which is less than a block
+
+
+# ---- as an optimizer -------------------------------------------------------------------------------------------------------
+
+EXACT: dict[str, dict[str, Any]] = {
+    "lion-cub-1bit": {},
+    "qsr-adamw": {},
+    "allreduce": {"optimizer": lambda groups: torch.optim.RAdam(groups)},
+    "slowmo-sgd": {"period": 2},
+}
+"""Methods that go by the element."""
+CLOSE: dict[str, dict[str, Any]] = {"one-bit-adam": {"warmup_steps": 2}, "qsgd": {"bits": 8}}
+"""Methods with a scale, a choice or a random number for each bucket: the same training, other numbers."""
+
+
+def _whole(method: str, options: dict[str, Any], rank: int, group: Any) -> Tensor:
+    """Trained unsharded, on the mean gradient of the node's two ranks."""
+    model = net()
+    optimizer = DataParallelOptimizer(model, method, lr=LR, group=group, **options)
+    node = rank - rank % 2
+    for step in range(2 * STEPS):
+        optimizer.zero_grad()
+        with optimizer.no_sync():
+            (loss(model, node, step) / 2).backward()
+        (loss(model, node + 1, step) / 2).backward()
+        optimizer.step()
+    optimizer.release()
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def _beside_whole(rank: int, size: int) -> Any:
+    mesh, found = two_nodes(), {}
+    group = mesh["replicate"].get_group()
+    for method, options in {**EXACT, **CLOSE}.items():
+        model = sharded(mesh["shard"])
+        optimizer = fsdp_optimizer(model, method, lr=LR, group=group, check="each", **options)
+        for step in range(2 * STEPS):
+            optimizer.zero_grad()
+            loss(model, rank, step).backward()
+            optimizer.step()
+        parts = torch.cat([p.full_tensor().detach().flatten() for p in model.parameters()])
+        found[method] = parts, _whole(method, options, rank, group), optimizer.ledger.totals()
+        optimizer.release()
+    return found
+
+
+def test_a_method_that_goes_by_the_element_is_the_same_on_parts_to_the_bit(
+    ranks: Callable[[int], Ranks],
+) -> None:
+    start = torch.cat([p.detach().flatten() for p in net().parameters()])
+    for result in ranks(4).run(_beside_whole, timeout_s=PATIENCE_S):
+        assert isinstance(result, dict), result
+        for method, (parts, whole, totals) in result.items():
+            assert {row["group"] for row in totals} <= {"world"}, method  # of the nodes; nothing within them
+            assert sum(row["wire_bytes"] for row in totals) > 0, method
+            moved, apart = float((whole - start).norm()), float((parts - whole).norm())
+            assert (apart == 0 < moved) if method in EXACT else (0 < apart < moved), (method, apart, moved)
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------------
+
+
+class _Half(nn.Module):
+    """Half of its parameters get no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.spare = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)
+
+
+def _without_gradients(mesh: Any, zeros: bool) -> None:
+    model: Any = fully_shard(_Half(), mesh=mesh["shard"])
+    if zeros:
+        model.set_reduce_scatter_unused_params(True)
+    state = fsdp_hook(model, "qsgd", group=mesh["replicate"].get_group())
+    model(torch.ones(2, 4)).sum().backward()
+    assert state.ledger.totals()
+
+
+REMEDIES = {
+    "hook, 2-D mesh": 'UnsupportedError mesh["replicate"].get_group()',
+    "hook, not sharded": "UsageError call fully_shard",
+    "hook, twice": "UsageError already",
+    "hook, unequal": "MismatchError parameters that add up to",
+    "hook, without gradient": "UsageError set_reduce_scatter_unused_params(True)",
+    "powersgd": "UnsupportedError goes by the element or the bucket",
+    "lag": "UnsupportedError goes by the element or the bucket",
+    "root-sgd": "UnsupportedError train without FSDP",
+    "2-D mesh": 'UnsupportedError mesh["shard"]',
+    "half": "UnsupportedError call fully_shard on the model itself too",
+    "not sharded": "UsageError call fully_shard first",
+}
+
+
+def _refused(rank: int, size: int) -> dict[str, str]:
+    mesh = two_nodes()
+    group, shard = mesh["replicate"].get_group(), mesh["shard"]
+    hybrid, twice, half = sharded(mesh), sharded(shard), net()
+    fully_shard(half[0], mesh=shard)
+    fsdp_hook(twice, "qsgd", group=group)
+    hook, optimizer = partial(fsdp_hook, algorithm="qsgd", group=group), partial(fsdp_optimizer, group=group)
+    unequal = partial(hook, sharded(shard, net(seed=rank // 2)), timeout_s=60)
+    found: dict[str, Callable[[], Any]] = {
+        "hook, 2-D mesh": partial(hook, hybrid),
+        "hook, not sharded": partial(hook, net()),
+        "hook, twice": partial(hook, twice),
+        "hook, unequal": unequal,
+        "hook, without gradient": partial(_without_gradients, mesh, zeros=False),
+        **{name: partial(optimizer, sharded(shard), name) for name in ("powersgd", "lag", "root-sgd")},
+        "2-D mesh": partial(optimizer, sharded(mesh), "signum"),
+        "half": partial(optimizer, half, "signum"),
+        "not sharded": partial(optimizer, net(), "signum"),
+    }
+    return {what: told(action) for what, action in found.items()}
+
+
+def test_what_cannot_be_is_refused_with_what_to_do(ranks: Callable[[int], Ranks]) -> None:
+    for result in ranks(4).run(_refused, timeout_s=PATIENCE_S):
+        assert isinstance(result, dict), result
+        for what, expected in REMEDIES.items():
+            kind, _, remedy = expected.partition(" ")
+            assert result[what].startswith(kind), (what, result[what])
+            assert remedy in result[what], (what, result[what])
+
+
+def _as_zeros(rank: int, size: int) -> str:
+    return told(lambda: _without_gradients(two_nodes(), zeros=True))
+
+
+@pytest.mark.skipif(
+    not hasattr(FSDPModule, "set_reduce_scatter_unused_params"), reason="torch can do that from 2.13 on"
+)
+def test_parameters_without_gradient_may_count_as_zeros(ranks: Callable[[int], Ranks]) -> None:
+    assert ranks(4).run(_as_zeros, timeout_s=PATIENCE_S) == ["no error"] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "other"), [("lion-cub-1bit", "DataParallelOptimizer"), ("l-greco", "ddp_hook")]
+)
+def test_a_method_that_a_hook_cannot_carry_is_refused(name: str, other: str) -> None:
+    """It does more than reduce, or sees the whole model."""
+    with pytest.raises(UnsupportedError, match=other):
+        fsdp_hook(net(), name, group=None)  # type: ignore[arg-type]
+
+
+# ---- which group, and which entrance -------------------------------------------------------------------------------------
+
+
+def _attached(model: nn.Module, pairs: bool, group: Any) -> Any:
+    own = torch.optim.SGD(model.parameters(), lr=0.1)
+    return attach(own, list(model.named_parameters()) if pairs else model, "qsgd", group=group)
+
+
+ENTRANCES: dict[str, Callable[[Any, Any], Any]] = {
+    "DataParallelOptimizer": lambda model, group: DataParallelOptimizer(model, "qsgd", group=group),
+    "pairs": lambda model, group: DataParallelOptimizer(model.named_parameters(), "qsgd", group=group),
+    "attach": lambda model, group: _attached(model, False, group),
+    "attach pairs": lambda model, group: _attached(model, True, group),
+    "ddp_hook": lambda model, group: ddp_hook("qsgd", model, group=group),
+    "fsdp_hook": lambda model, group: fsdp_hook(model, "qsgd", group=group),
+    "fsdp_optimizer": lambda model, group: fsdp_optimizer(model, "qsgd", group=group),
+}
+"""Every way into the package that takes a process group."""
+MISUSED = {
+    "foreign": ("UsageError", "is no member of the process group that was given as group="),
+    "mesh": ("UsageError", 'no DeviceMesh: give of one dimension of it a group, mesh.get_group("replicate")'),
+    "list": ("UsageError", "no list: give what torch.distributed.new_group(ranks) answers"),
+    "shard": (
+        "UnsupportedError",
+        'give group=mesh["replicate"].get_group(), the ranks that hold the same parts',
+    ),
+    "DTensor": ("UnsupportedError", "fsdp_hook"),
+}
+
+
+def _misused(rank: int, size: int) -> dict[tuple[str, str], str]:
+    mesh, found = two_nodes(), {}
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    groups: dict[str, Any] = {
+        "foreign": pairs[1 - rank // 2],
+        "mesh": mesh["replicate"],
+        "list": [0, 1, 2, 3],
+    }
+    for name, make in ENTRANCES.items():
+        parts = name.startswith("fsdp")
+        for what, group in groups.items():
+            found[what, name] = told(lambda: make(sharded(mesh["shard"]) if parts else net(), group))  # noqa: B023
+        what, dimension = ("shard", "shard") if parts else ("DTensor", "replicate")
+        found[what, name] = told(lambda: make(sharded(mesh["shard"]), mesh[dimension].get_group()))  # noqa: B023
+    return found
+
+
+def test_a_wrong_group_and_a_wrong_entrance_say_what_to_give(ranks: Callable[[int], Ranks]) -> None:
+    for result in ranks(4).run(_misused, timeout_s=PATIENCE_S):
+        assert isinstance(result, dict), result
+        assert len(result) == 4 * len(ENTRANCES)
+        for (what, name), message in result.items():
+            kind, remedy = MISUSED[what]
+            assert message.startswith(f"{kind}: "), (what, name, message)
+            assert remedy in message, (what, name, message)
