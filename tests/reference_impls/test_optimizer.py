@@ -23,24 +23,6 @@ def loss(model: nn.Module, step: int) -> torch.Tensor:
     return (model(x) - y).square().mean()
 
 
-def test_schedulers_reach_the_method_and_groups_keep_their_own_weight_decay() -> None:
-    model = nn.Linear(4, 3)
-    groups = [
-        {"params": [("weight", model.weight)], "weight_decay": 0.5},
-        {"params": [("bias", model.bias)], "weight_decay": 0.0},
-    ]
-    optimizer = DataParallelOptimizer(groups, "lion-cub-1bit", lr=0.1)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
-    for lr in (0.1, 0.01):
-        before = copy.deepcopy(model.state_dict())
-        model(torch.ones(2, 4)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        scheduler.step()
-        torch.testing.assert_close(model.weight.detach(), before["weight"] * (1 - lr * 0.5) - lr)
-        torch.testing.assert_close(model.bias.detach(), before["bias"] - lr)
-
-
 def test_a_second_backward_after_the_buckets_left_is_refused() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
     optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd", bucket_bytes=16)

@@ -53,19 +53,6 @@ def test_unbiased_with_the_variance_of_stochastic_rounding():
         }
 
 
-def test_worked_example_of_the_paper():
-    """Two ranks hold 3 and -1, s = 2: rank 1 is exact, rank 2 rounds -2/3 to -1 in two of three cases; mean 1."""
-    draws = 30_000
-    one = encoded(torch.full((draws,), 3.0), 3.0, 2, key(0))
-    two = encoded(torch.full((draws,), -1.0), 3.0, 2, key(1))
-    assert set(one.tolist()) == {2}
-    share = float((two == -1).double().mean())
-    assert abs(share - 2 / 3) < 5 * math.sqrt(2 / 9 / draws)
-    mean = decoded(one.int() + two.int(), 3.0, 2, 2)
-    assert set(mean.tolist()) == {0.75, 1.5}
-    assert abs(float(mean.mean()) - 1.0) < 5 * 0.75 * math.sqrt(2 / 9 / draws)
-
-
 @each("dtype", [torch.int8, torch.int16, torch.int32])
 @each("scale", [math.inf, math.nan])
 def test_what_is_not_finite_reaches_every_element(scale, dtype):

@@ -14,7 +14,7 @@ from reference_impls.algorithms.intsgd import Rounding
 from reference_impls.compressors import packing
 from reference_impls.core.compute import Key
 from reference_impls.core.errors import UnsupportedError
-from tests.support import each, require_compiler
+from tests.support import each
 
 WIDTHS = range(2, 17)
 
@@ -108,27 +108,6 @@ def test_a_wire_that_starts_anywhere():
         packing.unpack(buffer[offset:], 6, out)
         assert torch.equal(out, values)
         assert not buffer[:offset].any()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("bits", [1, 4, 9, 19])
-def test_large_vectors_pack_the_same_compiled(bits, monkeypatch):
-    """One row and two of them, with a tail; the eager path is the oracle."""
-    require_compiler()
-    for shape in ((70_001,), (2, 70_001)):
-        values = integers(*shape, bits=bits, seed=bits)
-        outs = []
-        for compile_ in ("1", "0"):
-            monkeypatch.setenv("BANDWISE_COMPILE", compile_)
-            wire = packed(values, bits)
-            out = torch.empty_like(values)
-            packing.unpack(wire, bits, out)
-            total = torch.empty_like(values[..., :])
-            packing.add_up(torch.stack([wire, wire], -2), bits, total)
-            assert torch.equal(out, values)
-            assert torch.equal(total, 2 * values)
-            outs.append(wire)
-        assert torch.equal(*outs)
 
 
 # ---- two counters a byte ---------------------------------------------------------------------------------------------------

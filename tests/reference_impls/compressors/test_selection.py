@@ -87,25 +87,6 @@ def test_large_vectors_are_searched_by_the_same_rule(shape: tuple[int, ...], kin
             assert torch.equal(largest(order.long() << 20, k), expected)
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(3), pytest.param(range(3, 20), marks=pytest.mark.full)], ids=["few", "many"]
-)
-def test_random_shapes_shares_and_ties(seeds: range) -> None:
-    """Integers of any sign, with from none to almost all of them equal."""
-    for seed in seeds:
-        _random_shape_share_and_ties(seed)
-
-
-def _random_shape_share_and_ties(seed: int) -> None:
-    draw = torch.Generator().manual_seed(seed)
-    d = int(torch.randint(1000, 40_000, (), generator=draw))
-    rows = int(torch.randint(65536 // d + 1, 65536 // d + 5, (), generator=draw))
-    k = max(1, int(d * 10 ** (-4 * float(torch.rand((), generator=draw)))))
-    span = int(torch.randint(1, 30, (), generator=draw))
-    order = torch.randint(-(1 << span), 1 << span, (rows, d), generator=draw, dtype=torch.int32)
-    assert torch.equal(largest(order, k), by_definition(order, k))
-
-
 def test_the_extremes_of_integers_are_integers_like_any_other() -> None:
     order = torch.zeros(2, 40_000, dtype=torch.int32)
     order[0, ::7], order[1, ::5] = -(1 << 31), (1 << 31) - 1
