@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from tests.reference_impls.ranks import Ranks
+from tests.reference_impls.gloo import Ranks
 
 
 @pytest.fixture(scope="session")

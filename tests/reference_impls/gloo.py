@@ -1,4 +1,8 @@
-"""Runs a function on several real gloo processes and brings back what each returned, or its error."""
+"""Runs functions on several real gloo processes and brings back what each returned, or its error.
+
+Starting processes costs seconds and a task some tenths of one, so tests of many rows share one set a world size. A task
+that fails or hangs ends the set; the next one gets a fresh set, so that failures are those of one row alone.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,11 @@ import gc
 import io
 import os
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Collection
 from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,96 @@ PRELOADED = (
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 
+def outcome(action: Callable[[], Any]) -> tuple[str, str]:
+    """The type and the words, notes included, of the error that `action` raises."""
+    try:
+        action()
+    except Exception as error:  # noqa: BLE001 - the test asserts on it
+        return type(error).__name__, " ".join([str(error), *getattr(error, "__notes__", ())])
+    return "no error", ""
+
+
+def told(action: Callable[[], Any]) -> str:
+    """`outcome` in one string."""
+    return ": ".join(outcome(action)).removesuffix(": ")
+
+
+GRACE_S = 5.0  # for the others to notice that one rank has failed
+
+
+class Ranks:
+    """`size` processes of one group. `submit` begins a task, `results` waits for it; `close` ends them."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._processes: list[Any] = []
+        self._pipes: list[Connection] = []
+        self._store: Any = None
+
+    def submit(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Begin ``function(rank, size, *arguments)`` on every process; meanwhile the caller may do other things."""
+        if not self._processes:
+            self._start()
+        for pipe in self._pipes:
+            pipe.send((function, arguments))
+
+    def results(self, timeout_s: float = 60.0, awaited: Collection[int] | None = None) -> list[Any]:
+        """One value a rank: what the function returned, ("error", type, message, trace), or None if it is silent.
+
+        awaited: ranks that are waited for, all by default.
+        """
+        found: dict[int, Any] = {}
+        asked = set(range(self.size) if awaited is None else awaited)
+        deadline = time.monotonic() + timeout_s
+        while not asked <= found.keys():
+            waiting = [pipe for rank, pipe in enumerate(self._pipes) if rank not in found]
+            ready = wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
+            if not ready:
+                break
+            for pipe in ready:
+                rank = self._pipes.index(pipe)  # type: ignore[arg-type]
+                found[rank] = _received(self._pipes[rank])
+                if rank in asked and _failed(found[rank]):
+                    deadline = min(deadline, time.monotonic() + GRACE_S)
+        answers = [found.get(rank) for rank in range(self.size)]
+        if any(answer is None or _failed(answer) for answer in answers):
+            self.close()
+        return answers
+
+    def run(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0) -> list[Any]:
+        """`submit`, then `results`."""
+        self.submit(function, *arguments)
+        return self.results(timeout_s)
+
+    def leave(self) -> None:
+        """Let the processes end by themselves, and see that they do."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(20.0)
+            assert process.exitcode == 0
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        self._processes, self._pipes, self._store = [], [], None
+
+    def _start(self) -> None:
+        self._store, context = host(), processes_that_have_torch()
+        for rank in range(self.size):
+            ours, theirs = context.Pipe()
+            arguments = (rank, self.size, self._store.port, theirs, dict(os.environ))
+            process = context.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(ours)
+
+
 def run_ranks(
     function: Callable[..., Any],
     size: int,
@@ -42,41 +136,27 @@ def run_ranks(
     joins: bool = True,
     awaited: Collection[int] | None = None,
 ) -> list[Any]:
-    """``function(rank, size, *arguments)`` on `size` processes inside an initialised group.
-
-    Answers one value a rank: what the function returned, or ("error", type name, message) if it raised, or None if the
-    process left nothing behind. joins: whether to expect all processes to exit with code 0; else an answer is enough.
-    awaited: ranks whose end is waited for, all by default; the others are ended after them.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        context, surroundings = processes_that_have_torch(), dict(os.environ)
-        store = host()
-        processes = [
-            context.Process(
-                target=_child,
-                args=(function, rank, size, store.port, folder, surroundings, arguments),
-                daemon=True,
-            )
-            for rank in range(size)
-        ]
-        for process in processes:
-            process.start()
-        paths = [Path(folder) / f"result-{rank}.pt" for rank in range(size)]
-        deadline = time.monotonic() + timeout_s
-        asked = range(size) if awaited is None else awaited
-        alive = list(asked)
-        while alive and time.monotonic() < deadline:
-            processes[alive[0]].join(0.05)
-            alive = [
-                rank for rank in alive if processes[rank].is_alive() and (joins or not paths[rank].exists())
-            ]
-        for process in processes:
-            process.kill()
-            process.join()
-        assert not alive, f"ranks {alive} did not end within {timeout_s} s"
+    """As `Ranks.run`, on processes of its own. joins: whether to expect all of them to end well afterwards."""
+    own = Ranks(size)
+    try:
+        own.submit(function, *arguments)
+        answers = own.results(timeout_s, awaited)
         if joins:
-            assert [processes[rank].exitcode for rank in asked] == [0] * len(asked)
-        return [torch.load(path, weights_only=False) if path.exists() else None for path in paths]
+            own.leave()
+        return answers
+    finally:
+        own.close()
+
+
+def _failed(answer: Any) -> bool:
+    return isinstance(answer, tuple) and bool(answer) and answer[0] == "error"
+
+
+def _received(pipe: Connection) -> Any:
+    try:
+        return torch.load(io.BytesIO(pipe.recv_bytes()), weights_only=False)
+    except EOFError:
+        return ("error", "EOFError", "the process ended", "")
 
 
 def host() -> Any:
@@ -101,26 +181,24 @@ def processes_that_have_torch() -> Any:
     return context
 
 
-def _child(
-    function: Callable[..., Any],
-    rank: int,
-    size: int,
-    port: int,
-    folder: str,
-    surroundings: dict[str, str],
-    arguments: tuple[Any, ...],
-) -> None:
+def _serve(rank: int, size: int, port: int, pipe: Connection, surroundings: dict[str, str]) -> None:
     gc.freeze()  # what the server has imported lies in memory that is its own as long as nobody looks through it
     os.environ.clear()
     os.environ.update(surroundings)  # the server has those of its own start
     join(rank, size, port)
-    try:
-        result = function(rank, size, *arguments)
-    except Exception as error:  # noqa: BLE001 - the parent asserts on it
-        result = ("error", type(error).__name__, str(error), traceback.format_exc())
-    torch.save(result, f"{folder}/result-{rank}.tmp")
-    os.replace(f"{folder}/result-{rank}.tmp", f"{folder}/result-{rank}.pt")
-    dist.destroy_process_group()
+    while True:
+        try:
+            function, arguments = pipe.recv()
+        except EOFError:
+            dist.destroy_process_group()
+            return
+        try:
+            result = function(rank, size, *arguments)
+        except Exception as error:  # noqa: BLE001 - the test asserts on it
+            result = ("error", type(error).__name__, str(error), traceback.format_exc())
+        file = io.BytesIO()
+        torch.save(result, file)
+        pipe.send_bytes(file.getvalue())
 
 
 def output_of(rank: int, size: int, script: str) -> str:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reference_impls import DataParallelOptimizer
-from tests.reference_impls.ranks import Ranks
+from tests.reference_impls.gloo import Ranks
 
 pytestmark = pytest.mark.gloo
 SIZE, STEPS, WIDTH = 3, 4, 12

@@ -24,7 +24,7 @@ from reference_impls import DataParallelOptimizer, create, list_algorithms
 from reference_impls.core.errors import UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.core.registry import registry
 from reference_impls.frontends.attached import Attached, attach, takes_any_optimizer
-from tests.reference_impls.ranks import Ranks, told
+from tests.reference_impls.gloo import Ranks, told
 
 STEPS, WIDTH, LR = 5, 8, 0.05
 BUCKET = {"bucket_bytes": 4 * 2 * WIDTH * WIDTH, "seed": 3}

@@ -22,7 +22,7 @@ from reference_impls.core.errors import UnknownOptionError, UnsupportedError, Us
 from reference_impls.frontends.hooks import only_reduces
 from reference_impls.runtime.engine import Engine, SimulatedBackend
 from reference_impls.runtime.worker import Worker
-from tests.reference_impls.ranks import Ranks, outcome
+from tests.reference_impls.gloo import Ranks, outcome
 from tests.support import each
 
 STEPS, WIDTH = 5, 24

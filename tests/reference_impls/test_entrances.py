@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from reference_impls import DataParallelOptimizer, ddp_hook
 from reference_impls.core.errors import ExchangeError, UnsupportedError
 from reference_impls.runtime.engine import ProcessGroupBackend
-from tests.reference_impls.gloo import run_ranks
-from tests.reference_impls.ranks import Ranks, outcome
+from tests.reference_impls.gloo import Ranks, outcome, run_ranks
 
 pytestmark = pytest.mark.gloo
 

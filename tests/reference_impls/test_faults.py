@@ -23,8 +23,7 @@ from reference_impls.core.collectives import Exchange
 from reference_impls.core.errors import ExchangeError, MismatchError, UsageError
 from reference_impls.core.registry import Method
 from reference_impls.runtime.checks import Agreement, of_a_peer
-from tests.reference_impls.gloo import run_ranks
-from tests.reference_impls.ranks import Ranks, outcome
+from tests.reference_impls.gloo import Ranks, outcome, run_ranks
 
 ODD, AT, TIMEOUT_S = 1, 5, 4.0
 """The rank that is at fault, in which step: after the first, before which settings are compared."""

@@ -18,7 +18,7 @@ from bandwise import simulate
 from reference_impls import create, list_algorithms
 from reference_impls.frontends.hooks import only_reduces
 from tests.reference_impls.frontends import FRONTENDS, LR, SETTINGS, enter, local, loss, net, run, values
-from tests.reference_impls.ranks import Ranks, told
+from tests.reference_impls.gloo import Ranks, told
 from tests.reference_impls.states import contents
 
 pytestmark = pytest.mark.gloo

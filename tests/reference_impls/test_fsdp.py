@@ -21,7 +21,7 @@ from reference_impls.core.errors import UnsupportedError
 from reference_impls.frontends.attached import attach
 from reference_impls.frontends.sharded import fsdp_optimizer
 from tests.reference_impls.frontends import LR, loss, net, sharded, two_nodes, values
-from tests.reference_impls.ranks import Ranks, told
+from tests.reference_impls.gloo import Ranks, told
 from tests.reference_impls.states import contents
 
 STEPS, PATIENCE_S = 3, 200.0

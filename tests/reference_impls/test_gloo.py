@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.reference_impls import wide_problem
-from tests.reference_impls.ranks import Ranks
+from tests.reference_impls.gloo import Ranks
 from tests.reference_impls.table import FIRST, OVER_GLOO, ROWS, STEPS, Row
 
 pytestmark = pytest.mark.gloo

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from reference_impls import DataParallelOptimizer, create
 from reference_impls.core.errors import UnknownOptionError, UsageError
 from reference_impls.frontends.attached import attach
-from tests.reference_impls.ranks import Ranks, outcome
+from tests.reference_impls.gloo import Ranks, outcome
 
 pytestmark = pytest.mark.gloo
 SIZE, STEPS, WIDTH = 2, 6, 8

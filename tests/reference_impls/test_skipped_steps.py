@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from bandwise import attach
 from reference_impls import DataParallelOptimizer
+from tests.reference_impls.gloo import Ranks, outcome
 from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
-from tests.reference_impls.ranks import Ranks, outcome
 from tests.reference_impls.table import SOME, Row
 
 pytestmark = pytest.mark.gloo

@@ -18,8 +18,8 @@ from reference_impls.core.collectives import Exchange, Group
 from reference_impls.core.errors import LayoutError
 from reference_impls.core.registry import Method
 from tests.reference_impls.frontends import enter, run, values
+from tests.reference_impls.gloo import Ranks
 from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names
-from tests.reference_impls.ranks import Ranks
 
 # ---- state of single parameters ------------------------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from reference_impls import DataParallelOptimizer, create
 from reference_impls.core.errors import UsageError
 from reference_impls.core.registry import Method
+from tests.reference_impls.gloo import Ranks
 from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
-from tests.reference_impls.ranks import Ranks
 from tests.reference_impls.table import ROWS, STEPS, Row
 from tests.reference_impls.test_engine import Delayed
 
