@@ -37,15 +37,9 @@ from tests.reference_impls.table import FIRST, ROWS, SOME, STEPS, Row
 from tests.reference_impls.trajectories import trajectory
 
 HERE = Path(__file__).resolve().parent
-CHECKOUT = HERE.parents[1]
-RESULTS = CHECKOUT / "results"
 TABLES = Path("tables")
 """Where verbs write tables, below a results folder."""
-PUBLISHED = RESULTS / "published" / TABLES
-"""Where the tables lie in a results folder, the one that ships and those made here."""
 WORKERS = 3
-TEST_IMAGES = 540
-"""Of the digits that the studies that ship are judged on."""
 TOLERANCE = 0.05
 Case = dict[str, Any]
 
@@ -424,113 +418,6 @@ def study(name: str) -> Case:
     return {"bits" if name == "trained" else "exact": STUDIES[name]()}
 
 
-# tables that ship, made again from what is in git
-
-SHIPPED = ("quick", "digits", "profiles", "ladder", "claims")
-GONE = frozenset({"target", "n_pairs", "gap_mean", "gap_low", "gap_high", "wire_bytes"})
-"""Columns of published ladders that are not made any more."""
-
-
-def remade(name: str, root: Path) -> None:
-    """Make the derived tables of a study that ships or of the claims again, under another root.
-
-    Of a study they are made from its rows and curves as they stand in git, put back as runs.
-    """
-    if name == "claims":  # nothing but what is published: what was made here has no say
-        shutil.copytree(PUBLISHED.parent, root / "published")
-        shutil.copytree(RESULTS / "claims", root / "claims")
-        answer("claims", "--write", "--results", root)
-    else:
-        _put_back(name, root)
-        answer("export", name, "--results", root, "--out", root / "exported.csv")
-
-
-def _rows(file: str) -> list[dict[str, str]]:
-    path = PUBLISHED / file
-    if not path.exists():
-        return []
-    with path.open(newline="") as lines:
-        return list(csv.DictReader(lines))
-
-
-def _put_back(sweep: str, root: Path) -> None:
-    """Run folders that say what the tables of the sweep say of them."""
-    from suite.analysis.summary import study_of
-    from suite.runs.files import dump
-    from suite.runs.plan import make_plan
-    from suite.runs.store import Status, Store
-    from suite.runs.sweep import load_sweep
-    from suite.workloads import get
-    from tests.suite.analysis import made_up_study
-
-    planned = study_of(make_plan(load_sweep(sweep)))
-    rows = {row["run_id"]: row for row in (*_rows(f"{sweep}-rungs.csv"), *_rows(f"{sweep}-runs.csv"))}
-    curves: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for line in _rows(f"{sweep}-curves.csv"):
-        curves.setdefault(
-            tuple(line[k] for k in ("workload", "sharding", "world_size", "arm", "seed")), []
-        ).append(line)
-    store = Store(root)
-    for entry in planned.entries:
-        spec, row = entry.spec, rows[entry.spec.run_id]
-        workload = get(spec.workload.name, **spec.workload.options)
-        wire = float(row["wire_bytes_per_step"] or 0) * spec.steps
-        final = {workload.metric: _score(row["value"], workload.metric)} if row["value"] else {}
-        if row["nll"]:
-            final["nll"] = float(row["nll"])
-        own = (entry.workload, spec.sharding, str(spec.world_size), entry.arm, str(spec.seed))
-        lines = curves.get(own) if entry.budget == 1 else None
-        source = planned.by_name[entry.arm].source_hash
-        made_up_study.finish(store, spec, Status(row["status"], row["reason"]), {
-            "schema_version": 2, "run_id": spec.run_id, "spec": spec.as_dict(), "attempt": 1, "metric": workload.metric,
-            "direction": workload.direction, "directions": {name: workload.direction_of(name) for name in final},
-            "final": final, "best": final.get(workload.metric), "steps": spec.steps,
-            "train_loss_last": _number(lines[-1]["train_loss"]) if lines else None,
-            "bytes": {
-                "payload_per_rank_mean": float(row.get("payload_bytes_per_step") or 0) * spec.steps,
-                "payload_per_rank_max": float(row.get("payload_bytes_per_step") or 0) * spec.steps,
-                "wire_per_rank_mean": wire,
-                "wire_per_rank_max": float(row.get("wire_bytes_per_step_max") or 0) * spec.steps,
-                "by": [],
-            },
-            "steps_by_kind": {"sync": int(row.get("syncs") or 0)}, "path": {}, "sources": {"algorithm": source},
-            "train_s": 1.0, "lost_s": 0.0,
-            "provenance": {
-                **made_up_study.PROVENANCE, "commit": row["commit"], "environment_hash": row["environment"],
-            },
-        })  # fmt: skip
-        if lines:
-            kept = [
-                {
-                    "step": int(line["step"]),
-                    "lr": 0.1,
-                    "train_loss": _number(line["train_loss"]),
-                    # older runs do not say what they had sent
-                    **({"wire_bytes": float(line["wire_bytes"])} if line["wire_bytes"] else {}),
-                    workload.metric: _score(line["value"], workload.metric),
-                    "nll": _number(line["nll"]),
-                }
-                for line in lines
-            ]
-            (store.folder(spec.run_id) / "metrics.jsonl").write_text(
-                "".join(dump(line) + "\n" for line in kept)
-            )
-
-
-def _score(cell: str, metric: str) -> float | None:
-    """A score; an accuracy as the count of test images that it is, since equal differences decide an exact test."""
-    value = _number(cell)
-    if value is None or metric != "accuracy":
-        return value
-    images = round(value * TEST_IMAGES / 100)
-    whole = 100 * images / TEST_IMAGES
-    return whole if math.isclose(value, whole, rel_tol=1e-8) else value
-
-
-def _number(cell: str) -> float | None:
-    return float(cell) if cell else None
-
-
 @dataclass(frozen=True)
 class Section:
     """One file of what is frozen. cases: all of them; fast: those that every `make test` looks at."""
@@ -541,13 +428,24 @@ class Section:
 
 
 FIRST_IDS = frozenset(row.id for row in FIRST)
-FAST_RUNS = frozenset(row.algorithm for row in SOME[::2])
+FAST_RUNS = frozenset(row.algorithm for row in SOME[::4])
+FAST_COMMANDS = frozenset(
+    [
+        "list algorithms",
+        "list workloads",
+        "list sweeps",
+        "info digits-mlp",
+        *(f"info {name}" for name in FAST_RUNS),
+    ]
+    + [" ".join(words) for words in list(schedules())[1::8]]
+)
+"""The others, whose answers are of the same functions, take a minute."""
 SECTIONS = {
     "runs": Section(run, lambda: [row.algorithm for row in FIRST], FAST_RUNS.__contains__),
     "network-runs": Section(network_run, lambda: [row.algorithm for row in FIRST], lambda name: False),
     "gloo": Section(gloo_run, lambda: GLOO, lambda name: False),
     "trajectories": Section(trajectory_case, lambda: [row.id for row in ROWS], FIRST_IDS.__contains__),
-    "commands": Section(command, command_cases),
+    "commands": Section(command, command_cases, FAST_COMMANDS.__contains__),
     "plans": Section(plan, sweeps, lambda name: name in ("quick", "ladder", "claims/lion-cub")),
     "codecs": Section(compressor, compressor_cases),
     "studies": Section(study, lambda: list(STUDIES), lambda name: name != "trained"),
@@ -597,24 +495,6 @@ def far(old: Any, new: Any, place: str = "") -> Iterator[str]:
         old is not None and not math.isclose(old, new, rel_tol=TOLERANCE)
     ):
         yield f"{place}: was {old!r}, is {new!r}"
-
-
-def unlike(shipped: Path, made: Path) -> Iterator[str]:
-    """Where two tables differ by more than the ninth digit of what they are made from lets them."""
-    old, new = (list(csv.DictReader(io.StringIO(path.read_text()))) for path in (shipped, made))
-    if len(old) != len(new):
-        yield f"{shipped.name}: {len(old)} rows, made again {len(new)}"
-    for number, (a, b) in enumerate(zip(old, new, strict=False), start=1):
-        for column in (a.keys() | b.keys()) - (GONE if shipped.stem.endswith("-ladder") else set()):
-            if a.get(column) != b.get(column) and not _close(a.get(column, ""), b.get(column, "")):
-                yield f"{shipped.name} row {number}, {column}: ships {a.get(column)!r}, made again {b.get(column)!r}"
-
-
-def _close(a: str, b: str) -> bool:
-    try:
-        return math.isclose(float(a), float(b), rel_tol=1e-6, abs_tol=1e-7)
-    except ValueError:
-        return False
 
 
 def compared(kept: Case, made: Case, place: str, same_arithmetic: bool) -> Iterator[str]:
