@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from bandwise import method_checks
+from bandwise.cli import main
+from tests.bandwise.said import forget_plugins
 from tests.support import ROOT
 
 PAGE = (ROOT / "docs/adding-a-method.md").read_text(encoding="utf-8")
@@ -18,29 +18,29 @@ PARTS = re.compile(r"```(\w+)\n(.*?)```|[Ss]ave it as `(\w+\.py)`|`(bandwise tes
 """What the page asks for: a block, to save the last one as a file, to test that."""
 
 
-def run(folder: Path, *command: str) -> str:
-    """What a command prints that ends well."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "BANDWISE_RESULTS": str(folder / "results")}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
-    return done.stdout
+def test_the_page_followed_to_the_letter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("BANDWISE_RESULTS", str(tmp_path / "results"))
+    # tests/bandwise/test_own_method.py has the check on real processes, which takes longer than all the page
+    monkeypatch.setattr(method_checks, "_real", lambda options, method: "left out")
 
+    def bandwise(line: str) -> str:
+        """What a line of a shell prints: a command of ours, with a remark it may be."""
+        name, *arguments = line.partition("#")[0].split()
+        assert name == "bandwise"
+        forget_plugins(monkeypatch)
+        assert main(arguments) == 0, line
+        return capsys.readouterr().out
 
-def bandwise(folder: Path, line: str) -> str:
-    """What a line of a shell prints: a command of ours, with a remark it may be."""
-    name, *arguments = line.partition("#")[0].split()
-    assert name == "bandwise"
-    return run(folder, sys.executable, "-m", "bandwise", *arguments)
-
-
-@pytest.mark.gloo
-def test_the_page_followed_to_the_letter(tmp_path: Path) -> None:
     block, printed, tested = "", "", []
     for part in PARTS.finditer(PAGE):
         language, text, file, command = part.groups()
         if language == "sh":
             for line in text.splitlines():
-                printed = bandwise(tmp_path, line)
+                printed = bandwise(line)
         elif language == "text":
             assert printed == text
         elif language == "python":
@@ -48,11 +48,13 @@ def test_the_page_followed_to_the_letter(tmp_path: Path) -> None:
             if excerpt := EXCERPT.search(PAGE[: part.start()].rpartition("\n\n")[0].rpartition("\n\n")[2]):
                 assert_excerpt(text, ROOT / "reference_impls" / excerpt[1])
             elif "registry.add(" not in text:  # what is to be saved cannot be run by itself
-                printed = run(tmp_path, sys.executable, "-c", text)
+                forget_plugins(monkeypatch)
+                exec(text, {"__name__": "of the page"})
+                printed = capsys.readouterr().out
         elif file:
             (tmp_path / file).write_text(block, encoding="utf-8")
         else:
-            assert "BROKEN" not in bandwise(tmp_path, command)
+            assert "BROKEN" not in bandwise(command)
             tested.append(command.split()[-1])
     assert tested == ["byte_vote.py", "momentum_vote.py"]
 

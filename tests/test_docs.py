@@ -6,7 +6,6 @@ import csv
 import re
 import shlex
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -17,41 +16,12 @@ import torch.distributed as dist
 
 from bandwise.cli import VERBS
 from docs import make, measured
-from reference_impls import SimulatedCluster
 from reference_impls.core.catalogue import BUILT_IN
-from reference_impls.core.registry import Method
-from suite.timing.cases import steady
 from tests.reference_impls.gloo import output_of, run_ranks
 from tests.support import blocks
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
-
-
-def test_the_method_with_two_kinds_of_step_of_the_tutorial(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    method, *_, kinds = blocks("docs/adding-a-method.md", "python")
-    module = types.ModuleType("byte_vote")
-    monkeypatch.setitem(sys.modules, "byte_vote", module)
-    exec(method.partition("registry.add(")[0], module.__dict__)
-    names = dict(vars(module))
-    exec(kinds.partition("registry.add(")[0], names)
-    algorithm = names["MomentumVote"](scale=2.0, every=4)
-    assert {kind: one.every for kind, one in steady(algorithm).items()} == {"step": 0, "sync": 1}
-    for wanted, one in {"step step step": 0, "sync sync sync": 1, "sync step step step sync": 4}.items():
-        cluster = SimulatedCluster(
-            Method("momentum-vote", names["MomentumVote"](every=one), {"weight_decay": 0.0}),
-            [torch.zeros(9)],
-            world_size=3,
-        )
-        seen = []
-        for _ in wanted.split():
-            cluster.step([[torch.randn(9)] for _ in range(3)])
-            seen.append(cluster.kind)
-            same = torch.equal(cluster.state(0, "momentum")[0], cluster.state(2, "momentum")[0])
-            assert same == (cluster.kind == "sync")
-        assert seen == wanted.split()
 
 
 def test_the_simulated_cluster_of_the_page() -> None:
@@ -72,14 +42,6 @@ def test_the_numbers_of_the_page_of_statistics(capsys: pytest.CaptureFixture[str
     assert f"spread over {spreads[0]:.2f} within either method" in " ".join(page.split())
     assert f"{spreads[0]:.2f}" == f"{spreads[1]:.2f}"
     assert f"sure to within {half:.3f}" in page
-
-
-def test_the_lines_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
-    (example,) = blocks("README.md", "python")
-    names: dict[str, Any] = {}
-    exec(example, names)
-    assert "wire_bytes" in capsys.readouterr().out
-    assert len(names["result"].frame) == 100
 
 
 @pytest.mark.gloo

@@ -28,10 +28,3 @@ def test_pairs_by_hand() -> None:
     wanted = -(math.log2(one) + math.log2((2 + one) / 3)) / 2
     assert ngram_bits(train, [text("ab")], 2) == pytest.approx(wanted)
     assert ngram_bits(train, [text("ba")], 2) == pytest.approx(-math.log2(one)), "b was never followed"
-
-
-def test_longer_tables_tell_a_pattern_better() -> None:
-    rng = np.random.default_rng(0)
-    word = rng.integers(0, 256, 40, dtype=np.uint8)
-    bits = [ngram_bits([np.tile(word, 50)], [np.tile(word, 3)], order) for order in (1, 2, 3)]
-    assert bits[0] > 4 > 1 > bits[1] >= bits[2]

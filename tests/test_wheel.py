@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import sysconfig
@@ -27,7 +26,7 @@ ARGUMENTS = {
     "run": ["--algorithm", METHOD],
     "session": ["quick"],
     "sweep": ["quick"],
-    "test-method": ["my_method.py"],
+    "test-method": ["absent.py"],
     "status": ["quick"],
     "try": ["mine.py:make"],
 }
@@ -76,32 +75,29 @@ def run(site: Path, folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_lines_of_the_readme_run_from_a_wheel(site: Path, tmp_path: Path) -> None:
+def test_it_holds_two_packages_whole(site: Path) -> None:
+    names = {path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()}
+    tops = {
+        name.partition("/")[0] for name in names if ".dist-info/" not in name and not name.endswith(".whl")
+    }
+    assert tops == {"bandwise", "reference_impls"}
+    assert {str(path.relative_to(ROOT)) for top in tops for path in (ROOT / top).rglob("*.py")} <= names
+    assert {"bandwise/py.typed", "reference_impls/py.typed"} <= names
+
+
+def test_the_readmes_lines_run_and_every_verb_answers_or_says_what_it_needs(
+    site: Path, tmp_path: Path
+) -> None:
     (lines,) = [block for block in blocks("README.md", "python") if "simulate(" in block]
     where = "import bandwise, importlib.util as u; assert u.find_spec('suite') is None; print(bandwise.__file__)\n"
-    shown = run(site, tmp_path, "-c", where + lines)
-    assert shown.splitlines()[0] == str(site / "bandwise" / "__init__.py")
-    assert "wire_bytes" in shown
-    assert float(shown.split()[-1]) > 0, "predicted seconds"
-
-
-def test_every_verb_answers_or_says_what_it_needs(site: Path, tmp_path: Path) -> None:
     commands = [[verb, *ARGUMENTS.get(verb, [])] for verb in VERBS]
-    found = json.loads(run(site, tmp_path, "-c", CODE, json.dumps(commands)))
-    assert {verb for verb, (code, _) in found.items() if code == 0} == ALONE, found
+    shown = run(site, tmp_path, "-c", where + lines + CODE, json.dumps(commands)).splitlines()
+    assert shown[0] == str(site / "bandwise" / "__init__.py")
+    assert float(shown[-2].split()[-1]) > 0, "predicted seconds"
+    found = json.loads(shown[-1])
+    assert "`bandwise new method NAME` writes one" in found["test-method"][1]
+    assert {verb for verb, (code, _) in found.items() if code == 0} == ALONE - {"test-method"}, found
     for verb in sorted({*VERBS} - ALONE):
         code, said = found[verb]
-        assert code == 2, (verb, code, said)
+        assert (code, said.count("\n")) == (2, 1), (verb, said)
         assert "works in a checkout of the project" in said, (verb, said)
-        assert said.count("\n") == 1, (verb, said)
-
-
-def test_documents_name_the_verbs_that_need_no_checkout() -> None:
-    for page, pattern in (
-        ("docs/cli.md", r"^- ([^\n]*) work wherever"),
-        ("README.md", r"the verbs (.*?)\. All"),
-    ):
-        (told,) = re.findall(pattern, (ROOT / page).read_text(encoding="utf-8"), flags=re.M | re.S)
-        assert {
-            name.split()[-1 if "bandwise" in name else 0] for name in re.findall(r"`([^`]+)`", told)
-        } == ALONE

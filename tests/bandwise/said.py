@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from bandwise.cli import main
+from reference_impls.core.registry import PLUGINS, registry
+from suite.workloads import registry as workloads
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
@@ -25,3 +27,12 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) 
     assert captured.out == ""
     assert "bandwise: error: " in captured.err
     return captured.err
+
+
+def forget_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has loaded no plugin; what is loaded from now on is unknown to later tests."""
+    monkeypatch.setenv(PLUGINS, "")
+    monkeypatch.setattr(registry, "plugins", set())
+    shipped = {name: entry for name, entry in registry._entries.items() if entry.family != "plugin"}
+    monkeypatch.setattr(registry, "_entries", shipped)
+    monkeypatch.setattr(workloads, "_outside", {})

@@ -9,8 +9,7 @@ import pytest
 
 from bandwise.cli import main
 from reference_impls import load_plugin
-from reference_impls.core.registry import PLUGINS, registry
-from tests.bandwise.said import answer, refusal
+from tests.bandwise.said import answer, forget_plugins, refusal
 
 
 def test_info_says_what_is_sent_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
@@ -68,9 +67,7 @@ def test_the_steps_in_which_a_method_sends_are_counted(capsys: pytest.CaptureFix
 def test_info_of_a_plugin_that_sends_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(PLUGINS, "")
-    monkeypatch.setattr(registry, "plugins", set())
-    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    forget_plugins(monkeypatch)
     (tmp_path / "plain_mean.py").write_text(
         "from dataclasses import dataclass\n"
         "from reference_impls.core.algorithm import Algorithm\n"

@@ -13,15 +13,13 @@ from bandwise import method_checks
 from bandwise.cli import main
 from bandwise.method_checks import CHECKS, _real, check_method
 from reference_impls import create, load_plugin
-from reference_impls.core.registry import PLUGINS, registry
+from tests.bandwise.said import forget_plugins
 
 
 @pytest.fixture(autouse=True)
 def _plugins_of_the_test_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What the test loads is unknown to the tests after it."""
-    monkeypatch.setenv(PLUGINS, "")
-    monkeypatch.setattr(registry, "plugins", set())
-    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    forget_plugins(monkeypatch)
     monkeypatch.chdir(tmp_path)
 
 

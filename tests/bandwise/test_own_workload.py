@@ -15,7 +15,6 @@ import pytest
 
 from bandwise.cli import main
 from reference_impls import load_plugin
-from reference_impls.core.registry import PLUGINS, registry
 from slurm.profile import Profile
 from slurm.submit import executor
 from suite import DATA
@@ -23,7 +22,7 @@ from suite.runs.spec import resolve_workload, workload_hash
 from suite.workloads import DataError, DataWorkload, WorkloadDeclarationError, get, names, user_data
 from suite.workloads import registry as workloads
 from suite.workloads.registry import imported_beside
-from tests.bandwise.said import answer, refusal
+from tests.bandwise.said import answer, forget_plugins, refusal
 from tests.suite.runs.project import train_here
 
 SWEEP = """\
@@ -40,18 +39,10 @@ arms:
 """
 
 
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has loaded no plugin."""
-    monkeypatch.setenv(PLUGINS, "")
-    monkeypatch.setattr(registry, "plugins", set())
-    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
-    monkeypatch.setattr(workloads, "_outside", {})
-
-
 @pytest.fixture(autouse=True)
 def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What the test loads is unknown to the tests after it, and nothing was named before."""
-    forget(monkeypatch)
+    forget_plugins(monkeypatch)
     monkeypatch.setenv(DATA, "")
     monkeypatch.chdir(tmp_path)
 
@@ -98,14 +89,14 @@ def test_what_new_writes_is_listed_and_trains_and_a_changed_file_makes_runs_stal
     assert {one["sources"]["workload"] for one in results} == {workload_hash("my-rings")}
     assert stale(capsys, *plugin) == (0, [])
 
-    forget(monkeypatch)
+    forget_plugins(monkeypatch)
     begin(("margin = 1.0", "margin = 2.0"))
     count, said = stale(capsys, *plugin)
     assert count == 4
     assert len(said) == 2
     assert all("2 runs come from another source of method or workload" in one for one in said)
 
-    forget(monkeypatch)
+    forget_plugins(monkeypatch)
     begin(("version = 1", "version = 2"))
     again = answer(capsys, *plugin, "sweep", "mine.yaml", "--dry-run", "--results", "r")
     assert (again["to_do"], again["stale_code"]) == (4, 0)
@@ -240,7 +231,7 @@ def test_what_a_file_imports_from_beside_it_counts_in_its_hash(
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def hashed() -> str | None:
-        forget(monkeypatch)
+        forget_plugins(monkeypatch)
         load_plugin(alone)
         return workload_hash("my-rings")
 
