@@ -57,7 +57,11 @@ def test_a_line_and_all_that_decided_it(tmp_path: Path) -> None:
 def test_contradicted_claims_of_authors_head_the_page(tmp_path: Path) -> None:
     wrong = TRAINING.replace("threshold: -1", "threshold: -3")
     ours = OTHER.replace("threshold: -0.5", "threshold: -3").replace("label: abstract", "label: derived")
-    _, page, findings = page_of(record(tmp_path, wrong, ours))
+    text, page, findings = page_of(
+        record(tmp_path, wrong.replace("scale: made up", f"scale: '{HOSTILE}'"), ours)
+    )
+    assert HOSTILE in page.sections["decided"]
+    assert "<script>alert" not in text, "hostile text stays text"
     assert findings == [
         "2 claims judge 2 statements; authors make 1 of them themselves.",
         "All statements: measured: 2, 2 contradicted.",
@@ -65,12 +69,6 @@ def test_contradicted_claims_of_authors_head_the_page(tmp_path: Path) -> None:
         "Contradicted at our scale, A paper: The method loses a point.",
     ]
     assert "ours, derived from the method, abstract (not the authors)" in page.sections["decided"]
-
-
-def test_hostile_text_stays_text(tmp_path: Path) -> None:
-    text, page, _ = page_of(record(tmp_path, TRAINING.replace("The method loses a point.", f"'{HOSTILE}'")))
-    assert HOSTILE in page.sections["claims"]
-    assert "<script>alert" not in text
 
 
 def test_without_a_record_the_command_is_named(tmp_path: Path) -> None:
@@ -85,7 +83,9 @@ OF_THE_STUDY = (
 )
 
 
-def test_a_study_shows_the_claims_that_it_decides_and_no_others(built: Built, tmp_path: Path) -> None:
+def test_a_study_shows_the_claims_that_it_decides_and_no_others(
+    built: Built, tmp_path: Path, no_pictures: None
+) -> None:
     assert 'id="claims"' not in built.html
     shutil.copytree(built.root / "tables", tmp_path / "tables")
     record(tmp_path, OF_THE_STUDY, OTHER)

@@ -19,25 +19,25 @@ def means_of(study, panel):
     )
 
 
-def test_the_page_is_whole_and_every_arm_with_a_curve_is_drawn_and_named(raced):
-    whole(raced.path)
-    for panel in raced.study.panels:
-        drawn = set(means_of(raced.study, panel)["arm"])
+def test_the_page_is_whole_and_every_arm_with_a_curve_is_drawn_and_named(built):
+    whole(built.path)
+    for panel in built.study.panels:
+        drawn = set(means_of(built.study, panel)["arm"])
         assert drawn == {row["arm"] for row in panel.summary} - (
             {"qsr-sgd"} if panel.sharding == "by-class" else set()
         )
-        files = sorted((raced.path.parent / "files" / "made-up").glob(f"curves-{panel.slug}-*.svg"))
+        files = sorted((built.path.parent / "files" / "made-up").glob(f"curves-{panel.slug}-*.svg"))
         shown = " ".join(path.read_text(encoding="utf-8") for path in files)
         assert all(f"{arm.removeprefix('control-')}, n = " in shown for arm in drawn)
-        assert ("apmsqueeze, n = 5 of 6" in shown) == (panel.sharding == "iid")
+        assert ("apmsqueeze, n = 5 of 6" in shown) == (panel.sharding == "by-class")
     assert "Not drawn, since no seed finished with a curve: qsr-sgd." in " ".join(
-        Page(raced.html).sections["curves"].split()
+        Page(built.html).sections["curves"].split()
     )
 
 
-def test_a_curve_is_the_mean_of_its_finished_seeds_with_their_interval(raced):
-    panel = next(one for one in raced.study.panels if one.sharding == "iid")
-    means = means_of(raced.study, panel).set_index(["arm", "step"])
+def test_a_curve_is_the_mean_of_its_finished_seeds_with_their_interval(built):
+    panel = next(one for one in built.study.panels if one.sharding == "by-class")
+    means = means_of(built.study, panel).set_index(["arm", "step"])
     lost = means.loc["apmsqueeze"]
     assert list(lost.index) == [25 * i for i in range(1, 9)]
     assert set(lost["n"]) == {5}
@@ -53,9 +53,9 @@ def test_a_curve_is_the_mean_of_its_finished_seeds_with_their_interval(raced):
         assert (last["low"], last["high"]) == pytest.approx((interval.low - best, interval.high - best))
 
 
-def test_a_long_curve_is_thinned_and_keeps_its_end(raced, tmp_path):
-    panel = raced.study.panels[0]
-    means = means_of(raced.study, panel)
+def test_a_long_curve_is_thinned_and_keeps_its_end(built, tmp_path):
+    panel = built.study.panels[0]
+    means = means_of(built.study, panel)
     long = means[means["step"] == 200].loc[lambda frame: frame.index.repeat(1001)]
     long["step"] = long.groupby("arm").cumcount() + 1
     long["bytes"] = long["step"] * 1e3
@@ -64,4 +64,4 @@ def test_a_long_curve_is_thinned_and_keeps_its_end(raced, tmp_path):
     for line in by_steps.lines[: len(own)]:
         assert len(line.get_xdata()) <= MOST_POINTS
         assert max(line.get_xdata()) == 1001
-    assert curves_parts(raced.study, Place(tmp_path, "page.html"))
+    assert curves_parts(built.study, Place(tmp_path, "page.html"))

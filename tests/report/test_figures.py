@@ -9,12 +9,11 @@ from xml.etree import ElementTree
 
 import matplotlib as mpl
 import numpy as np
-import pandas as pd
 import pytest
 
 from reference_impls.core.catalogue import Family
 from report.accuracy import seeds
-from report.figures import FAMILIES, MARKS, SHADES, look, name_points, new_figure, svg
+from report.figures import FAMILIES, MARKS, SHADES, svg
 from report.pages import HERE
 from report.sessions import phases
 from tests.report import made_up_speed as fast
@@ -60,6 +59,8 @@ def contrast(a: str, b: str) -> float:
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
 def test_families_are_told_apart_by_all_eyes_and_words_are_read_on_every_ground(mode: int) -> None:
+    assert set(FAMILIES) == set(MARKS) == set(get_args(Family)) - {"plugin"}
+    assert len(set(MARKS.values())) == len(FAMILIES)
     for a, b in itertools.combinations(FAMILIES, 2):
         for eye in EYES:
             assert distance(SHADES[a][mode], SHADES[b][mode], eye) >= FAR, (a, b, eye)
@@ -72,11 +73,6 @@ def test_families_are_told_apart_by_all_eyes_and_words_are_read_on_every_ground(
             assert contrast(own[word], ground) >= 4.5, word
     for family in FAMILIES:
         assert contrast(SHADES[family][mode], SHADES["paper"][mode]) >= 4.5, family
-
-
-def test_every_family_of_the_catalogue_has_a_look_of_its_own() -> None:
-    assert set(FAMILIES) == set(MARKS) == set(get_args(Family)) - {"plugin"}
-    assert len(set(MARKS.values())) == len(FAMILIES)
 
 
 def test_a_picture_is_the_same_whatever_the_readers_settings_and_has_its_colours_in_the_dark(built) -> None:
@@ -120,21 +116,3 @@ def test_a_bar_is_its_phases_and_the_stroke_the_step(timed) -> None:
     assert slow is not None
     assert slow.axes[0].get_xlabel() == "seconds a step"
     assert svg(figure) == svg(phases(link))  # type: ignore[arg-type]
-
-
-def test_names_keep_away_from_each_other_and_stay_the_same() -> None:
-    draw = np.random.default_rng(3)
-    points = pd.DataFrame({"x": draw.uniform(0, 1, 12), "y": draw.uniform(0, 1, 12), "family": "sign"})
-    points["name"] = [f"method-{line}" for line in points.index]
-
-    def boxes() -> list[tuple[float, ...]]:
-        with look():
-            _, (axes,) = new_figure(8, 5)
-            axes.set(xlim=(0, 1), ylim=(0, 1))
-            name_points(axes, points, points[["x", "y"]])
-            return [text.get_window_extent().extents.tolist() for text in axes.texts if text.get_text()]
-
-    found = boxes()
-    assert found == boxes()
-    for a, b in itertools.combinations(found, 2):
-        assert min(a[2], b[2]) - max(a[0], b[0]) <= 1 or min(a[3], b[3]) - max(a[1], b[1]) <= 1

@@ -33,7 +33,7 @@ def whole(root: Path, name: str) -> None:
 
 
 @pytest.fixture
-def root(built: Built, tmp_path: Path) -> Path:
+def root(built: Built, tmp_path: Path, no_pictures: None) -> Path:
     """The made-up tables alone, as if all of it had been run."""
     shutil.copytree(built.root / "tables", tmp_path / "tables")
     whole(tmp_path, "made-up")
@@ -58,36 +58,26 @@ def test_a_study_is_published_with_hashes_and_read_from_there(root: Path) -> Non
     assert read_table(path, SUMMARY)
 
 
-def test_what_is_not_whole_is_refused(root: Path) -> None:
-    facts = facts_path(root, "made-up")
-    facts.write_text(facts.read_text().replace('"done": 216', '"done": 214, "missing": 2'))
-    with pytest.raises(
-        PublishedError, match=r"2 of 216 runs have not finished: 2 missing; `bandwise status made-up`"
-    ):
-        publish(root, "made-up")
-    assert not (root / "published").exists()
-
-
-def test_changed_code_is_refused(root: Path) -> None:
-    facts = facts_path(root, "made-up")
-    found = json.loads(facts.read_text())
-    for changes in ("ab" * 32, None):
-        found["origins"] = [{"commit": "f" * 40, "dirty": True, "changes": changes, "runs": 216}]
-        facts.write_text(json.dumps(found))
-        with pytest.raises(PublishedError, match="made by changed code: commit, and run it again"):
-            publish(root, "made-up")
-    assert not (root / "published").exists()
+DIRTY = {"commit": "f" * 40, "dirty": True, "runs": 216}
 
 
 @pytest.mark.parametrize(
-    "origin", [{"commit": None, "dirty": None}, {"commit": "f" * 40, "dirty": None}, {"runs": 216}]
-)
-def test_code_that_is_not_known_is_refused(origin: dict[str, object], root: Path) -> None:
+    ("changed", "words"),
+    [
+        ({"statuses": {"done": 214, "missing": 2}}, r"2 of 216 runs have not finished: 2 missing; `bandwise status made-up`"),
+        ({"origins": [{**DIRTY, "changes": "ab" * 32}]}, "made by changed code: commit, and run it again"),
+        ({"origins": [{**DIRTY, "changes": None}]}, "made by changed code: commit, and run it again"),
+        ({"origins": [{**DIRTY, "dirty": False}, {"commit": None, "dirty": None}]}, "not known of which commit"),
+        ({"origins": [{**DIRTY, "dirty": False}, {"commit": "f" * 40, "dirty": None}]}, "not known of which commit"),
+        ({"origins": [{**DIRTY, "dirty": False}, {"runs": 216}]}, "not known of which commit"),
+    ],
+)  # fmt: skip
+def test_what_is_not_whole_or_not_known_code_is_refused(
+    changed: dict[str, object], words: str, root: Path
+) -> None:
     facts = facts_path(root, "made-up")
-    found = json.loads(facts.read_text())
-    found["origins"] = [{"commit": "f" * 40, "dirty": False}, origin]
-    facts.write_text(json.dumps(found))
-    with pytest.raises(PublishedError, match="not known of which commit"):
+    facts.write_text(json.dumps({**json.loads(facts.read_text()), **changed}))
+    with pytest.raises(PublishedError, match=words):
         publish(root, "made-up")
     assert not (root / "published").exists()
 

@@ -29,7 +29,7 @@ def page(timed):
 
 
 @pytest.fixture
-def root(built, tmp_path):
+def root(built, tmp_path, no_pictures):
     shutil.copytree(built.root / "tables", tmp_path / "tables")
     return tmp_path
 
@@ -45,11 +45,8 @@ def with_session(root, rows=None, links=(), **fields):
     return built, Page(built.html)
 
 
-def test_the_page_is_whole(timed):
-    assert {"#session-timed", "#session-alone"} <= set(sound(timed.path).references)
-
-
 def test_the_numbers_shown_are_those_of_the_tables(timed, page):
+    assert {"#session-timed", "#session-alone"} <= set(sound(timed.path).references)
     values = {float(a["data-order"]) for t, a in page.tags if t == "td" and "data-order" in a}
     for name in ("timed", "alone"):
         for table, columns in (
@@ -95,29 +92,21 @@ def test_where_nothing_could_be_timed_it_says_why_and_what_to_do(root):
     assert "<img" not in built.html.partition('<section id="session-timed">')[2].partition("</section>")[0]
 
 
-def test_what_was_timed_before_a_session_broke_is_kept(root):
-    status, words = "error", "the session ended with an error (rank 2 was lost)"
+def test_what_was_timed_before_a_session_broke_is_kept_and_a_disturbed_link_gives_no_number(root):
+    why = "4 undisturbed rounds of the reference, and it takes 6; stop what else runs here"
     links = [
         fast.link_facts(fast.SLOW),
-        fast.link_facts(fast.FAST, status=status, reason="rank 2 was lost", rho=None),
+        fast.link_facts(fast.FAST, status="disturbed", reason=why, rho=None, rho_reason=why),
     ]
     built, page = with_session(
-        root, fast.tables((fast.SLOW,)), links, status=status, reason="rank 2 was lost", fix=""
+        root, fast.tables((fast.SLOW,)), links, status="error", reason="rank 2 was lost", fix=""
     )
-    assert "rho = 12" in page.sections["session-timed"]
+    shown = flat(page.sections["session-timed"])
+    for words in ("rho = 12", f"No numbers: {why}.", f"No rho: {why}."):
+        assert words in shown
+    words = "the session ended with an error (rank 2 was lost)"
     assert f"Some speedups are missing for session timed: {words}." in built.headline
-    assert "1 Gbit/s: not measured (rank 2 was lost)." in built.headline
-    assert "No numbers: rank 2 was lost." in page.sections["session-timed"]
-
-
-def test_a_link_that_stayed_disturbed_gives_no_number(root):
-    rows = {name: [] for name in ("cases", "arms", "probe", "direct")}
-    why = "4 undisturbed rounds of the reference, and it takes 6; stop what else runs here"
-    link = fast.link_facts(fast.SLOW, status="disturbed", reason=why, rho=None, rho_reason=why)
-    built, page = with_session(root, rows, [link], status="disturbed", reason=f"100 Mbit/s: {why}")
-    assert built.headline[0] == f"100 Mbit/s: not measured ({why})."
-    assert f"No numbers: {why}." in flat(page.sections["session-timed"])
-    assert f"No rho: {why}." in flat(page.sections["session-timed"])
+    assert f"1 Gbit/s: not measured ({why})." in built.headline
 
 
 def test_hostile_text_of_a_session_stays_text(root):
@@ -135,14 +124,11 @@ def test_hostile_text_of_a_session_stays_text(root):
     assert any(bad in sentence for sentence in built.headline)
 
 
-def test_sessions_of_other_sweeps_stay_on_their_pages(root):
+def test_damaged_tables_are_refused(root):
     fast.save(
         root, fast.facts("elsewhere", "another", [fast.link_facts(fast.SLOW)]), fast.tables((fast.SLOW,))
     )
-    assert load(root, "made-up").sessions == ()
-
-
-def test_damaged_tables_are_refused(root):
+    assert load(root, "made-up").sessions == (), "that of another sweep stays on its page"
     path = fast.save(root, fast.facts("timed", "made-up", []))
     session_table_path(root, CASES, "timed").write_text("what,is,this\n")
     with pytest.raises(TableError, match="columns of table cases"):

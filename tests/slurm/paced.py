@@ -1,4 +1,4 @@
-"""A method for tests that take runs away in the middle: local AdamW that can be slowed down, and can use memory up.
+"""A method for tests that take runs away in the middle: local AdamW that can be slowed down.
 
 How slow is said by the environment and so is no part of a run's identity: a run that takes a minute in a job is trained
 again in a moment, to the bit. It is found through an entry point, as any method of another package; `install` makes one.
@@ -20,8 +20,7 @@ from reference_impls.core.registry import registry
 
 NAME: Final = "paced-adamw"
 PACE_S: Final = "TEST_PACE_S"
-"""Variable: seconds that every worker rests before a step. Without it there is neither rest nor greed."""
-_held: list[bytearray] = []
+"""Variable: seconds that every worker rests before a step. Without it there is no rest."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +29,9 @@ class PacedAdamW(PeriodicAveraging):
 
     optimizer: str = option("adamw", "what a worker steps with")
     period: int = option(3, "H: local steps in a round")
-    greed_mib: int = option(0, "memory that is taken at the tenth step, and kept")
 
     def plan(self, train_state: TrainState) -> Exchange[str] | str:
-        rest_s = float(os.environ.get(PACE_S, "0"))
-        time.sleep(rest_s)
-        if self.greed_mib and rest_s and train_state.step == 10 and not _held:
-            _held.append(bytearray(b"\1") * (self.greed_mib << 20))
+        time.sleep(float(os.environ.get(PACE_S, "0")))
         return super().plan(train_state)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import io
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -98,21 +98,11 @@ class Study:
             ),
             encoding="utf-8",
         )
-        self.site = self._site("site", {"setup": [f"export PYTHONPATH={path}:{ROOT}"], **self.profile})
+        environment = {"BANDWISE_COMPILE": 0, PACE_S: self.pace_s, **self.profile.pop("environment", {})}
+        keys = {"environment": environment, "setup": [f"export PYTHONPATH={path}:{ROOT}"], **self.profile}
+        self.site = str(self.folder / "site.yaml")
+        Path(self.site).write_text(json.dumps({**PROFILE, **keys}), encoding="utf-8")  # JSON is YAML
         self.specs = make_plan(load_sweep(str(self.sweep))).specs
-
-    def _site(self, name: str, more: dict[str, Any]) -> str:
-        """Path of a profile with these keys besides the usual ones. JSON is YAML."""
-        environment = {"BANDWISE_COMPILE": 0, PACE_S: self.pace_s, **more.pop("environment", {})}
-        path = self.folder / f"{name}.yaml"
-        path.write_text(json.dumps({**PROFILE, "environment": environment, **more}), encoding="utf-8")
-        return str(path)
-
-    def other_site(self, name: str, **more: Any) -> str:
-        """Path of the same profile with some keys changed."""
-        return self._site(
-            name, {"setup": [f"export PYTHONPATH={self.folder / 'plugin'}:{ROOT}"], **self.profile, **more}
-        )
 
     def verb(self, name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
         """What a verb says of this study."""
@@ -227,18 +217,3 @@ def fill(folder: Path) -> Path:
         while file.write(bytes(4096)):
             pass
     return path
-
-
-def taken_and_given_back(folder: Path, above: Mapping[str, object]) -> None:
-    """A job has node-0 whole; one that is above it takes the node; then the first goes on from its checkpoint."""
-    whole = {"cpus_per_task": 4, "additional_parameters": {"nodelist": "node-0"}}
-    low = Study(folder / "l", "low", {"a": {}}, steps=700, pace_s=0.01, profile=whole)
-    high = Study(folder / "h", "high", {"b": {}}, profile={**whole, **above})
-    low.submit()
-    assert eventually(lambda: low.checkpointed() > 0, 40)
-    high.submit()
-    high.finishes(40)
-    low.finishes(60)
-    assert (low.attempts(), high.attempts()) == ([2], [1])
-    for study in (low, high):
-        study.equals_undisturbed()

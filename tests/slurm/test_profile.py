@@ -31,44 +31,17 @@ def test_every_shipped_profile_loads_and_slurm_means_the_default() -> None:
 
 
 def test_a_full_profile_is_read_as_written(tmp_path: Path) -> None:
-    profile = load_text(
-        tmp_path,
-        """
-timeout_min: 90
-partition: cpu
-cpus_per_task: 2
-mem: 4G
-setup: [module load python, "ulimit -c 0"]
-nodes: 2
-tasks_per_node: 4
-gpus_per_task: 1
-interface: ib0
-environment: {NCCL_DEBUG: WARN, LEVEL: 3}
-array_parallelism: 8
-max_requeues: 0
-checkpoint_s: 30
-pack_s: 0
-additional_parameters: {account: project, exclude: node-17, exclusive: true, nice: 100}
-""",
-    )
-    assert profile == Profile(
-        name="site",
-        timeout_min=90,
-        partition="cpu",
-        cpus_per_task=2,
-        mem="4G",
-        setup=("module load python", "ulimit -c 0"),
-        nodes=2,
-        tasks_per_node=4,
-        gpus_per_task=1,
-        interface="ib0",
-        environment={"NCCL_DEBUG": "WARN", "LEVEL": "3"},
-        array_parallelism=8,
-        max_requeues=0,
-        checkpoint_s=30,
-        pack_s=0,
-        additional_parameters={"account": "project", "exclude": "node-17", "exclusive": True, "nice": 100},
-    )
+    whole = {
+        "timeout_min": 90, "partition": "cpu", "cpus_per_task": 2, "mem": "4G", "setup": ["module load python", "ulimit -c 0"],
+        "nodes": 2, "tasks_per_node": 4, "gpus_per_task": 1, "interface": "ib0", "array_parallelism": 8, "max_requeues": 0,
+        "checkpoint_s": 30, "pack_s": 0, "environment": {"NCCL_DEBUG": "WARN", "LEVEL": 3},
+        "additional_parameters": {"account": "project", "exclude": "node-17", "exclusive": True, "nice": 100},
+    }  # fmt: skip
+    profile = load_text(tmp_path, json.dumps(whole))
+    read = {
+        "name": "site", "setup": tuple(whole["setup"]), "environment": {"NCCL_DEBUG": "WARN", "LEVEL": "3"},
+    }  # fmt: skip
+    assert profile == Profile(**{**whole, **read})
     assert Profile.from_dict(json.loads(json.dumps(profile.as_dict()))) == profile
 
 
@@ -76,12 +49,6 @@ def test_submitit_knows_every_parameter_that_a_profile_gives() -> None:
     known = SlurmExecutor._valid_parameters()
     assert set(load_profile("default").parameters()) <= known
     assert "wckey" in load_profile("default").parameters(), "else submitit sends a key of its own"
-
-
-@pytest.mark.parametrize("minutes", ["'1:30:00'", "1.5", "an hour"])
-def test_a_time_is_whole_minutes_only(tmp_path: Path, minutes: str) -> None:
-    with pytest.raises(YamlError, match=r"site\.yaml:1: key 'timeout_min'.*whole"):
-        load_text(tmp_path, f"timeout_min: {minutes}\n")
 
 
 @pytest.mark.parametrize(
@@ -108,13 +75,19 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, line: str, message
         load_text(tmp_path, f"timeout_min: 5\n{line}\n")
 
 
+def test_a_time_is_whole_minutes_and_the_warning_leaves_most_of_them_to_the_run(tmp_path: Path) -> None:
+    for minutes in ("'1:30:00'", "1.5", "an hour"):
+        with pytest.raises(YamlError, match=r"site\.yaml:1: key 'timeout_min'.*whole"):
+            load_text(tmp_path, f"timeout_min: {minutes}\n")
+    warnings = {
+        minutes: Profile(name="p", timeout_min=minutes).parameters()["signal_delay_s"]
+        for minutes in (1, 5, 10, 600)
+    }
+    assert warnings == {1: 6, 5: 30, 10: 60, 600: 60}
+
+
 def test_an_unknown_profile_is_answered_with_the_nearest_one() -> None:
     with pytest.raises(UnknownProfileError, match="did you mean 'default'"):
         load_profile("defualt")
     with pytest.raises(UnknownProfileError, match="check the path"):
         load_profile("nowhere/site.yaml")
-
-
-@pytest.mark.parametrize(("timeout_min", "warning_s"), [(1, 6), (5, 30), (10, 60), (600, 60)])
-def test_the_warning_leaves_most_of_the_time_to_the_run(timeout_min: int, warning_s: int) -> None:
-    assert Profile(name="p", timeout_min=timeout_min).parameters()["signal_delay_s"] == warning_s

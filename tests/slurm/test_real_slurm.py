@@ -174,22 +174,6 @@ def test_the_command_line_submits_what_is_missing_and_waits(
     assert submit()["jobs"] == [], "all is done, so nothing is sent"
 
 
-@pytest.mark.full  # a second sweep by jobs: submission and waiting are those above
-def test_learning_rates_are_searched_by_jobs(
-    dev_cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sweep, profile = tmp_path / "rates.yaml", tmp_path / "site.yaml"
-    tuning = "tuning: {points: 3, factor: 4, extensions: 0, centres: {sgd: 0.01}}\n"
-    sweep.write_text(SWEEP.replace(", lr: 0.01", "") + tuning, encoding="utf-8")
-    profile.write_text("timeout_min: 5\n", encoding="utf-8")
-    root = tmp_path / "results"
-    assert main(["sweep", str(sweep), "--tune", "--on", str(profile), "--results", str(root), "--json"]) == 0
-    (tuned,) = json.loads(capsys.readouterr().out)["tuned"]
-    assert tuned["arm"] == "sgd"
-    assert (tmp_path / "rates-lr.yaml").is_file()
-    assert sum(len(record.jobs) for record in records(root)) > 0
-
-
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
@@ -225,16 +209,8 @@ def test_a_job_runs_the_code_of_its_submission(dev_cluster: Cluster, tmp_path: P
     sweep.write_text(SWEEP.replace("seeds: 2", "seeds: 1"), encoding="utf-8")
     profile.write_text("{timeout_min: 5, mem: 800M, additional_parameters: {hold: true}}\n", encoding="utf-8")
     command = [
-        sys.executable,
-        "-m",
-        "bandwise",
-        "sweep",
-        str(sweep),
-        "--on",
-        str(profile),
-        "--results",
-        str(root),
-    ]
+        sys.executable, "-m", "bandwise", "sweep", str(sweep), "--on", str(profile), "--results", str(root),
+    ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(clone)}
     for arguments in (
         ["init", "--quiet"],

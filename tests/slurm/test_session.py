@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 from bandwise.cli import main
-from slurm import scheduler
 from suite.analysis.columns import CASES, PROBE
 from suite.analysis.published import load_facts
 from suite.analysis.session_tables import collect_session
@@ -156,56 +154,3 @@ def test_the_task_that_is_lost_is_named_and_what_was_measured_is_kept(
 
 def _log(logs: Path) -> str:
     return "".join(path.read_text(encoding="utf-8", errors="replace") for path in logs.glob("*_0_log.err"))
-
-
-@pytest.mark.full  # a job of its own; the signal is tested without Slurm
-def test_a_session_that_is_cancelled_says_so(
-    slurm: Cluster, files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    longer(files)
-    assert main([*command(files), "--json"]) == 0
-    sent = json.loads(capsys.readouterr().out)
-    assert eventually(lambda: "probe" in _log(Path(sent["logs"])), 150)
-    subprocess.run(["scancel", sent["job"]], check=True)
-    assert eventually(lambda: bool(records(files)), 60)
-    assert eventually(lambda: all(job.ended for job in scheduler.jobs()), 60)
-    (record,) = records(files)
-    assert (record["status"], record["session_id"]) == ("cancelled", sent["session_id"])
-    assert "Slurm stops the job" in record["reason"]
-
-
-@pytest.mark.full  # nobody says that a node has vanished: half a minute passes
-def test_a_node_that_vanishes_ends_the_session_with_its_name_in_time(
-    slurm: Cluster, files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its slurmd too, so that nobody there can say anything. The first node holds the job's script, and is Slurm's to tell."""
-    node = "node-1"
-    longer(files)
-    gone: list[float] = []
-
-    def kill() -> None:
-        logs = files / "r" / "sessions" / "short" / "slurm-1"
-        assert eventually(lambda: "choosing the reference" in _log(logs), 150)
-        time.sleep(1)
-        slurm.kill_node(node)
-        gone.append(time.monotonic())
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    try:
-        assert main(command(files, "--wait")) == 3
-        ended = time.monotonic()
-    finally:
-        killer.join()
-    (record,) = records(files)
-    assert record["status"] == "error"
-    assert node in record["reason"]
-    assert "`bandwise session short --on ...` again" in record["fix"]
-    assert ended - gone[0] < VANISHES_S
-    shown = capsys.readouterr().out
-    assert f"why: {record['reason']}" in shown
-    assert f"what helps: {record['fix']}" in shown
-
-
-VANISHES_S = 90.0
-"""Within which a session has to end: Slurm notices within 20 s, and gives the job's other processes some time."""

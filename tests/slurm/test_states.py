@@ -9,7 +9,7 @@ import pytest
 
 from slurm import scheduler
 from slurm.scheduler import Job, SlurmError
-from slurm.states import BEGUN, WORDS, Record, RunStates, last_words, records, run_states, settle
+from slurm.states import BEGUN, WORDS, Record, RunStates, last_words, run_states, settle
 from suite.runs.store import Status, Store, failed
 from tests.slurm.specs import tiny
 
@@ -72,17 +72,13 @@ def test_a_waiting_job_says_why(store: Store, says: dict[str, list[Job]]) -> Non
     assert run_states(SPECS, store).stuck
 
 
-@pytest.mark.parametrize(
-    ("slurms", "ours"),
-    [
-        ("NODE_FAIL", "node_lost"),
-        ("OUT_OF_MEMORY", "oom"),
-        ("CANCELLED", "cancelled"),
-        ("TIMEOUT", "timeout"),
-        ("PREEMPTED", "preempted"),
-        ("FAILED", "error"),
-    ],
-)
+ENDS = {
+    "NODE_FAIL": "node_lost", "OUT_OF_MEMORY": "oom", "CANCELLED": "cancelled", "TIMEOUT": "timeout", "PREEMPTED": "preempted",
+    "FAILED": "error",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("slurms", "ours"), ENDS.items())
 def test_a_run_whose_job_has_gone_ends_as_the_job_did(
     store: Store, says: dict[str, list[Job]], slurms: str, ours: str
 ) -> None:
@@ -114,23 +110,18 @@ def test_a_job_that_completed_leaves_its_open_runs_open(store: Store, says: dict
     assert states(run_states(SPECS, store)) == ["missing"] * 4
 
 
-@pytest.mark.parametrize(
-    ("log", "ours"),
-    [
-        ("slurmstepd: error: *** JOB 17 ON n CANCELLED AT 2026 DUE TO TIME LIMIT ***", "timeout"),
-        ("slurmstepd: error: *** JOB 17 ON n CANCELLED AT 2026 ***", "cancelled"),
-        ("slurmstepd: error: Detected 1 oom_kill event in StepId=17.0.", "oom"),
-        ("", "error"),
-    ],
-)
 def test_without_accounting_the_log_tells_of_a_forgotten_job(
-    store: Store, says: dict[str, list[Job]], log: str, ours: str
+    store: Store, says: dict[str, list[Job]]
 ) -> None:
-    record = submitted(store)
-    (record.folder / "17_0_0_log.err").write_text(log)
-    found = run_states(SPECS[:2], store)
-    assert states_of(found) == {ours}
-    assert "has gone and Slurm no longer says how" in found.statuses[SPECS[0].run_id].reason
+    log = submitted(store).folder / "17_0_0_log.err"
+    for written, ours in {
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=17.0.": "oom",
+        "": "error",
+    }.items():
+        log.write_text(written)
+        found = run_states(SPECS[:2], store)
+        assert states_of(found) == {ours}
+        assert "has gone and Slurm no longer says how" in found.statuses[SPECS[0].run_id].reason
 
 
 def test_with_accounting_a_forgotten_job_is_known(store: Store, says: dict[str, list[Job]]) -> None:
@@ -177,12 +168,6 @@ def test_a_silent_slurm_leaves_everything_as_it_is(store: Store, monkeypatch: py
     submitted(store)
     found = run_states(SPECS, store)
     assert (found.unanswered, found.gone, states_of(found)) == ("no answer", {}, {"missing"})
-
-
-def test_records_are_read_back_in_order(store: Store) -> None:
-    second, first = submitted(store, "18", created_s=2.0), submitted(store)
-    assert records(store.root) == [first, second]
-    assert records(store.root, "other") == []
 
 
 KILLED = """

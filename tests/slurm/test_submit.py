@@ -79,28 +79,15 @@ def test_runs_on_real_ranks_stand_apart_by_their_number_of_tasks() -> None:
     assert [[tasks(spec) for group in member for spec in group] for member in members] == [[1], [2], [4]]
 
 
-@pytest.mark.parametrize(
-    ("nodes", "per_node", "ranks", "shape"),
-    [
-        (None, None, 4, (1, 4)),
-        (None, 2, 4, (2, 2)),
-        (2, None, 4, (2, 2)),
-        (4, 1, 4, (4, 1)),
-        (4, 2, 1, (1, 1)),
-    ],
-)
-def test_ranks_are_spread_as_the_profile_says(
-    nodes: int | None, per_node: int | None, ranks: int, shape: tuple[int, int]
-) -> None:
-    found = PACKED.model_copy(update={"nodes": nodes, "tasks_per_node": per_node}).shape(ranks)
-    assert found == shape
-
-
-@pytest.mark.parametrize(("nodes", "per_node"), [(None, 3), (3, None), (2, 1)])
-def test_ranks_that_cannot_be_placed_are_refused(nodes: int | None, per_node: int | None) -> None:
-    profile = PACKED.model_copy(update={"nodes": nodes, "tasks_per_node": per_node})
-    with pytest.raises(ProfileError, match="give tasks_per_node alone, as a divisor of 4"):
-        profile.shape(4)
+def test_ranks_are_spread_as_the_profile_says_or_refused() -> None:
+    shapes = {
+        (None, None, 4): (1, 4), (None, 2, 4): (2, 2), (2, None, 4): (2, 2), (4, 1, 4): (4, 1), (4, 2, 1): (1, 1),
+    }  # fmt: skip
+    for (nodes, per_node, ranks), shape in shapes.items():
+        assert PACKED.model_copy(update={"nodes": nodes, "tasks_per_node": per_node}).shape(ranks) == shape
+    for nodes, per_node in ((None, 3), (3, None), (2, 1)):
+        with pytest.raises(ProfileError, match="give tasks_per_node alone, as a divisor of 4"):
+            PACKED.model_copy(update={"nodes": nodes, "tasks_per_node": per_node}).shape(4)
 
 
 def test_an_estimate_without_finished_runs_is_rough_and_says_so() -> None:
@@ -200,16 +187,12 @@ def test_a_percent_sign_in_a_path_is_refused(tmp_path: Path) -> None:
         written(tmp_path / "100%j")
 
 
-@pytest.mark.parametrize(("members", "limit"), [(1, 1), (7, 3), (9, 3), (2002, 1001)])
-def test_arrays_cover_all_members_within_the_limit(members: int, limit: int) -> None:
-    made = [[[tiny(seed)]] for seed in range(members)]
-    cut = arrays(made, limit)
-    assert [member for array in cut for member in array] == made
-    assert max(map(len, cut)) <= limit
-    assert len(cut) == -(-members // limit)
-
-
-def test_arrays_never_mix_members_of_other_resources() -> None:
+def test_arrays_cover_all_members_within_the_limit_and_never_mix_resources() -> None:
+    for members, limit in ((1, 1), (7, 3), (9, 3)):
+        made = [[[tiny(seed)]] for seed in range(members)]
+        cut = arrays(made, limit)
+        assert [member for array in cut for member in array] == made
+        assert (max(map(len, cut)), len(cut)) == (min(members, limit), -(-members // limit))
     real = replace(tiny(0), backend="gloo")
     assert [len(array) for array in arrays([[[tiny(0)]], [[tiny(1)]], [[real]]], 5)] == [2, 1]
 

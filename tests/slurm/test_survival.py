@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -13,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from slurm.scheduler import without_slurm
+from slurm.states import records
 from suite.links.link import Link
 from tests.slurm.devcluster import Cluster, cluster
 from tests.slurm.devcluster.cluster import free_ports
-from tests.slurm.devcluster.config import HIGH_PARTITION
 from tests.slurm.survival_support import (
     Study,
     fill,
@@ -24,23 +25,23 @@ from tests.slurm.survival_support import (
     lasting,
     ranks,
     small_disk,
-    taken_and_given_back,
 )
 from tests.slurm.test_linked_cluster import NODE_LOST_LIMIT_S, require_links
-from tests.support import eventually
+from tests.suite.links.tour import Process
+from tests.support import ROOT, eventually
 
 pytestmark = pytest.mark.slurm
 
-ROOT = Path(__file__).resolve().parents[2]
 STOPPED_S = 30.0
 """Everything has left the queue so soon after one rank was killed."""
 
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[Cluster]:
-    """Four nodes of four CPUs at 1 Gbit/s, without accounting."""
+    """Four nodes of four CPUs at 1 Gbit/s, without accounting; an array has at most two members."""
     require_links()
-    with cluster(Link.parse(4, "1gbit"), cpus_per_node=4, memory_poll_s=1) as made, found_by_clients(made):
+    settings = {"cpus_per_node": 4, "max_array_size": 2}
+    with cluster(Link.parse(4, "1gbit"), **settings) as made, found_by_clients(made):
         yield made
 
 
@@ -60,14 +61,6 @@ def test_a_real_time_limit_is_survived_as_often_as_it_comes(slurm: Cluster, tmp_
         study.finishes(200)
         assert 2 <= study.attempts()[0] <= 4
         study.equals_undisturbed()
-
-
-@pytest.mark.full  # a preempted job is held back, and the survival test has a requeue
-@pytest.mark.timeout(120)
-def test_a_job_of_the_high_partition_takes_the_node_and_the_run_goes_on_afterwards(
-    slurm: Cluster, tmp_path: Path
-) -> None:
-    taken_and_given_back(tmp_path, {"partition": HIGH_PARTITION})
 
 
 @pytest.mark.timeout(150)
@@ -91,52 +84,6 @@ def test_one_rank_is_killed_the_other_is_stopped_and_a_retry_goes_on(slurm: Clus
     study.retry("error")
     study.finishes(60)
     assert study.attempts() == [2]
-    study.equals_undisturbed()
-
-
-@pytest.mark.full  # Slurm's word on a node that may not be requeued; the survival test loses a node too
-@pytest.mark.timeout(180)
-def test_a_node_is_lost_and_its_runs_go_on_elsewhere(slurm: Cluster, tmp_path: Path) -> None:
-    """All that runs there is killed at once. What may be requeued comes back by itself, the rest when it is retried."""
-    back = Study(tmp_path / "b", "back", {"a": {}}, steps=600, pace_s=0.02)
-    back.submit()
-    assert eventually(lambda: back.checkpointed() > 0, 40)
-    ((node, _),) = ranks(slurm)
-    lost = Study(
-        tmp_path / "l", "lost", {"b": {}}, steps=600, pace_s=0.02,
-        profile={"max_requeues": 0, "additional_parameters": {"nodelist": node}},
-    )  # fmt: skip
-    lost.submit()
-    assert eventually(lambda: lost.checkpointed() > 0, 40)
-    slurm.kill_node(node)
-    lost.drained(NODE_LOST_LIMIT_S)
-    (state, reason) = lost.failures()["b 0"]
-    assert state == "node_lost", (reason, lost.logs())
-    assert "NODE_FAIL" in reason
-    assert f"`bandwise sweep {lost.sweep} --retry node_lost`" in reason
-    slurm_says = lost.retry("node_lost", "--on", lost.other_site("elsewhere", additional_parameters={}))
-    assert len(slurm_says) == 1
-    for study in (back, lost):
-        study.finishes(60)
-        assert study.attempts() == [2]
-        study.equals_undisturbed()
-
-
-@pytest.mark.full  # two trainings of which one is killed by Slurm's slow look at memory
-@pytest.mark.timeout(120)
-def test_a_run_out_of_memory_is_told_from_the_others(slurm: Cluster, tmp_path: Path) -> None:
-    study = Study(
-        tmp_path / "s", "greedy", {"modest": {}, "greedy": {"greed_mib": 700}}, steps=300, pace_s=0.01
-    )
-    study.submit()
-    study.drained(60)
-    assert study.states() == {"done": 1, "oom": 1}
-    (reason,) = (reason for state, reason in study.failures().values())
-    assert "exceeded memory limit" in reason
-    assert f"`bandwise sweep {study.sweep} --retry oom`" in reason
-    study.retry("oom", "--on", study.other_site("large", mem="3G"))
-    study.finishes(40)
-    assert sorted(study.attempts()) == [1, 2]
     study.equals_undisturbed()
 
 
@@ -200,3 +147,68 @@ def test_two_tasks_under_torchrun_without_slurm_and_in_the_local_pool(
     assert pool.verb("sweep")["states"] == {"done": 1}
     pool.equals_undisturbed()
     assert (study.attempts(), pool.attempts()) == ([1], [1])
+
+
+def holding(slurm: Cluster, study: Study) -> tuple[str, Process] | None:
+    """A node and the process of a task there which is at a run."""
+    notes = [study.store.note(spec.run_id) for spec in study.specs]
+    owners = {note.owner for note in notes if note and note.state == "running"}
+    for (node, _), process in ranks(slurm).items():
+        try:
+            text = Path(f"/proc/{process.pid}/environ").read_bytes().decode()
+        except OSError:
+            continue
+        own = dict(word.partition("=")[::2] for word in text.split("\0"))
+        if f"slurm {own.get('SLURM_ARRAY_JOB_ID')}_{own.get('SLURM_ARRAY_TASK_ID')}" in owners:
+            return node, process
+    return None
+
+
+ARMS: dict[str, dict[str, int]] = {"a": {}, "b": {"period": 1}, "c": {"period": 2}, "d": {"period": 4}}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("arms", "seeds", "steps"),
+    [
+        pytest.param(2, 4, 150, id="8"),
+        pytest.param(4, 10, 100, id="40", marks=pytest.mark.full),  # the acceptance test of sweeps: minutes
+    ],
+)
+def test_a_sweep_survives_a_killed_submitter_a_killed_task_and_a_lost_node(
+    slurm: Cluster, tmp_path: Path, arms: int, seeds: int, steps: int
+) -> None:
+    """The last test of this cluster, of which it takes a node away."""
+    study = Study(
+        tmp_path / "s", "forty", dict(itertools.islice(ARMS.items(), arms)), steps=steps,
+        seeds=seeds, pace_s=0.04, profile={"array_parallelism": 12, "timeout_min": 5},
+    )  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": f"{study.folder / 'plugin'}:{ROOT}"}
+    command = [sys.executable, "-m", "bandwise", "sweep", str(study.sweep), "--on", study.site]
+    submitter = subprocess.Popen([*command, "--results", str(study.store.root)], env=environment, cwd=ROOT)
+    assert eventually(lambda: bool(records(study.store.root)), 90)
+    submitter.kill()
+    submitter.wait()
+    (first,) = records(study.store.root)
+    held = sum(map(len, first.jobs.values()))
+    assert 0 < held < len(study.specs), "the submitter was killed half-way"
+    sent = study.verb("sweep", "--on", study.site)
+    assert sent["runs"] == len(study.specs) - held, "what was lost with the submitter, and nothing besides"
+    assert study.verb("sweep", "--on", study.site)["runs"] == 0, "all that is missing waits or runs"
+
+    assert eventually(lambda: bool(study.states().get("done")), 120)
+    kept = {spec.run_id: lasting(study.store, spec) for spec in study.specs if study.done(spec)}
+    assert eventually(lambda: holding(slurm, study) is not None, 120)
+    found_task = holding(slurm, study)
+    assert found_task is not None
+    task_node, task = found_task
+    task.signal(signal.SIGKILL)
+    assert eventually(lambda: any(node != task_node for node, _ in ranks(slurm)), 60)
+    slurm.kill_node(next(node for node, _ in ranks(slurm) if node != task_node))
+    study.drained(420 + NODE_LOST_LIMIT_S)
+    assert study.states().get("error", 0) > 0, "those of the killed task"
+    study.verb("sweep", "--on", study.site)
+    study.finishes(180)
+    again = {spec.run_id: lasting(study.store, spec) for spec in study.specs if spec.run_id in kept}
+    assert again == kept
+    study.equals_undisturbed()

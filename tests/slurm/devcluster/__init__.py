@@ -3,7 +3,7 @@
 For trying a sweep without a cluster, and for testing against Slurm itself instead of a mock::
 
     with cluster(nodes=2) as slurm:                                  # nodes that share this machine's network
-        subprocess.run(["sbatch", ...], env=slurm.environ())
+        subprocess.run(["sbatch", ...], env={**os.environ, **slurm.env})
     with cluster(Link.parse(4, "1gbit")) as slurm:  # a node a worker, behind shaped wires
         slurm.kill_node("node-3")
 
@@ -11,7 +11,7 @@ or, from a shell, ``python -m tests.slurm.devcluster up``. It needs Debian's pac
 uses no system-wide configuration, and leaves nothing behind.
 """
 
-from tests.slurm.devcluster.cluster import Cluster, attach, cluster, down, status, up
-from tests.slurm.devcluster.config import DevClusterError, Node
+from tests.slurm.devcluster.cluster import Cluster, attach, cluster, down, up
+from tests.slurm.devcluster.config import DevClusterError
 
-__all__ = ["Cluster", "DevClusterError", "Node", "attach", "cluster", "down", "status", "up"]
+__all__ = ["Cluster", "DevClusterError", "attach", "cluster", "down", "up"]

@@ -2,14 +2,12 @@
 
 python -m tests.slurm.devcluster up [--workers 2] [--rate 1gbit] [--cpus 2]
 eval "$(python -m tests.slurm.devcluster env)"     # Slurm's clients in this shell find it
-python -m tests.slurm.devcluster status
 python -m tests.slurm.devcluster down
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import sys
@@ -17,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from suite.links.link import Link
-from tests.slurm.devcluster import attach, down, status, up
+from tests.slurm.devcluster import attach, down, up
 
 
 def main() -> None:
@@ -27,7 +25,7 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("action", choices=["up", "env", "status", "down"])
+    parser.add_argument("action", choices=["up", "env", "down"])
     parser.add_argument("--workers", type=int, default=2, help="nodes (default: 2)")
     parser.add_argument(
         "--rate", help="of each node's wire, such as 1gbit; without it nodes share the network"
@@ -40,11 +38,9 @@ def main() -> None:
         up(nodes, state_dir=folder, tied=False, cpus_per_node=asked.cpus)
     elif asked.action == "down":
         down(folder)
-    if asked.action == "env":
-        said = "\n".join(f"export {key}={shlex.quote(value)}" for key, value in attach(folder).env.items())
     else:
-        said = json.dumps(status(folder), indent=1)
-    sys.stdout.write(said + "\n")
+        variables = attach(folder).env.items()
+        sys.stdout.write("".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables))
 
 
 if __name__ == "__main__":

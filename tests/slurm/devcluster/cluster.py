@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -103,14 +103,9 @@ def ask(layout: Layout, *command: str) -> str:
     environment = {**without_slurm(os.environ), **variables(layout)}
     try:
         done = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
             timeout=ANSWER_TIMEOUT_S,
-        )
+        )  # fmt: skip
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
         raise DevClusterError(f"`{shlex.join(command)}`: {error}") from error
     if done.returncode != 0:
@@ -151,10 +146,6 @@ class Cluster:
     keeper: Process
     links: Links | None = None
     _popen: subprocess.Popen[bytes] | None = field(default=None, repr=False, compare=False)
-
-    def environ(self) -> dict[str, str]:
-        """This process's environment without what an outer Slurm job left in it, pointed at the cluster."""
-        return {**without_slurm(os.environ), **self.env}
 
     def ask(self, *command: str) -> str:
         """Standard output of one of Slurm's clients. Raises DevClusterError with the client's complaint."""
@@ -241,37 +232,6 @@ def down(state_dir: Path) -> None:
         shutil.rmtree(layout.state_dir)
 
 
-def status(state_dir: Path) -> dict[str, Any]:
-    """How the cluster of ``state_dir`` stands, as plain values.
-
-    ``state``: ``up``; ``down`` (there is none); ``broken`` (something of it has ended: `down` cleans up), with a ``reason``.
-    Every worker has its ``node``, ``address`` and ``slurm``, the node's state in Slurm's words, ``unknown`` where nobody answers.
-    """
-    layout = Layout(state_dir.resolve())
-    plan, record = layout.plan(), Record.read(layout)
-    if plan is None:
-        return {"state": "down", "state_dir": str(layout.state_dir)}
-    up = record is not None and record.keeper.alive()
-    reason = "" if up else "its keeper has ended"
-    if up and record is not None and record.exited:
-        reason = ", ".join(f"{name} ended with code {code}" for name, code in record.exited.items())
-    states = node_states(layout) if up else {}
-    return {
-        "state": "broken" if reason else "up",
-        "reason": reason,
-        "state_dir": str(layout.state_dir),
-        "slurm": {"conf": str(layout.slurm_conf)},
-        "workers": [
-            {
-                "node": node["name"],
-                "address": node["address"],
-                "slurm": states.get(node["name"], "unknown"),
-            }
-            for node in plan["config"]["nodes"]
-        ],
-    }
-
-
 def _beyond_links(record: Record) -> list[Process]:
     """All that runs in networks other than ours in which a recorded process still runs: job steps, their tasks."""
     networks = {_network(process.pid) for process in record.started.values() if process.alive()}
@@ -309,7 +269,7 @@ CONTROLLER_PORT, SLURMD_PORT = 6817, 6818
 
 
 def up(
-    nodes: int | Sequence[Node] | Link = 2,
+    nodes: int | Link = 2,
     *,
     state_dir: Path | None = None,
     tied: bool = True,
@@ -318,8 +278,7 @@ def up(
     """Start a cluster and return once all its nodes are idle.
 
     Args:
-        nodes: How many, all on 127.0.0.1 and free ports; or each ``Node`` with its own place; or a ``Link``:
-            every worker is a node.
+        nodes: How many, all on 127.0.0.1 and free ports; or a ``Link``: every worker is a node.
         state_dir: A folder that is empty or does not exist; default a new one among the temporary files.
         tied: Whether the cluster ends with this process, however that ends. Otherwise it stays until ``down(state_dir)``.
         settings: Further fields of ``ClusterConfig`` (``cpus_per_node``, ``max_array_size``, ...).
@@ -333,8 +292,6 @@ def up(
         SettingsError: The folder's path is too long, or settings do not go together.
     """
     paths = programs()
-    if nodes in (0, [], ()):
-        raise DevClusterError("a cluster has at least 1 node")
     with ExitStack() as undo:  # when it fails, and when it is interrupted
         layout = _new_folder(state_dir, _names(nodes))
         undo.callback(shutil.rmtree, layout.state_dir, ignore_errors=True)
@@ -346,12 +303,10 @@ def up(
         else:
             places = _beside_each_other(nodes)
         config = ClusterConfig(
-            nodes=places[1:],
-            controller=places[0],
-            hostname=socket.gethostname().partition(".")[0],
+            nodes=places[1:], controller=places[0], hostname=socket.gethostname().partition(".")[0],
             user=pwd.getpwuid(os.geteuid()).pw_name,
             **{"memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20, **settings},
-        )
+        )  # fmt: skip
         _write(config, layout, paths)
         popen = _start_keeper(layout, tied, links)
         names = tuple(node.name for node in config.nodes)
@@ -363,7 +318,7 @@ def up(
 
 
 @contextmanager
-def cluster(nodes: int | Sequence[Node] | Link = 2, **settings: Any) -> Iterator[Cluster]:
+def cluster(nodes: int | Link = 2, **settings: Any) -> Iterator[Cluster]:
     """``with cluster(nodes=2) as slurm:`` a cluster for the block's time. Arguments as ``up``."""
     handle = up(nodes, **settings)
     try:
@@ -384,17 +339,14 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
-def _names(nodes: int | Sequence[Node] | Link) -> list[str]:
-    if isinstance(nodes, Link):
-        nodes = nodes.workers
-    return [f"node-{i}" for i in range(nodes)] if isinstance(nodes, int) else [node.name for node in nodes]
+def _names(nodes: int | Link) -> list[str]:
+    return [f"node-{i}" for i in range(nodes.workers if isinstance(nodes, Link) else nodes)]
 
 
-def _beside_each_other(nodes: int | Sequence[Node]) -> tuple[Node, ...]:
+def _beside_each_other(nodes: int) -> tuple[Node, ...]:
     """Controller, then the nodes, in this machine's own network."""
-    if isinstance(nodes, int):
-        nodes = [Node(name, port) for name, port in zip(_names(nodes), free_ports(nodes), strict=True)]
-    return (Node("controller", free_ports(1)[0]), *nodes)
+    names = ["controller", *_names(nodes)]
+    return tuple(Node(name, port) for name, port in zip(names, free_ports(nodes + 1), strict=True))
 
 
 def _behind(links: Links) -> tuple[Node, ...]:
@@ -460,15 +412,10 @@ def _start_keeper(layout: Layout, tied: bool, links: Links | None) -> subprocess
     tie = () if links is None else (links.tie,)
     with (layout.log_dir / "keeper.out").open("wb") as out:
         return subprocess.Popen(
-            command + ["--tied"] * tied + [f"--links={number}" for number in tie],
-            cwd=CHECKOUT,
-            env=without_slurm(os.environ),
-            stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=tie,
-        )
+            command + ["--tied"] * tied + [f"--links={number}" for number in tie], cwd=CHECKOUT,
+            env=without_slurm(os.environ), stdin=subprocess.PIPE if tied else subprocess.DEVNULL, stdout=out,
+            stderr=subprocess.STDOUT, start_new_session=True, pass_fds=tie,
+        )  # fmt: skip
 
 
 def _wait_until_idle(cluster: Cluster, layout: Layout, popen: subprocess.Popen[bytes]) -> None:

@@ -63,61 +63,27 @@ class SettingsError(ValueError):
     """Settings that do not go together, or a folder that is none for a cluster; the message says what to choose."""
 
 
-@dataclass(frozen=True)
 class Layout:
     """Where things lie below the state folder, whether it exists or not."""
 
-    state_dir: Path
-
-    @property
-    def munge_dir(self) -> Path:
-        """munged's own files."""
-        return self.state_dir / "munge"
-
-    @property
-    def munge_key(self) -> Path:
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self.munge_dir = state_dir / "munge"
+        self.munge_key = self.munge_dir / "key"
         """The secret by which daemons and clients know each other."""
-        return self.munge_dir / "key"
-
-    @property
-    def munge_socket(self) -> Path:
-        """Where munged listens."""
-        return self.munge_dir / "socket"
-
-    @property
-    def log_dir(self) -> Path:
-        """Logs of all daemons, and what they print."""
-        return self.state_dir / "log"
-
-    @property
-    def spool_dir(self) -> Path:
+        self.munge_socket = self.munge_dir / "socket"
+        self.log_dir = state_dir / "log"
+        self.spool_dir = state_dir / "spool"
         """A folder a node, for ``slurmd`` and its steps."""
-        return self.state_dir / "spool"
-
-    @property
-    def save_dir(self) -> Path:
+        self.save_dir = state_dir / "save"
         """What ``slurmctld`` would need after a restart."""
-        return self.state_dir / "save"
-
-    @property
-    def clients_dir(self) -> Path:
+        self.clients_dir = state_dir / "bin"
         """Slurm's clients as they are to be called from outside the links; only with links."""
-        return self.state_dir / "bin"
-
-    @property
-    def slurm_conf(self) -> Path:
-        """What SLURM_CONF names."""
-        return self.state_dir / "slurm.conf"
-
-    @property
-    def cluster_json(self) -> Path:
+        self.slurm_conf = state_dir / "slurm.conf"
+        self.cluster_json = state_dir / "cluster.json"
         """Configuration and daemons, as values."""
-        return self.state_dir / "cluster.json"
-
-    @property
-    def daemons_json(self) -> Path:
+        self.daemons_json = state_dir / "daemons.json"
         """The `Record`."""
-        return self.state_dir / "daemons.json"
 
     def check(self, names: Iterable[str]) -> None:
         """Raises SettingsError where the folder lies too deep for the sockets of job steps on nodes of these names."""
@@ -178,8 +144,6 @@ class Record:
 
 CLUSTER_NAME = "bandwise"
 DEFAULT_PARTITION = "debug"
-HIGH_PARTITION = "high"
-"""The partition that takes nodes away from jobs of the default one, which are requeued."""
 
 
 @dataclass(frozen=True)
@@ -251,8 +215,6 @@ def slurm_conf(config: ClusterConfig, layout: Layout) -> str:
         "SelectTypeParameters": "CR_Core_Memory",
         "SchedulerType": "sched/backfill",
         "SchedulerParameters": "batch_sched_delay=0,sched_interval=1,bf_interval=1",
-        "PreemptType": "preempt/partition_prio",
-        "PreemptMode": "REQUEUE",
         "JobRequeue": 1,
         "MpiDefault": "none",
         "SwitchType": "switch/none",
@@ -273,8 +235,7 @@ def slurm_conf(config: ClusterConfig, layout: Layout) -> str:
         for node in config.nodes
     ]
     lines += [
-        f"PartitionName={DEFAULT_PARTITION} Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1",
-        f"PartitionName={HIGH_PARTITION} Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF",
+        f"PartitionName={DEFAULT_PARTITION} Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
     ]
     return "\n".join([*lines, ""])
 
@@ -310,15 +271,10 @@ def _munged(layout: Layout, programs: Mapping[str, str]) -> Daemon:
     """One for all nodes: who reaches its socket is in the same file system, whatever the network."""
     folder = layout.munge_dir
     options = {
-        "key-file": layout.munge_key,
-        "socket": layout.munge_socket,
-        "pid-file": folder / "pid",
-        "log-file": folder / "log",
-        "seed-file": folder / "seed",
-    }
+        "key-file": layout.munge_key, "socket": layout.munge_socket, "pid-file": folder / "pid",
+        "log-file": folder / "log", "seed-file": folder / "seed",
+    }  # fmt: skip
     argv = (programs["munged"], "--foreground", "--num-threads=2")
     return Daemon(
-        "munged",
-        (*argv, *(f"--{name}={path}" for name, path in options.items())),
-        ready=str(layout.munge_socket),
-    )
+        "munged", (*argv, *(f"--{name}={path}" for name, path in options.items())), ready=str(layout.munge_socket),
+    )  # fmt: skip
