@@ -1,0 +1,320 @@
+"""What a step costs on a GPU besides forward and backward: every arm beside fused AdamW alone, in one process: `make gpu`.
+
+The model is a GPT of 85 M parameters in about 150 tensors. A group of one rank sends nothing, so what an arm takes longer than
+fused AdamW is its own work: launches, kernels, and where the host waits. Arms are torch's own hooks of DistributedDataParallel,
+ours beside them, and methods with an optimizer of their own. They are timed in blocks, in turns, so that what disturbs one
+disturbs all; the first steps of an arm, in which it compiles and looks for edits of gradients, are not timed. *Launches* and
+*waits* are those of one step: kernels and copies that the profiler saw, and warnings of `torch.cuda.set_sync_debug_mode`.
+The table is replaced as a whole, since its rows were measured together.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime
+import gc
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._C._autograd import DeviceType
+from torch.distributed import HashStore  # type: ignore[attr-defined]  # its stubs do not name it
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from reference_impls import DataParallelOptimizer, ddp_hook
+from reference_impls.core import compute
+from reference_impls.runtime.step import LOOKS_EVERY
+from suite.gpu.compressors import say, versions
+
+__all__ = ["ARMS", "COLUMNS", "measure"]
+
+WARM: Final = LOOKS_EVERY + 1
+BLOCK: Final = 8
+"""Steps of a block."""
+ROUNDS: Final = 9
+"""Blocks of each arm, in turns."""
+LEARNING_RATE: Final = 1e-4
+COLUMNS: Final = (
+    "arm", "parameters", "tensors", "batch", "context", "blocks", "step_s", "step_q1", "step_q3", "own_s", "torch_own_s",
+    "bar_s", "met", "launches", "waits", "path", "device", "torch", "triton", "date",
+)  # fmt: skip
+
+
+class Size(NamedTuple):
+    """Of the model and of a batch."""
+
+    width: int = 768
+    layers: int = 12
+    heads: int = 12
+    context: int = 256
+    batch: int = 8
+
+
+class Gpt(nn.Module):
+    """A transformer over bytes whose forward is the mean loss of a batch, int64 [batch, context + 1]."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(256, size.width)
+        self.places = nn.Parameter(0.02 * torch.randn(size.context, size.width))
+        layers = [
+            nn.TransformerEncoderLayer(
+                size.width, size.heads, 4 * size.width, 0.0, "gelu", batch_first=True, norm_first=True
+            )
+            for _ in range(size.layers)
+        ]
+        self.layers = nn.ModuleList(layers)
+        self.norm = nn.LayerNorm(size.width)
+        mask = nn.Transformer.generate_square_subsequent_mask(size.context)
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embedding(tokens[:, :-1]) + self.places
+        for layer in self.layers:
+            x = layer(x, src_mask=self.mask, is_causal=True)
+        logits = self.norm(x) @ self.embedding.weight.T
+        return nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
+
+
+Step = Callable[[Tensor], Any]
+Arm = Callable[[nn.Module], Step]
+
+
+def _trains(model: nn.Module, forward: nn.Module) -> Step:
+    """Forward, backward and fused AdamW; torch fuses it where it can."""
+    device = next(model.parameters()).device
+    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, fused=device.type == "cuda")
+
+    def step(tokens: Tensor) -> None:
+        optimizer.zero_grad()
+        with torch.autocast(device.type, torch.bfloat16):
+            loss = forward(tokens)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def _alone(model: nn.Module) -> Step:
+    return _trains(model, model)
+
+
+def _ddp(register: Callable[[DistributedDataParallel, nn.Module], object] = lambda ddp, model: None) -> Arm:
+    def arm(model: nn.Module) -> Step:
+        ddp = DistributedDataParallel(model)
+        register(ddp, model)
+        return _trains(model, ddp)
+
+    return arm
+
+
+def _power(ddp: DistributedDataParallel, model: nn.Module) -> None:
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+    ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+def _hook(name: str, **options: Any) -> Arm:
+    return _ddp(lambda ddp, model: ddp.register_comm_hook(*ddp_hook(name, model, **options)))
+
+
+def _optimizer(name: str, **options: Any) -> Arm:
+    def arm(model: nn.Module) -> Step:
+        optimizer = DataParallelOptimizer(model, name, lr=LEARNING_RATE, **options)
+        device = next(model.parameters()).device
+
+        def step(tokens: Tensor) -> None:
+            optimizer.zero_grad()
+            with torch.autocast(device.type, torch.bfloat16):
+                loss = model(tokens)
+            loss.backward()
+            optimizer.step()
+
+        return step
+
+    return arm
+
+
+BASE: Final = "fused AdamW"
+ARMS: Final[Mapping[str, Arm]] = MappingProxyType(
+    {
+        BASE: _alone,
+        "torch: fp32": _ddp(),
+        "torch: bf16 hook": _ddp(
+            lambda ddp, model: ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
+        ),
+        "torch: PowerSGD hook": _ddp(_power),
+        "hook: allreduce-bf16": _hook("allreduce-bf16"),
+        "hook: powersgd": _hook("powersgd", rank=4),
+        "hook: global-qsgd": _hook("global-qsgd"),
+        "hook: qsgd": _hook("qsgd"),
+        "optimizer: allreduce-adamw": _optimizer("allreduce-adamw"),
+        "optimizer: lion-cub-1bit": _optimizer("lion-cub-1bit"),
+        "optimizer: diloco": _optimizer("diloco"),
+    }
+)
+TORCH: Final = MappingProxyType(
+    {"hook: allreduce-bf16": "torch: bf16 hook", "hook: powersgd": "torch: PowerSGD hook"}
+)
+"""Arms of ours and torch's own hooks of the same method, whose own seconds they may exceed by a tenth."""
+BARS_S: Final = MappingProxyType({"optimizer: lion-cub-1bit": 0.005, "hook: global-qsgd": 0.005})
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _seconds(step: Step, tokens: Tensor, steps: int) -> float:
+    """Of one step, the mean of a block."""
+    _wait(tokens.device)
+    start = time.perf_counter()
+    for _ in range(steps):
+        step(tokens)
+    _wait(tokens.device)
+    return (time.perf_counter() - start) / steps
+
+
+def _waits(step: Step, tokens: Tensor) -> int | None:
+    """How often the host waits for the device in a step; None where there is none."""
+    if tokens.device.type != "cuda":
+        return None
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            step(tokens)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return sum("synchroniz" in str(warning.message) for warning in found)
+
+
+def _launches(step: Step, tokens: Tensor) -> int | None:
+    """Kernels and copies of a step; None where there is no GPU."""
+    if tokens.device.type != "cuda":
+        return None
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        step(tokens)
+        torch.cuda.synchronize()
+    return sum(1 for event in profile.events() if event.device_type == DeviceType.CUDA)
+
+
+def measure(
+    device: torch.device,
+    size: Size = Size(),  # noqa: B008 - it is immutable
+    arms: Sequence[str] = tuple(ARMS),
+    block: int = BLOCK,
+    rounds: int = ROUNDS,
+    warm: int = WARM,
+) -> list[dict[str, object]]:
+    """Time the arms in turns.
+
+    Args:
+        device: Where; its default process group has one rank.
+        size: Of the model.
+        arms: Keys of `ARMS`; the first is what the others are held against.
+        block: Steps of a block.
+        rounds: Blocks of each arm.
+        warm: Steps of each arm before.
+
+    Returns:
+        A row an arm, by `COLUMNS`.
+    """
+    steps: dict[str, Step] = {}
+    facts: dict[str, dict[str, object]] = {}
+    tokens = torch.randint(256, (size.batch, size.context + 1), device=device)
+    for arm in arms:
+        torch.manual_seed(0)
+        model = Gpt(size).to(device)
+        steps[arm] = ARMS[arm](model)
+        for _ in range(warm):
+            steps[arm](tokens)
+        compute.reset_paths()
+        waits = _waits(steps[arm], tokens)
+        ran = {path for calls in compute.paths().values() for path in calls}
+        parameters = [param.numel() for param in model.parameters()]
+        facts[arm] = {
+            "parameters": sum(parameters),
+            "tensors": len(parameters),
+            "waits": waits,
+            "launches": _launches(steps[arm], tokens),
+            "path": "+".join(sorted(ran)) or "torch",
+        }
+        say(f"{arm}: ready, {facts[arm]['launches']} launches, {waits} waits")
+    seconds: dict[str, list[float]] = {arm: [] for arm in arms}
+    for _ in range(rounds):
+        for arm in arms:
+            gc.collect()
+            seconds[arm].append(_seconds(steps[arm], tokens, block))
+    own = {
+        arm: statistics.median(a - b for a, b in zip(found, seconds[arms[0]], strict=True))
+        for arm, found in seconds.items()
+    }
+    return [
+        {**_row(arm, found, own, rounds), **facts[arm], **size._asdict()} for arm, found in seconds.items()
+    ]
+
+
+def _row(arm: str, seconds: Sequence[float], own: Mapping[str, float], rounds: int) -> dict[str, object]:
+    low, middle, high = statistics.quantiles(seconds, n=4)
+    torch_own = own.get(TORCH.get(arm, ""))
+    bar = BARS_S.get(arm) if torch_own is None else 1.1 * torch_own
+    return {
+        "arm": arm,
+        "blocks": rounds,
+        "step_s": f"{middle:.6g}",
+        "step_q1": f"{low:.6g}",
+        "step_q3": f"{high:.6g}",
+        "own_s": f"{own[arm]:.4g}",
+        "torch_own_s": "" if torch_own is None else f"{torch_own:.4g}",
+        "bar_s": "" if bar is None else f"{bar:.4g}",
+        "met": "" if bar is None else "yes" if own[arm] <= bar else "no",
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m suite.gpu.steps", description=__doc__)
+    parser.add_argument("--table", type=Path, default=Path("results/gpu/steps.csv"))
+    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS), metavar="ARM")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    given = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        parser.error("there is no GPU here that torch sees")
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", store=HashStore(), rank=0, world_size=1, device_id=device)
+    try:
+        rows = measure(device, arms=[BASE, *(arm for arm in given.arms if arm != BASE)], rounds=given.rounds)
+    finally:
+        dist.destroy_process_group()
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    write(given.table, [{**row, **versions(), "date": date} for row in rows])
+    for row in rows:
+        say(
+            f"{row['arm']!s:28} {float(str(row['step_s'])) * 1e3:8.2f} ms, own {float(str(row['own_s'])) * 1e3:7.2f} ms "
+            f"bar {row['bar_s'] or '-'} {row['met']}; {row['launches']} launches, {row['waits']} waits, {row['path']}"
+        )
+    return 0
+
+
+def write(table: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Put the rows in the place of the table, at once."""
+    table.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = table.with_suffix(".part")
+    with unfinished.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    unfinished.replace(table)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
