@@ -20,7 +20,7 @@ from suite.analysis.speed import (
 from suite.runs.spec import Rate, RunSpec, learning_rate, resolve_algorithm, resolve_workload
 from suite.workloads import get
 from tests.reference_impls.problem import observed
-from tests.reference_impls.table import STEPS, tiered
+from tests.reference_impls.table import SOME, STEPS, tiered
 
 
 def spec_of(algorithm: str, options: dict[str, object], steps: int = STEPS) -> RunSpec:
@@ -39,7 +39,7 @@ def spec_of(algorithm: str, options: dict[str, object], steps: int = STEPS) -> R
     )
 
 
-@pytest.mark.parametrize("row", tiered())
+@pytest.mark.parametrize("row", tiered(fast=SOME))
 def test_planned_kinds_are_those_that_are_taken(row):
     spec = spec_of(row.algorithm, row.options)
     rate = learning_rate(spec)

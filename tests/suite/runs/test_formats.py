@@ -20,7 +20,6 @@ from suite.runs.store import (
     result_problem,
 )
 from tests.suite.runs.project import ended, one_spec
-from tests.suite.workloads.cases import CASES
 
 FROZEN = Path(__file__).parent / "frozen"
 
@@ -63,17 +62,6 @@ def test_what_a_real_run_writes_is_what_is_declared(
     assert problem(RunSpec, spec) is None
     for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
         assert problem(Evaluation, json.loads(line)) is None
-
-
-def test_lower_is_better_of_all_scores_beside_the_metric() -> None:
-    """`Workload.direction_of` says so without asking; a score such as a second accuracy would need more."""
-    for case in CASES:  # every workload, small
-        name, workload = case.name, case.workload()
-        task = case.task(0, 2, workload.shardings[0], batch_size=None)
-        beside = set(task.watch(task.initial())) - {workload.metric}
-        assert beside <= {"nll", "clean_loss", "hessian_trace"}, name
-        assert all(workload.direction_of(score) == "lower" for score in beside)
-        assert workload.direction_of(workload.metric) == workload.direction
 
 
 def test_what_keys_say_together_is_checked_too() -> None:

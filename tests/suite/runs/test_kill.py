@@ -7,6 +7,7 @@ an os function, as by SIGKILL (no handler, no cleanup). At a flush the file is t
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DRIVER = """
 import json, os, shutil, sys
 from pathlib import Path
-from tests.suite.runs.test_kill import SCENES, die_at
+from tests.suite.runs.test_kill import SCENES, die_at, through_a_kill
 
 os.fsync = lambda descriptor: None  # processes end here, no machine does: what was written is there
 
@@ -45,6 +46,7 @@ def points_of(prepare, act, check, folder):
             assert left == [], left
             return points
 
+through_a_kill(Path(sys.argv[1], "training"))
 for scene, parts in SCENES.items():
     print("scene:", scene, file=sys.stderr, flush=True)
     print(json.dumps({scene: points_of(*parts(), Path(sys.argv[1], scene))}), flush=True)
@@ -53,7 +55,6 @@ for scene, parts in SCENES.items():
 
 def die_at(k: int) -> None:
     """From now on this process dies by SIGKILL at the k-th call that changes what is on disk."""
-    import os
     import signal
     from typing import Any
 
@@ -184,6 +185,42 @@ def _ranks():
             assert found.state["weights"].tolist() == [float(step + rank)] * 3
 
     return prepare, (lambda root: save(root, 4)), check
+
+
+def through_a_kill(root):
+    """A group of runs that is killed in the middle of a step goes on to the bits of one that was not."""
+    import signal
+
+    import torch
+
+    from suite.runs.store import Store
+    from suite.training import train
+    from suite.training.execute import execute
+    from tests.suite.runs.project import kept, one_spec
+
+    torch.set_num_threads(1)
+    specs = [one_spec("local-sgd", {"period": 3}, steps=8, seed=seed) for seed in range(2)]
+    store, whole = Store(root / "killed"), Store(root / "whole")
+    child = os.fork()
+    if child == 0:
+        steps, observe = iter(range(10)), train.SimulatedCluster.observe
+
+        def die(*given, **named):
+            if next(steps, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return observe(*given, **named)
+
+        train.SimulatedCluster.observe = die
+        list(execute(specs, store, checkpoint_s=0.0))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert {store.status(spec.run_id).state for spec in specs} == {"running"}
+    assert [store.note(spec.run_id).step > 0 for spec in specs] == [True, True]
+    assert len(list(execute(specs, store))) == len(specs)
+    list(execute(specs, whole))
+    for spec in specs:
+        assert kept(store, spec.run_id) == kept(whole, spec.run_id)
+        assert not [path.name for path in store.folder(spec.run_id).iterdir() if "checkpoint" in path.name]
 
 
 SCENES = {

@@ -83,8 +83,8 @@ def test_text_that_is_no_yaml_names_where_the_trouble_began() -> None:
         (b"a: 1\n? [b]\n: 2\n", r"2: a key under 'the top level' must be one word"),
         (b"a: 1\n---\nb: 2\n", r"2: not YAML: but found another document"),
         (b"a: 1\nb: " + b"9" * 5000, r"2: a number of 5000 digits"),
-        (b"a: 1\nb: " + b"[" * 5000 + b"\n", r"1: values are nested too deeply"),
-        (b"a: 1\nb:\n" + b"- " * 5000 + b"1\n]", r"1: values are nested too deeply"),
+        (b"a: 1\nb: " + b"[" * 1500 + b"\n", r"1: values are nested too deeply"),
+        (b"a: 1\nb:\n" + b"- " * 1500 + b"1\n]", r"1: values are nested too deeply"),
     ],
 )
 def test_a_file_that_cannot_be_read_names_file_and_line(content: bytes, message: str, tmp_path: Path) -> None:

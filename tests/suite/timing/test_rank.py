@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from suite.runs.spec import task_of
+from suite.timing import rank
 from suite.timing.store import Case
 from suite.training.train import train_group
 from tests.suite.runs.project import one_spec
-from tests.suite.timing.rank_processes import ROOT, RankProcesses, ddp, method, rank_processes
+from tests.suite.timing.rank_processes import RankProcesses, ddp, method, rank_processes
 
 pytestmark = pytest.mark.gloo
 
@@ -123,19 +125,16 @@ def test_a_direct_run_ends_where_the_simulated_run_does(
     assert abs(zero["final"]["nll"] - untrained["nll"]) > 0.1, "the training has changed nothing"
 
 
-def test_only_answers_reach_stdout() -> None:
-    code = (
-        "import os, suite.timing.rank as rank\n"
-        "answers = rank._answers_apart()\n"
-        "print('noise', flush=True); os.write(1, b'more noise')\n"
-        "rank._say(answers, {'ok': True})\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == '{"ok": true}\n'
-    assert "noise" in done.stderr
-    assert "more noise" in done.stderr
+def test_only_answers_reach_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, err = (tmp_path / "out").open("w"), (tmp_path / "err").open("w")
+    with monkeypatch.context() as patch, out, err:
+        patch.setattr(sys, "stdout", out)
+        patch.setattr(sys, "stderr", err)
+        answers = rank._answers_apart()
+        os.write(out.fileno(), b"noise")
+        rank._say(answers, {"ok": True})
+        answers.close()
+    assert [(tmp_path / name).read_text() for name in ("out", "err")] == ['{"ok": true}\n', "noise"]
 
 
 def test_a_rank_that_is_killed_is_a_fault_of_the_other(ranks: RankProcesses) -> None:
