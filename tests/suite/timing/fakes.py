@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from suite.links.link import Link
+from suite.runs.spec import resolve_algorithm
+from suite.timing.cases import kinds_of
 from suite.timing.load import Load, Snapshot
 from suite.timing.ranks import RankLostError
 from suite.timing.spec import SessionSpec, load_session
-from suite.timing.store import records
+from suite.timing.store import Case, records
 from tests.suite.runs.project import write_sweep
 
 SESSION = """\
@@ -153,3 +155,13 @@ class FakePlace(Loopback):
 
     def down(self) -> None:
         self.is_down = True
+
+
+def ddp(algorithm: str, **options: Any) -> Case:
+    """A DDP case with SGD."""
+    return Case("ddp", algorithm, "step", 1, algorithm, {"optimizer": "sgd", "momentum": 0.9, **options})
+
+
+def method(name: str, kind: str) -> Case:
+    """The case of one kind of step of a method."""
+    return kinds_of(resolve_algorithm(name, {}, 2, 100), (1, 4))[kind]

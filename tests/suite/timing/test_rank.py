@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -13,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from suite.links.link import Link
 from suite.runs.spec import task_of
 from suite.timing import rank
+from suite.timing.ranks import RankLostError, Ranks
 from suite.timing.store import Case
 from suite.training.train import train_group
 from tests.suite.runs.project import one_spec
-from tests.suite.timing.rank_processes import RankProcesses, ddp, method, rank_processes
+from tests.suite.timing.fakes import Loopback, ddp, method
 
 pytestmark = pytest.mark.gloo
 
@@ -39,25 +40,36 @@ SENT = {
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[RankProcesses]:
-    with rank_processes(2) as processes:
-        for answer in processes.build(*CASES.values()):
-            assert (answer["ok"], answer["parameters"]) == (True, PARAMETERS)
-            assert answer["congestion_control"]
-        yield processes
+def ranks() -> Iterator[Ranks]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BANDWISE_COMPILE", "0")
+        with Ranks(Loopback(Link(2, 1e9))) as found:  # type: ignore[arg-type]
+            told = {
+                "workload": {"name": "digits-mlp"},
+                "world_size": 2,
+                "batch_size": 8,
+                "bucket_bytes": 1 << 20,
+            }
+            cases = [case.as_dict() for case in CASES.values()]
+            for answer in ask(found, do="build", sharding="iid", seed=0, cases=cases, **told):
+                assert answer["parameters"] == PARAMETERS
+                assert answer["congestion_control"]
+            yield found
 
 
-def block(ranks: RankProcesses, name: str, mode: str, units: int) -> list[dict[str, Any]]:
-    answers = ranks.tell(do="block", case=CASES[name].case_id, mode=mode, units=units)
-    assert all(answer["ok"] for answer in answers), answers
-    return answers
+def ask(ranks: Ranks, **command: Any) -> list[dict[str, Any]]:
+    return ranks.ask(command, 120)
+
+
+def block(ranks: Ranks, name: str, mode: str, units: int) -> list[dict[str, Any]]:
+    return ask(ranks, do="block", case=CASES[name].case_id, mode=mode, units=units)
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_blocks_of_every_mode(ranks: RankProcesses, name: str) -> None:
+def test_blocks_of_every_mode(ranks: Ranks, name: str) -> None:
     case = CASES[name]
-    warmed = ranks.tell(do="warm", case=case.case_id, units=3, modes=["run", "null", "serial"])
-    assert all(answer["ok"] and answer["seconds"] > 0 for answer in warmed), warmed
+    warmed = ask(ranks, do="warm", case=case.case_id, units=3, modes=["run", "null", "serial"])
+    assert all(answer["seconds"] > 0 for answer in warmed)
     for mode in ("run", "null", "serial"):
         for answer in block(ranks, name, mode, 3):
             assert len(answer["unit_seconds"]) == 3
@@ -85,7 +97,7 @@ def test_blocks_of_every_mode(ranks: RankProcesses, name: str) -> None:
             assert ("communication" in answer["phases"]) == (case.role == "method")
 
 
-def test_a_one_bit_method_sends_one_bit_each_way_and_says_which_path_it_took(ranks: RankProcesses) -> None:
+def test_a_one_bit_method_sends_one_bit_each_way_and_says_which_path_it_took(ranks: Ranks) -> None:
     for answer in block(ranks, "lion", "run", 2):
         assert answer["wire_bytes"] == pytest.approx(PARAMETERS / 8, rel=0.01)
         assert answer["path"]["signs.pack_words"] == "eager"
@@ -94,7 +106,7 @@ def test_a_one_bit_method_sends_one_bit_each_way_and_says_which_path_it_took(ran
         assert answer["path"] == {}
 
 
-def test_steps_that_synchronise_send_the_momentum_on_top(ranks: RankProcesses) -> None:
+def test_steps_that_synchronise_send_the_momentum_on_top(ranks: Ranks) -> None:
     (plain, _), (sync, _) = block(ranks, "lion", "run", 2), block(ranks, "lion-sync", "run", 2)
     assert sync["wire_bytes"] - plain["wire_bytes"] == pytest.approx(RING * 4 * PARAMETERS)
     before, after = ({one["stage"]: one for one in answer["stages"]} for answer in (plain, sync))
@@ -104,7 +116,7 @@ def test_steps_that_synchronise_send_the_momentum_on_top(ranks: RankProcesses) -
 
 
 def test_a_direct_run_ends_where_the_simulated_run_does(
-    ranks: RankProcesses, monkeypatch: pytest.MonkeyPatch
+    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Autograd and batched gradients add in another order, so the last bits of the scores may differ."""
     monkeypatch.setenv("BANDWISE_COMPILE", "0")
@@ -112,8 +124,7 @@ def test_a_direct_run_ends_where_the_simulated_run_does(
         "local-sgd", {"period": 4}, "digits-mlp", steps=14, batch_size=16, peak=0.2, backend="gloo"
     )
     (simulated,) = train_group([replace(spec, backend="simulated")])
-    zero, one = ranks.tell(do="direct", spec=spec.as_dict())
-    assert zero["ok"], zero
+    zero, one = ask(ranks, do="direct", spec=spec.as_dict())
     assert zero["seconds"] > 0
     assert zero["steps"] == 14
     assert zero["steps_by_kind"] == one["steps_by_kind"] == simulated.result["steps_by_kind"]
@@ -137,17 +148,8 @@ def test_only_answers_reach_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [(tmp_path / name).read_text() for name in ("out", "err")] == ['{"ok": true}\n', "noise"]
 
 
-def test_a_rank_that_is_killed_is_a_fault_of_the_other(ranks: RankProcesses) -> None:
-    """The last look at these two: the full tests kill either rank in the middle of a block."""
-    assert all(answer["ok"] for answer in ranks.build(CASES["allreduce"]))
-    ranks.processes[1].send_signal(signal.SIGKILL)
-    ranks.processes[1].wait(30)
-    zero = ranks.processes[0]
-    assert zero.stdin is not None
-    command = {"do": "block", "case": CASES["allreduce"].case_id, "mode": "run", "units": 3}
-    zero.stdin.write(json.dumps(command) + "\n")
-    zero.stdin.flush()
-    answer = ranks.answer(0)
-    assert not answer["ok"]
-    assert "no case" not in answer["error"]
-    assert zero.wait(30) == 1
+def test_the_rank_that_is_killed_is_named(ranks: Ranks) -> None:
+    """The last look at these two."""
+    os.kill(ranks.pids[1], signal.SIGKILL)
+    with pytest.raises(RankLostError, match="rank 1 died: signal SIGKILL"):
+        block(ranks, "allreduce", "run", 3)

@@ -14,7 +14,7 @@ from reference_impls.core.errors import UnknownOptionError, UnsupportedError
 from suite.timing.cases import method_of
 from suite.timing.subject import MethodSubject, Reference, ReferenceSubject
 from tests.reference_impls.gloo import run_ranks
-from tests.suite.timing.rank_processes import ddp, method
+from tests.suite.timing.fakes import ddp, method
 
 pytestmark = pytest.mark.gloo
 

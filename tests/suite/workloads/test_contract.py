@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from torch.func import grad_and_value, vmap
 from suite.workloads import get, names
 from suite.workloads.base import draw_parameters
 from tests.suite.workloads.cases import CASES, Case, draws
-
 
 
 @pytest.fixture
