@@ -30,7 +30,7 @@ PRELOADED = (
     "torch.distributed.fsdp",
     "torch.distributed.tensor",
     "torch.nn.parallel",
-    "tests.reference_impls.wide_problem",
+    "tests.reference_impls.frontends",
 )
 """What ranks import, and the server of processes has imported for all of them."""
 # torch's store asks the resolver for the name of every client that connects, and serves nobody meanwhile: one answer that is lost
