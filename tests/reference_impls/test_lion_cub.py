@@ -64,30 +64,10 @@ def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronis
     )
 
 
-@each("scale", ["l1", "l0", "linf"])
-def test_one_worker_of_p_bits_is_lion_except_where_the_update_is_tiny(scale: str) -> None:
-    """The first step, u = 0.1 g: with s = 127 levels and gain 1/2, |u| <= a / 127 rounds to no move at all."""
-    trained = cluster("lion-cub-pbit", 1, scale=scale)
-    g = gradient(0, 0)
-    trained.step([g])
-    still = 0
-    for before, after, own in zip(parameters(), trained.parameters(0), g, strict=True):
-        size = {
-            "l1": own.abs().mean(),
-            "l0": (0.1 * own).abs().add(1e-12).log().mean().exp() / 0.1,
-            "linf": own.abs().max(),
-        }
-        votes = own.abs() > size[scale] / 127
-        still += int((~votes).sum())
-        expected = before * (1 - RATE * DECAY) - RATE * torch.where(votes, own.sign(), 0.0)
-        torch.testing.assert_close(after, expected, rtol=0, atol=1e-6)
-    assert still < 5
-
-
 # ---- head-room ------------------------------------------------------------------------------------------------------
 
 
-@each(("bits", "sizes"), [(4, (1, 7)), (8, (3, 64, 127)), (16, (300,))])
+@each(("bits", "sizes"), [(4, (1, 7)), (8, (3, 127))])
 def test_when_all_agree_on_the_largest_vote_nothing_overflows(bits: int, sizes: list[int]) -> None:
     """Two of three coordinates are far above the mean, so every rank votes its most; with linf s = 1 rounds to 0."""
     g = torch.tensor([8.0, -8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])

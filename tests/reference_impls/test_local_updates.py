@@ -11,21 +11,18 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.algorithms.half_precision import Halves
 from reference_impls.algorithms.local_updates import (
-    COMPRESSIONS,
     OUTER,
     ChunkedMean,
     LocalUpdates,
     Outer,
     OuterKind,
 )
-from reference_impls.core.algorithm import TrainState
-from reference_impls.core.collectives import Collective, Group
+from reference_impls.core.collectives import Collective
 from reference_impls.core.errors import UnsupportedError, UsageError
 from reference_impls.core.optimizers import local_optimizer
 from reference_impls.core.registry import Method
-from reference_impls.core.schedules import QSR, AdaComm, Constant, LearningRate
+from reference_impls.core.schedules import AdaComm, Constant, LearningRate
 from reference_impls.runtime.worker import Worker
 from tests.reference_impls.local_training import (
     RATE,
@@ -41,7 +38,7 @@ from tests.reference_impls.local_training import (
     start,
     trained,
 )
-from tests.support import each, sync_steps
+from tests.support import each
 
 NESTEROV = {"outer": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.9}
 
@@ -143,19 +140,6 @@ def kinds_of(ours: SimulatedCluster, first: int, last: int, **observed: list[flo
         advance(ours, step, step + 1)
         kinds += ours.kind[0]
     return kinds
-
-
-def test_the_method_meets_when_its_rule_says() -> None:
-    total, warmup = 900, 60
-    lr = LearningRate("cosine", peak=0.4, min=1e-4, warmup=warmup, total=total)
-    method = create("qsr-sgd", alpha=0.2, h_base=3, lr_warmup_steps=warmup, total_steps=total).algorithm
-    train_state, found = TrainState(Group("world", 0, 4)), []
-    for train_state.step in range(total):
-        train_state.lr = lr(train_state.step)
-        if method.plan(train_state) == "average":
-            found.append(train_state.step + 1)
-    assert found == sync_steps(QSR(0.2, 3, warmup=warmup, total=total), lr, total)
-    assert found[-1] == total
 
 
 def test_the_rate_of_the_first_step_of_a_round_decides_also_when_a_scheduler_moves_it() -> None:
@@ -283,26 +267,6 @@ def test_what_cannot_be_is_refused_with_what_to_do(name: str, options: dict[str,
 
 
 # ---- how they meet: compressions and inner states ------------------------------------------------------------------------
-
-
-@each("carrier", [*COMPRESSIONS, Halves("bf16")])
-@each(("name", "options"), [("qsr-adamw", {"alpha": 0.1, "h_base": 2}), ("diloco", {"period": 4})])
-def test_any_carrier_brings_any_rounds_together(name: str, options: dict[str, Any], carrier: Any) -> None:
-    """Replicas are equal to the bit after every average, and the run stays near the one that averaged in full precision."""
-    ours = cluster(name, 5, carrier=carrier, total_steps=24, **options)
-    exact = cluster(name, 5, total_steps=24, **options)
-    apart = 0
-    for step in range(24):
-        advance(ours, step, step + 1)
-        advance(exact, step, step + 1)
-        assert equal_on_all_ranks(ours) or ours.kind == "local"
-        apart += not equal_on_all_ranks(ours)
-    assert apart > 5
-    away = (point(ours) - point(exact)).norm() / (point(exact) - start()).norm()
-    assert (carrier == "fp32") == (away == 0)
-    assert away < {"bf16": 0.01, "int16": 0.01, "int8": 0.1, "e3m0": 0.3, Halves("bf16"): 0.01}.get(
-        carrier, 0.8
-    )
 
 
 def momenta(found: SimulatedCluster, key: str) -> list[Tensor]:

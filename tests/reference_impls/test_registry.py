@@ -98,7 +98,7 @@ def _plugins_of_the_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_plugins_of_the_test_alone")
-def test_a_plugin_file_adds_an_algorithm(tmp_path: Path) -> None:
+def test_a_plugin_file_adds_an_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "half_plugin.py"
     path.write_text(PLUGIN)
     load_plugin(path)
@@ -110,6 +110,10 @@ def test_a_plugin_file_adds_an_algorithm(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text(PLUGIN)
     with pytest.raises(ValueError, match="already registered"):
         load_plugin(tmp_path / "other.py")
+    monkeypatch.setenv(PLUGINS, str(tmp_path / "gone.py"))
+    monkeypatch.setattr(registry, "_searched", False)
+    with pytest.raises(UnsupportedError, match=f"no plugin file .*gone.py, which {PLUGINS} names: correct or unset it"):
+        list_algorithms()
 
 
 @pytest.mark.usefixtures("_plugins_of_the_test_alone")
@@ -124,6 +128,3 @@ def test_a_plugin_is_known_to_processes_that_are_started_from_here(
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
     assert done.stdout.startswith("True Half(")
-    monkeypatch.setenv(PLUGINS, str(tmp_path / "gone.py"))
-    done = subprocess.run(command, cwd=root, check=False, capture_output=True, text=True)
-    assert f"no plugin file {tmp_path / 'gone.py'}, which {PLUGINS} names: correct or unset it" in done.stderr

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -32,12 +32,7 @@ UNBIASED = [compressor for compressor in COMPRESSORS if compressor.unbiased]
 every_compressor = each("compressor", COMPRESSORS)
 
 
-@pytest.fixture(autouse=True)
-def _eager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled equals eager, which another test holds; here compiling would take longest."""
-    monkeypatch.setenv("BANDWISE_COMPILE", "0")
-
-
+@functools.cache
 def key(rank: int = 0, start: int = 0) -> Key:
     return Key.of(seed=1, step=2, stage="levels", rank=rank, start=start)
 
