@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import warnings
 
 import pytest
@@ -109,14 +106,6 @@ def test_its_name_stands_for_the_sources(monkeypatch, tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_functions_from_elsewhere_are_not_kept(tmp_path):
-    def tripled(x):
-        return x * 3
-
-    Compiled(tripled, threshold=8, record=PathRecord())(torch.ones(8))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_who_holds_the_lock_for_ever_is_told(monkeypatch):
     def locked(*args, **kwargs):
         raise TimeoutError("The file lock 'x.lock' could not be acquired.")
@@ -129,34 +118,6 @@ def test_who_holds_the_lock_for_ever_is_told(monkeypatch):
     with pytest.warns(RuntimeWarning, match=warning):
         function(torch.zeros(100), True, out)
     assert torch.equal(out, torch.ones(100))
-
-
-BROKEN = """
-import torch, warnings
-from reference_impls.core import compute
-from reference_impls.compressors import packing
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    for _ in range(2):
-        packing.pack_nibbles(torch.ones(1 << 18, dtype=torch.int32), wire := torch.empty(1 << 17, dtype=torch.uint8))
-assert (wire == 17).all()
-assert [w.category for w in caught if "could not be compiled" in str(w.message)] == [RuntimeWarning], caught
-(paths,) = compute.paths().values()
-assert set(paths) == {"eager"}
-assert len(compute.failures()) == 1
-"""
-
-
-@pytest.mark.full
-def test_a_compiler_that_fails_leaves_the_eager_path(tmp_path):
-    compiler = tmp_path / "broken-g++"
-    compiler.write_text("#!/bin/sh\necho 'broken for good' >&2\nexit 1\n")
-    compiler.chmod(0o755)
-    surroundings = {**os.environ, "CXX": str(compiler), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, "-c", BROKEN], env=surroundings, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_more_kinds_than_the_compiler_takes_run_eagerly():

@@ -197,12 +197,3 @@ def test_padding_that_takes_part_is_a_longer_vector_of_zeros(size: int, scale: S
         differs = differs or not torch.allclose(out, without.call(u))
     torch.testing.assert_close(torch.stack(ours.worker), torch.stack(longer.worker)[:, :d], rtol=0, atol=1e-5)
     assert differs == (padded != d)
-    if padded != d:
-        last = longer.buckets[0].chunk_size()
-        for rank in range(size):
-            found = ours.pads[rank]
-            assert found is not None
-            for r in range(size):
-                if (r + 1) * last > d:
-                    expected = longer.worker[rank][(r + 1) * last - 1]
-                    torch.testing.assert_close(found[r], expected, rtol=0, atol=1e-5)

@@ -137,34 +137,13 @@ def lion_step(param: torch.nn.Parameter, optimizer: Lion, gradient: Tensor) -> T
 
 
 def test_the_whole_trajectory_and_the_order_of_its_lines() -> None:
-    """Against the definition; with the momentum updated first, the trajectory is another one."""
+    """Against the definition, in which the momentum is updated last."""
     param, optimizer = lion(lion_start())
-    right, wrong = lion_start(), lion_start()
-    m_right, m_wrong = torch.zeros_like(right), torch.zeros_like(right)
+    right = lion_start()
+    m_right = torch.zeros_like(right)
     for g in drawn(50):
         lion_step(param, optimizer, g)
         right = right * (1 - LION_RATE * LION_DECAY) - LION_RATE * (0.9 * m_right + (1 - 0.9) * g).sign()
         m_right = 0.99 * m_right + (1 - 0.99) * g
-        m_wrong = 0.99 * m_wrong + (1 - 0.99) * g
-        wrong = wrong * (1 - LION_RATE * LION_DECAY) - LION_RATE * (0.9 * m_wrong + (1 - 0.9) * g).sign()
     torch.testing.assert_close(param.detach(), right, rtol=0, atol=1e-13)
     torch.testing.assert_close(optimizer.state[param]["momentum"], m_right, rtol=0, atol=1e-14)
-    assert (param.detach() - wrong).abs().max() > LION_RATE
-
-
-def test_groups_schedules_and_parameters_without_gradient() -> None:
-    (gradient,) = drawn(1)
-    params = [torch.nn.Parameter(lion_start()) for _ in range(3)]
-    groups = [{"params": params[:2], "weight_decay": 0.5}, {"params": params[2:], "lr": 1e-3}]
-    optimizer = Lion(groups, lr=LION_RATE, weight_decay=0.0)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
-    params[0].grad, params[2].grad = gradient.clone(), gradient.clone()
-    optimizer.step()
-    scheduler.step()
-    once = [p.detach().clone() for p in params]
-    optimizer.step()
-    assert torch.equal(once[0], lion_start() * (1 - LION_RATE * 0.5) - LION_RATE * gradient.sign())
-    assert torch.equal(once[2], lion_start() - 1e-3 * gradient.sign())
-    torch.testing.assert_close(params[2].detach(), once[2] - 1e-4 * gradient.sign(), rtol=0, atol=1e-16)
-    assert torch.equal(params[1].detach(), lion_start())
-    assert params[1] not in optimizer.state

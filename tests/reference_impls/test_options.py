@@ -16,8 +16,6 @@ from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.registry import HYPERPARAMETERS, Declared, Entry, declared, registry
 from tests.support import each
 
-INTEGER_OR_NUMBER = (int, float)
-
 
 def own_options(name: str) -> dict[str, Declared]:
     """The options that `name` leaves open."""
@@ -48,26 +46,14 @@ def outside(own: Declared) -> Iterator[Any]:
         yield None
 
 
-NUMERIC = [
-    (name, own.name)
-    for name in list_algorithms()
-    for own in own_options(name).values()
-    if set(INTEGER_OR_NUMBER) & set(own.alternatives)
-]
-HYPER = [
-    (name, key)
-    for name in list_algorithms()
-    for key in create(name).hyperparameters
-    if key in HYPERPARAMETERS
-]
+def numeric(name: str) -> dict[str, Declared]:
+    return {key: own for key, own in own_options(name).items() if {int, float} & set(own.alternatives)}
 
 
 @each("name", list_algorithms())
 def test_every_numeric_option_is_refused_beyond_its_bounds(name: str) -> None:
-    for method, key in NUMERIC:
-        if method != name:
-            continue
-        for value in outside(own_options(name)[key]):
+    for key, own in numeric(name).items():
+        for value in outside(own):
             with pytest.raises(UnsupportedError, match=f"^{name}: {key} must be ") as refused:
                 create(name, **{key: value})
             assert repr(value) in str(refused.value)
@@ -75,11 +61,7 @@ def test_every_numeric_option_is_refused_beyond_its_bounds(name: str) -> None:
 
 @each("name", list_algorithms())
 def test_every_numeric_option_has_a_bound(name: str) -> None:
-    free = {
-        key
-        for method, key in NUMERIC
-        if method == name and own_options(name)[key].bounds == type(own_options(name)[key].bounds)()
-    }
+    free = {key for key, own in numeric(name).items() if own.bounds == type(own.bounds)()}
     assert free <= {"switch_accuracy"}, "told by the user in whatever unit; only that it is finite is known"
 
 
@@ -89,9 +71,7 @@ def test_every_hyperparameter_is_refused_beyond_its_bounds(name: str) -> None:
         "betas": ((1.5, 0.9), (0.9, 1.0), (0.9,), (0.9, math.nan), (-0.1, 0.9), 0.9, "much"),
         "nesterov": (1, "yes", None),
     }
-    for method, key in HYPER:
-        if method != name:
-            continue
+    for key in create(name).hyperparameters.keys() & HYPERPARAMETERS.keys():
         for value in wrong[key] if key in wrong else outside(HYPERPARAMETERS[key]):
             with pytest.raises(UnsupportedError, match=f"^{name}: {key} must be "):
                 create(name, **{key: value})

@@ -112,7 +112,9 @@ def test_a_plugin_file_adds_an_algorithm(tmp_path: Path, monkeypatch: pytest.Mon
         load_plugin(tmp_path / "other.py")
     monkeypatch.setenv(PLUGINS, str(tmp_path / "gone.py"))
     monkeypatch.setattr(registry, "_searched", False)
-    with pytest.raises(UnsupportedError, match=f"no plugin file .*gone.py, which {PLUGINS} names: correct or unset it"):
+    with pytest.raises(
+        UnsupportedError, match=f"no plugin file .*gone.py, which {PLUGINS} names: correct or unset it"
+    ):
         list_algorithms()
 
 

@@ -19,7 +19,14 @@ from tests.reference_impls.test_engine import Delayed
 
 pytestmark = pytest.mark.gloo
 SIZE = 2
-NAMES = ("allreduce-adamw", "lion-cub-1bit-doubling", "apmsqueeze", "lag")
+NAMES = (
+    "allreduce-adamw",
+    "lion-cub-1bit-doubling",
+    "apmsqueeze",
+    "lag",
+    "global-qsgd-halving",
+    "noloco-sgd",
+)
 METHODS: dict[str, Method] = {row.id: create(row.algorithm, **row.options) for row in ROWS if row.id in NAMES}
 METHODS["in-the-background"] = Method("in-the-background", Delayed(2), {})  # exchanges over several steps
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from reference_impls.core.algorithm import Algorithm, Bucket, TrainState
-from reference_impls.core.collectives import Collective, Exchange, Ledger, finish, start
+from reference_impls.core.collectives import Exchange, Ledger, finish, start
 from reference_impls.runtime.engine import Engine, SerialBackend, SimulatedBackend, Trace
 from reference_impls.runtime.step import LocalWorkers
 from reference_impls.runtime.worker import Worker
@@ -66,17 +65,6 @@ class Spends(Algorithm):
         HAND.now += 16
         yield from bucket.world.mean(bucket.params, "parameters")
         HAND.now += 32
-
-
-@dataclass(frozen=True)
-class Local(Algorithm):
-    """Computes in `reduce`, and asks for nothing."""
-
-    defaults = {"lr": 0.1}  # noqa: RUF012
-
-    def reduce(self, bucket: Bucket) -> Tensor:
-        HAND.now += 1
-        return bucket.grads
 
 
 @dataclass(frozen=True)
@@ -154,37 +142,3 @@ def test_exchanges_in_the_background_are_part_of_the_update() -> None:
     assert trace.seconds["update"] == BUCKETS * (1 + 2 + 4 + 1)
     assert trace.seconds["communication"] == BUCKETS * 3000
     assert trace.seconds["encode"] == trace.seconds["decode"] == 0
-
-
-class Order(SimulatedBackend):
-    """Writes down launches and waits."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        self.events: list[str] = []
-
-    def launch(self, requests: Sequence[Collective]) -> list[Any]:
-        self.events.append(f"launch {requests[0].stage}")
-        return super().launch(requests)
-
-    def wait(self, handle: list[Any]) -> list[Any]:
-        self.events.append("wait")
-        return super().wait(handle)
-
-
-def test_serial_waits_for_every_collective_before_anything_else() -> None:
-    below, trace = Order(), Trace()
-    driver = Engine(SerialBackend(below, trace), [Ledger(0)])
-    world = Worker(
-        Local(), [{"params": [torch.zeros(1)], "param_names": ["0"], "lr": 1.0}], rank=0, size=1
-    ).train_state.world
-    for name in "ab":
-        driver.submit([world.sum(torch.ones(1), name)])
-    driver.finish()
-    assert below.events == ["launch a", "wait", "launch b", "wait"]
-    below.events.clear()
-    driver.backend = below
-    for name in "ab":
-        driver.submit([world.sum(torch.ones(1), name)])
-    driver.finish()
-    assert below.events == ["launch a", "launch b", "wait", "wait"]

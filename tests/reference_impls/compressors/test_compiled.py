@@ -295,18 +295,3 @@ def test_a_gpu_without_what_keeps_the_codes_runs_eagerly(monkeypatch):
     with pytest.warns(RuntimeWarning, match=reason):
         assert function(torch.ones(8, device="meta")).device.type == "meta"
     assert record.paths() == {"test_compiled.double": {"eager": 1}}
-
-
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.full
-def test_streams_are_the_same_bits_compiled(monkeypatch):
-    compute.reset_paths()
-    keys = [
-        Key.of(seed=1, step=2, stage="stream", rank=0, start=start) for start in (0, 2**31 - 5, 2**32 - 5)
-    ]
-    fast = [(key.bits(D), key.uniform(D)) for key in keys]
-    assert {"compiled"} == {path for calls in compute.paths().values() for path in calls}
-    monkeypatch.setenv("BANDWISE_COMPILE", "0")
-    for key, (bits, uniform) in zip(keys, fast, strict=True):
-        assert torch.equal(key.bits(D), bits)
-        assert torch.equal(key.uniform(D), uniform)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -70,25 +69,6 @@ def test_a_part_of_a_vector_has_the_hashes_that_it_has_in_the_whole() -> None:
     whole = table_of(CountSketch(3, 50), x)
     parts = table_of(CountSketch(3, 50), x[:300]) + table_of(CountSketch(3, 50, start=300), x[300:])
     torch.testing.assert_close(whole, parts, rtol=0, atol=1e-12)
-
-
-@pytest.mark.compiled
-@pytest.mark.full
-def test_compiled_equals_eager_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(count_sketch, "_CHUNK", 1 << 17)
-    d = (1 << 17) + 70_000  # one full chunk, one shorter
-    compiled = CountSketch(3, 5000).hashes(1, d)
-    words = torch.tensor([*count_sketch.coefficients(0, 1), 5000, 0])
-    eager = torch.empty(d, dtype=torch.int32), torch.empty(d)
-    count_sketch._hash.eager(*eager, words)
-    assert all(torch.equal(a, b) for a, b in zip(compiled, eager, strict=True))
-    x, table = normal(d).float(), torch.zeros(5000)
-    sketch = CountSketch(3, 5000)
-    table.index_add_(0, eager[0], x * eager[1])  # in the order of coordinates, whatever the chunks
-    assert torch.equal(table_of(sketch, x)[1], table)
-    one = CountSketch(1, 5000)
-    columns, signs = one.hashes(0, d)
-    assert torch.equal(estimate(one, table_of(one, x), d), table_of(one, x)[0][columns] * signs)
 
 
 @each("bad", [float("nan"), float("inf")])
