@@ -75,10 +75,23 @@ def _yours(kind: str, params: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(params, lr=LR, momentum=0.9) if kind == "sgd" else torch.optim.AdamW(params, lr=LR)
 
 
-def _plain_loop(model: nn.Module, optimizer: Any, driver: Any, rank: int, steps: Any = range(STEPS)) -> None:
+def _loop(model: Any, optimizer: Any, driver: Any, rank: int, parts: str = "", clip: str = "") -> None:
+    """parts: of two micro-batches a step, who is asked for no_sync(), both or the driver. clip: "between" or "in a hook"."""
+    attached = isinstance(driver, Attached)
     schedule = LambdaLR(optimizer, lambda step: 0.8**step)
-    for step in steps:
-        _loss(model, rank, step).backward()
+
+    def cut(*_: Any) -> None:
+        clip_grad_norm_([p for p in model.parameters() if p.grad is not None], 0.1)
+
+    if attached and clip == "in a hook":
+        optimizer.register_step_pre_hook(cut)
+    for step in range(STEPS):
+        if parts:
+            with driver.no_sync() if parts == "both" or not attached else nullcontext():
+                (_loss(model, rank, 50 + step) / 2).backward()
+        (_loss(model, rank, step) / (2 if parts else 1)).backward()
+        if attached and clip == "between":
+            cut()
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
@@ -116,7 +129,7 @@ def _trained(
     rank: int,
     how: str,
     method: str,
-    loop: Callable[..., Any] = _plain_loop,
+    loop: Callable[..., Any] = _loop,
     pieces: str = "",
     **settings: Any,
 ) -> dict[str, Any]:
@@ -164,40 +177,6 @@ def test_training_is_the_drivers_to_the_bit_with_the_same_bytes(two: Callable[..
 # ---- what of a loop works ------------------------------------------------------------------------------------------------
 
 
-def _accumulating(parts: str) -> Callable[..., None]:
-    """parts: of whom no_sync() is asked for; empty: of nobody."""
-
-    def loop(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
-        for step in range(STEPS):
-            silent = driver.no_sync() if parts or not isinstance(driver, Attached) else nullcontext()
-            with silent:
-                (_loss(model, rank, step) / 2).backward()
-            (_loss(model, rank, 50 + step) / 2).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-    return loop
-
-
-def _clipping(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
-    for step in range(STEPS):
-        _loss(model, rank, step).backward()
-        if isinstance(driver, Attached):
-            clip_grad_norm_([p for p in model.parameters() if p.grad is not None], 0.1)
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def _clipping_in_a_hook(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
-    if isinstance(driver, Attached):
-
-        def clip(*_: Any) -> None:
-            clip_grad_norm_(model.parameters(), 0.1)
-
-        optimizer.register_step_pre_hook(clip)
-    _plain_loop(model, optimizer, driver, rank)
-
-
 def _two_optimizers(rank: int) -> bool:
     """A model whose head has an optimizer and a method of its own: each of the two as if it were alone."""
     model = Net()
@@ -206,11 +185,12 @@ def _two_optimizers(rank: int) -> bool:
         for head in (False, True)
     ]
     groups = [dist.new_group([0, 1]) for _ in parts]
-    kinds, methods = ("sgd", "adamw"), ("powersgd", "qsgd")
-    optimizers = [_yours(kind, [p for _, p in part]) for kind, part in zip(kinds, parts, strict=True)]
+    optimizers = [
+        _yours(kind, [p for _, p in part]) for kind, part in zip(("sgd", "adamw"), parts, strict=True)
+    ]
     both = [
         attach(own, part, method, group=group, allow_empty_buckets=True)
-        for own, part, method, group in zip(optimizers, parts, methods, groups, strict=True)
+        for own, part, method, group in zip(optimizers, parts, ("powersgd", "qsgd"), groups, strict=True)
     ]
     for step in range(STEPS):
         _loss(model, rank, step).backward()
@@ -256,22 +236,19 @@ def _groups_and_loading(rank: int) -> bool:
 
 
 def _works(rank: int, size: int) -> dict[str, bool]:
-    def both(method: str, loop: Callable[..., Any], **settings: Any) -> list[dict[str, Any]]:
-        return [_trained(rank, how, method, loop, **settings) for how in ("driver", "attach")]
+    def both(method: str, clip_norm: float | None = None, **how: str) -> list[dict[str, Any]]:
+        loop = functools.partial(_loop, **how)
+        return [
+            _trained(rank, "driver", method, loop, clip_norm=clip_norm),
+            _trained(rank, "attach", method, loop),
+        ]
 
     plain = {method: _trained(rank, "attach", method) for method in ("qsgd", "local-adamw")}
     return {
-        "accumulation": _same(*both("qsgd", _accumulating("no_sync"))),
-        "accumulation of local steps": _same(*both("local-adamw", _accumulating(""))),
-        "clip_norm": _same(*both("qsgd", _plain_loop, clip_norm=0.1)),
-        "clipping in a hook": _near(
-            _trained(rank, "driver", "powersgd", clip_norm=0.1),
-            _trained(rank, "attach", "powersgd", _clipping_in_a_hook),
-        ),
-        "clipping of local steps": _near(
-            _trained(rank, "driver", "local-adamw", _clipping, clip_norm=0.1),
-            _trained(rank, "attach", "local-adamw", _clipping),
-        ),
+        "accumulation": _same(*both("qsgd", parts="both")),
+        "accumulation of local steps": _same(*both("local-adamw", parts="the driver")),
+        "clipping in a hook": _near(*both("powersgd", 0.1, clip="in a hook")),
+        "clipping of local steps": _near(*both("local-adamw", 0.1, clip="between")),
         "reentrant checkpointing": all(
             _same(plain[method], _trained(rank, "attach", method, pieces="True")) for method in plain
         ),
@@ -383,31 +360,31 @@ def _refused(rank: int, size: int) -> dict[str, str]:
     def broken(loop: Callable[..., Any]) -> str:
         return told(lambda: _trained(rank, "attach", "qsgd", loop))
 
-    def edited(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+    def edited(model, optimizer, driver, rank):
         _loss(model, rank, 0).backward()
         clip_grad_norm_([p for p in model.parameters() if p.grad is not None], 0.1)
         optimizer.step()
 
-    def twice(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+    def twice(model, optimizer, driver, rank):
         _loss(model, rank, 0).backward()
         _loss(model, rank, 1).backward()
 
-    def grown(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+    def grown(model, optimizer, driver, rank):
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
         _loss(model, rank, 0).backward()
         optimizer.step()
 
-    def again(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+    def again(model, optimizer, driver, rank):
         attach(optimizer, model, "qsgd")
 
-    def thawed(model: Any, optimizer: Any, driver: Any, rank: int) -> None:
+    def thawed(model, optimizer, driver, rank):
         model.frozen.requires_grad_(True)
-        _plain_loop(model, optimizer, driver, rank)
+        _loop(model, optimizer, driver, rank)
 
-    def failing(model: nn.Module, optimizer: Any, driver: Any, rank: int) -> None:
+    def failing(model, optimizer, driver, rank):
         if rank:
             raise KeyError("no such file")
-        _plain_loop(model, optimizer, driver, rank)
+        _loop(model, optimizer, driver, rank)
 
     def pieces() -> None:
         model = _Reused()
