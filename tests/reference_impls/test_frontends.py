@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch import Tensor
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from bandwise import simulate
@@ -19,7 +18,7 @@ from reference_impls import create, list_algorithms
 from reference_impls.frontends.hooks import only_reduces
 from tests.reference_impls.frontends import FRONTENDS, LR, SETTINGS, enter, local, loss, net, run, values
 from tests.reference_impls.gloo import Ranks, told
-from tests.reference_impls.states import contents
+from tests.reference_impls.states import contents, equal
 
 pytestmark = pytest.mark.gloo
 CUT, STEPS, PATIENCE_S = 3, 6, 200.0
@@ -203,16 +202,6 @@ def _bad_step(rank: int, size: int, frontend: str, name: str, value: float) -> d
     return {**found, "scale": scale, "parameters": values(own.model)}
 
 
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(_equal, a, b))
-    return bool(a == b)
-
-
 @pytest.mark.parametrize(
     ("frontend", "name", "value"),
     [
@@ -233,6 +222,6 @@ def test_one_step_that_is_not_finite_leaves_the_state(
         assert own["norm"] == math.inf
         assert own["scale"] == 512
         for key in ("slots", "counters"):
-            assert _equal(own["before"][key], own["after"][key]), key
+            assert equal(own["before"][key], own["after"][key]), key
         assert all(p.isfinite().all() for p in own["parameters"])
     assert all(map(torch.equal, *(own["parameters"] for own in results)))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from reference_impls.core.collectives import EARLIER, AllReduce, Ledger, Ledgers
 from reference_impls.core.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.runtime.step import fingerprint
 from tests.reference_impls.problem import Net, batch
+from tests.support import each
 
 pytestmark = [pytest.mark.gloo, pytest.mark.usefixtures("one_rank")]
 
@@ -127,15 +130,48 @@ def test_what_cannot_be_taken_over_or_added_is_refused_with_the_remedy() -> None
         optimizer.load_state_dict(torch.optim.AdamW(Net().parameters()).state_dict())
 
 
-def test_after_release_the_error_says_so() -> None:
+def test_release_gives_the_parameters_back_and_what_comes_after_says_so() -> None:
     model = Net()
     optimizer = DataParallelOptimizer(model, "allreduce-sgd")
-    optimizer.release()
-    optimizer.release()
+    loss(model, 0).backward()
+    optimizer.step()
+    values = [p.detach().clone() for p in model.parameters()]
+    for _ in range(2):
+        optimizer.release()
+    for p, value in zip(model.parameters(), values, strict=True):
+        assert torch.equal(p, value)
+        assert p.untyped_storage().nbytes() == p.numel() * 4
     loss(model, 0).backward()
     for use in (optimizer.step, optimizer.state_dict, lambda: optimizer.load_state_dict({})):
         with pytest.raises(UsageError, match=r"release\(\) has finished this optimizer"):
             use()
+
+
+EDITS: dict[str, Callable[[nn.Module], Any]] = {
+    "clip_grad_norm_": lambda m: nn.utils.clip_grad_norm_([m.first, m.bias, m.second], 1e-3),
+    "data.mul_": lambda m: [p.grad.data.mul_(0.5) for p in (m.first, m.bias, m.second)],
+    "data.neg_ of one": lambda m: m.first.grad.data.neg_(),
+    "one element": lambda m: m.second.grad.data[0, 0].mul_(1 + 1e-6),
+    "assigned": lambda m: setattr(m.first, "grad", torch.zeros_like(m.first)),
+    "none": lambda m: setattr(m.first, "grad", None),
+}  # fmt: skip
+
+
+@each("how", EDITS)
+@each("bucket_bytes", [256, 1 << 20])
+def test_gradients_edited_by_habit_from_the_second_step_on_are_refused(how: str, bucket_bytes: int) -> None:
+    """In buckets of which some have left in backward, and in one that cannot, for what is unused."""
+    model = Net()
+    optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1, bucket_bytes=bucket_bytes)
+    loss(model, 0).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    loss(model, 1).backward()
+    before = copy.deepcopy(model.state_dict())
+    EDITS[how](model)
+    with pytest.raises(UsageError, match="clip_norm="):
+        optimizer.step()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 @pytest.mark.parametrize(("edit", "last"), [("mul_", 21), ("data.mul_", 32)])
@@ -185,19 +221,6 @@ def test_an_exception_in_backward_leaves_the_optimizer_closed() -> None:
         model[1](Breaks.apply(model[0](torch.ones(1, 3)))).sum().backward()
     with pytest.raises(UsageError, match=r"got a gradient on this rank: '0.weight', '0.bias'"):
         optimizer.step()
-
-
-def test_release_gives_the_parameters_back() -> None:
-    model = Net()
-    optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd")
-    loss(model, 0).backward()
-    optimizer.step()
-    values = [p.detach().clone() for p in model.parameters()]
-    optimizer.release()
-    for p, value in zip(model.parameters(), values, strict=True):
-        assert torch.equal(p, value)
-        assert p.untyped_storage().nbytes() == p.numel() * 4
-    model.double()
 
 
 def test_channels_last_weights_keep_their_strides() -> None:
@@ -255,18 +278,13 @@ def test_a_ledger_that_keeps_some_steps_adds_up_the_others() -> None:
     assert short.rows() == []
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_fingerprint_shows_every_edit(dtype: torch.dtype) -> None:
-    """Single bits, scaling, signs (of all, of an even number), order; of lengths that are no multiple of anything."""
-    generator = torch.Generator().manual_seed(0)
+def test_a_fingerprint_shows_the_last_bit_of_any_element() -> None:
+    """Of lengths that are no multiple of anything; what is not finite is no edit."""
     for length in (1, 63, 64, 65, 4096, 5001):
-        x = torch.randn(length, generator=generator, dtype=dtype)
-        edits = [-x, 2 * x, x.clamp(-0.5, 0.5), torch.cat([x[: length // 2], -x[length // 2 :]])]
+        x = torch.randn(length, generator=torch.Generator().manual_seed(0))
         for i in range(0, length, 37):
-            edits.append(x.clone())
-            edits[-1][i] = torch.nextafter(x[i], torch.tensor(9.0, dtype=dtype))
-        for edited in edits:
-            assert torch.equal(x, edited) == torch.equal(fingerprint(x), fingerprint(edited))
-        assert torch.equal(fingerprint(x), fingerprint(x.clone()))
+            edited = x.clone()
+            edited[i] = torch.nextafter(x[i], torch.tensor(9.0))
+            assert not torch.equal(fingerprint(x), fingerprint(edited))
     x[0] = float("nan")
     assert torch.equal(fingerprint(x), fingerprint(x.clone()))

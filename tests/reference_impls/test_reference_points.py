@@ -91,19 +91,6 @@ def test_the_closure_is_called_at_each_probe_and_last_at_the_parameters() -> Non
     assert same(values(model), expected(5))
 
 
-def test_the_simulation_takes_them_by_name_and_equals_the_closure() -> None:
-    cluster = SimulatedCluster(METHOD, values(Net()), 1, lr=LR, names=names(), bucket_bytes=256)
-    assert cluster.reference_points == ()
-    for step in range(5):
-        reference_points = {
-            name: [gradients(cluster.reference_parameters(0, name), 0, step)]
-            for name in cluster.reference_points
-        }
-        cluster.step([gradients(cluster.parameters(0), 0, step)], reference_points=reference_points)
-        assert cluster.reference_points == ("previous",)
-    assert same(cluster.parameters(0), expected(5))
-
-
 def test_a_simulated_step_without_them_is_refused_and_changes_nothing() -> None:
     cluster = SimulatedCluster(METHOD, values(Net()), 1, lr=LR, names=names())
     cluster.step([gradients(cluster.parameters(0), 0, 0)])

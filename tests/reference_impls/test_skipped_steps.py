@@ -14,6 +14,7 @@ from bandwise import attach
 from reference_impls import DataParallelOptimizer
 from tests.reference_impls.gloo import Ranks, outcome
 from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
+from tests.reference_impls.states import equal
 from tests.reference_impls.table import SOME, Row
 
 pytestmark = pytest.mark.gloo
@@ -72,16 +73,6 @@ def _with_and_without(rank: int, size: int, row: Row) -> list[Any]:
     return trained
 
 
-def _equal(ours: Any, theirs: Any) -> bool:
-    if isinstance(ours, Tensor):
-        return torch.equal(ours, theirs)
-    if isinstance(ours, dict):
-        return ours.keys() == theirs.keys() and all(_equal(ours[k], theirs[k]) for k in ours)
-    if isinstance(ours, list | tuple):
-        return len(ours) == len(theirs) and all(map(_equal, ours, theirs))
-    return bool(ours == theirs)
-
-
 FEW = [row for row in SOME if row.id in ("allreduce-adamw", "powersgd", "apmsqueeze", "diloco", "root-sgd")]
 
 
@@ -89,7 +80,7 @@ FEW = [row for row in SOME if row.id in ("allreduce-adamw", "powersgd", "apmsque
 def test_the_training_goes_on_as_if_it_never_had_the_batch(row: Row, ranks: Callable[[int], Ranks]) -> None:
     for answer in ranks(SIZE).run(_with_and_without, row):
         assert answer[0] != "error", answer
-        assert _equal(*answer)
+        assert equal(*answer)
 
 
 def _attached(rank: int, size: int) -> dict[str, Any]:
@@ -118,8 +109,8 @@ def test_around_an_own_optimizer_and_with_buffers(ranks: Callable[[int], Ranks])
     answers = ranks(SIZE).run(_attached)
     for answer in answers:
         assert isinstance(answer, dict), answer
-        assert _equal(answer["attached, True"], answer["attached, False"])
-        assert _equal(answer["buffers"], answers[0]["buffers"])
+        assert equal(answer["attached, True"], answer["attached, False"])
+        assert equal(answer["buffers"], answers[0]["buffers"])
 
 
 def _alone(rank: int, size: int) -> Any:
