@@ -46,29 +46,16 @@ def test_the_numbers_of_the_page_of_statistics(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.gloo
 def test_the_training_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    example = next(
-        block for block in blocks("docs/in-your-training.md", "python") if "DataParallelOptimizer" in block
-    )
+    example = next(b for b in blocks("docs/in-your-training.md", "python") if "DataParallelOptimizer" in b)
     start = dist.init_process_group
-    monkeypatch.setattr(
-        dist,
-        "init_process_group",
-        lambda backend: start(backend, init_method=f"file://{tmp_path}/r", rank=0, world_size=1),
-    )
+    alone = {"init_method": f"file://{tmp_path}/r", "rank": 0, "world_size": 1}
+    monkeypatch.setattr(dist, "init_process_group", lambda backend: start(backend, **alone))
     model = torch.nn.Linear(3, 2)
     before = model.weight.detach().clone()
     batches = [(torch.randn(4, 3), torch.randn(4, 2)) for _ in range(3)]
     try:
-        exec(
-            example,
-            {
-                "torch": torch,
-                "model": model,
-                "batches": batches,
-                "loss": torch.nn.functional.mse_loss,
-                "folder": str(tmp_path / "saved"),
-            },
-        )
+        loss, saved = torch.nn.functional.mse_loss, str(tmp_path / "saved")
+        exec(example, {"torch": torch, "model": model, "batches": batches, "loss": loss, "folder": saved})
     finally:
         dist.destroy_process_group()
     assert not torch.equal(model.weight, before)
@@ -127,18 +114,21 @@ def test_what_advice_knows_is_of_the_tables_that_ship() -> None:
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make docs`"
 
 
-def test_own_computing_is_weighed_by_steps_and_rounds_lie_on_a_line() -> None:
-    timed = {"round-4": 1.25, "round-16": 1.0625, "sync": 3.0, "step": 2.0}  # 1 a step, and 1 a round
-    assert measured._composed({"round-8": 2, "round-4": 1}, timed) == pytest.approx(1 + 3 / 20)
-    assert measured._composed({"step": 30, "sync": 10}, timed) == pytest.approx(2.25)
-    assert measured._composed({"round-8": 2}, {"round-4": 1.25}) == 1.25
-    assert measured._composed({"warm-up": 1, "step": 9}, timed) is None
-    assert measured._composed({}, timed) is None
+@pytest.mark.parametrize(
+    "page",
+    # whatever is said of all methods takes as long as all the other pages
+    [
+        pytest.param(path, id=path.name, marks=[pytest.mark.full] * (path.stem == "methods"))
+        for path in make.FRONT
+    ],
+)
+def test_what_is_generated_is_up_to_date(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make, "FRONT", (page,))
+    ((path, text),) = make.front()
+    assert path.read_text(encoding="utf-8") == text, "run `make docs`"
 
 
-def test_what_is_generated_is_up_to_date() -> None:
-    for path, text in make.front():
-        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make docs`"
+def test_every_method_and_verb_has_its_row() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"[{len(BUILT_IN)} methods](docs/methods.md)" in readme
     for name in BUILT_IN:

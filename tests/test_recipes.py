@@ -123,11 +123,9 @@ def _around_an_optimizer(rank: int, size: int, folder: str) -> dict[str, Any]:
     saved = contents(torch.load(f"{folder}/rank-{rank}.pt"))
     return {
         "equal": [_equal_replicas(model.parameters()) for model in (local, reduced)],
-        "kinds": list(dict.fromkeys(names["frame"]["kind"])),
-        "saved": saved["step"],
-        "rate": saved["optimizer"]["param_groups"][0]["lr"],
-        "keys": _own_keys(f"{folder}/dcp"),
-    }
+        "kinds": list(dict.fromkeys(names["frame"]["kind"])), "saved": saved["step"],
+        "rate": saved["optimizer"]["param_groups"][0]["lr"], "keys": _own_keys(f"{folder}/dcp"),
+    }  # fmt: skip
 
 
 def _own_keys(folder: str) -> list[str]:
@@ -151,11 +149,9 @@ def _sharded(rank: int, size: int, folder: str) -> dict[str, Any]:
     )  # fmt: skip
     whole = [p.full_tensor() for p in model.parameters()]  # type: ignore[attr-defined]
     return {
-        "equal": _equal_replicas(whole),
-        "calls": contents(names["state"].state_dict())["calls"],
-        "keys": _own_keys(folder),
-        "groups": set(names["state"].ledger.frame()["group"]),
-    }
+        "equal": _equal_replicas(whole), "calls": contents(names["state"].state_dict())["calls"],
+        "keys": _own_keys(folder), "groups": set(names["state"].ledger.frame()["group"]),
+    }  # fmt: skip
 
 
 PLACES = ["place_0_rank_0", "place_0_rank_1", "place_1_rank_0", "place_1_rank_1"]
@@ -261,48 +257,55 @@ def _held(result: dict[str, Any]) -> None:
     )  # 8 bits and a scale, not 32
 
 
-def _accelerate(rank: int, size: int, folder: str) -> dict[str, Any]:
-    """Trained, saved after two steps of three; and that another that loads it there ends at the same bits."""
-    _as_launched(rank, size)
+def _resumed(rank: int, begin: Callable[[], tuple[Any, ...]], folder: str) -> bool:
+    """Whether a training that is saved after two steps of three, and one that is loaded there, end at the same bits.
+
+    begin: makes an accelerator that saves all, the model that is stepped, its optimizer, and what has the parameters.
+    """
     batches, ends = _batches(rank, 3), []
     for resumed in (False, True):
-        model = Net()
-        names = _run(
-            _block("accelerator = Accelerator()"), model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1)
-        )  # fmt: skip
-        accelerator = names["accelerator"]
-        backward = accelerator.backward
-        _run(_block("register_save_state_pre_hook"), accelerator=accelerator, state=names["state"])
+        accelerator, stepped, optimizer, model = begin()
         if resumed:
             accelerator.load_state(folder)
         else:
-            _steps(names["model"], names["optimizer"], batches[:2], backward)
+            _steps(stepped, optimizer, batches[:2], accelerator.backward)
             accelerator.save_state(folder)
-        _steps(names["model"], names["optimizer"], batches[2:], backward)
+        _steps(stepped, optimizer, batches[2:], accelerator.backward)
         ends.append([p.detach().clone() for p in model.parameters()])
-    return {**_trained(model, names["state"]), "resumed": all(map(torch.equal, *ends))}
+    return all(map(torch.equal, *ends))
+
+
+def _accelerate(rank: int, size: int, folder: str) -> dict[str, Any]:
+    _as_launched(rank, size)
+    names: dict[str, Any] = {}
+
+    def begin() -> tuple[Any, ...]:
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        names.update(
+            _run(_block("accelerator = Accelerator()"), model=model, optimizer=optimizer), trained=model
+        )
+        _run(_block("register_save_state_pre_hook"), accelerator=names["accelerator"], state=names["state"])
+        return names["accelerator"], names["model"], names["optimizer"], model
+
+    same = _resumed(rank, begin, folder)
+    return {**_trained(names["trained"], names["state"]), "resumed": same}
 
 
 def _accelerate_without_hook(rank: int, size: int, folder: str) -> dict[str, Any]:
     """An optimizer of the package in the place of the hook's state: residuals, and the whole of its own."""
     _as_launched(rank, size)
     accelerate = import_module("accelerate")
-    batches, ends = _batches(rank, 3), []
-    for resumed in (False, True):
+
+    def begin() -> tuple[Any, ...]:
         model, accelerator = Net(), accelerate.Accelerator()
         optimizer = DataParallelOptimizer(model, "qsgd", lr=0.1, error_feedback=True)
         _run(_block("register_save_state_pre_hook"), accelerator=accelerator, state=optimizer)
-        if resumed:
-            accelerator.load_state(folder)
-        else:
-            _steps(model, optimizer, batches[:2], accelerator.backward)
-            accelerator.save_state(folder)
-        _steps(model, optimizer, batches[2:], accelerator.backward)
-        ends.append([p.detach().clone() for p in model.parameters()])
-        optimizer.release()
+        return accelerator, model, optimizer, model
+
+    same = _resumed(rank, begin, folder)
     lone = accelerate.Accelerator()
-    other = DataParallelOptimizer(Net(), "qsgd", lr=0.1, error_feedback=True)
-    lone.register_for_checkpointing(other)
+    lone.register_for_checkpointing(DataParallelOptimizer(Net(), "qsgd", lr=0.1, error_feedback=True))
     lone.save_state(f"{folder}/lone")
     lone.wait_for_everyone()
     try:
@@ -310,7 +313,7 @@ def _accelerate_without_hook(rank: int, size: int, folder: str) -> dict[str, Any
         word = ""
     except LayoutError as error:
         word = str(error)
-    return {"resumed": all(map(torch.equal, *ends)), "lone": word}
+    return {"resumed": same, "lone": word}
 
 
 class _Data(torch.utils.data.Dataset[dict[str, Tensor]]):

@@ -11,17 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.suite.runs.project import SWEEP, write_sweep
+
 ROOT = Path(__file__).resolve().parents[2]
 
-SWEEP = """
-workloads: [quadratic]
-world_size: 2
-steps: 4
-batch_size: 4
-seeds: {seeds}
-lr: {{schedule: constant}}
-arms:
-"""
 HEAVY = ("torch", "numpy", "pandas", "seaborn", "submitit")
 CODE = f"""
 import json, sys, time
@@ -34,14 +27,13 @@ for command in json.loads(sys.argv[1]):
 """
 
 
-def write_sweep(folder: Path, arms: int, seeds: int) -> str:
+def sweep_of(folder: Path, arms: int, seeds: int) -> str:
     """A sweep of so many arms, with pinned rates."""
+    head = SWEEP.partition("arms:")[0].replace("seeds: 3", f"seeds: {seeds}")
     lines = [
         f"  a{i}: {{algorithm: local-sgd, options: {{period: {i + 2}}}, lr: 0.01}}\n" for i in range(arms)
     ]
-    path = folder / "many.yaml"
-    path.write_text(SWEEP.format(seeds=seeds) + "".join(lines), encoding="utf-8")
-    return str(path)
+    return write_sweep(folder, head + "arms:\n" + "".join(lines))
 
 
 def look(results: Path, *commands: Sequence[str]) -> tuple[str, list[dict[str, Any]]]:
@@ -55,7 +47,7 @@ def look(results: Path, *commands: Sequence[str]) -> tuple[str, list[dict[str, A
 
 
 def test_a_second_look_needs_no_torch(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path, 2, 2)
+    sweep = sweep_of(tmp_path, 2, 2)
     _, (first,) = look(tmp_path / "r", ("sweep", sweep, "--dry-run"))
     assert first["code"] == 0
     verbs = (("sweep", sweep, "--dry-run"), ("status", sweep), ("status", sweep, "--follow"))
@@ -66,7 +58,7 @@ def test_a_second_look_needs_no_torch(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_three_thousand_runs_are_looked_at_in_two_seconds_of_processor_time(tmp_path: Path) -> None:
     """The whole command, Python's own start included. No plan of it was made before: the plan is the slow look."""
-    sweep = write_sweep(tmp_path, 30, 100)
+    sweep = sweep_of(tmp_path, 30, 100)
     planned, (first,) = look(tmp_path / "r", ("sweep", sweep, "--dry-run"))
     assert json.loads(planned)["runs"] == 3000
     assert first["code"] == 0

@@ -15,8 +15,6 @@ import pytest
 
 from bandwise.cli import main
 from reference_impls import load_plugin
-from slurm.profile import Profile
-from slurm.submit import executor
 from suite import DATA
 from suite.runs.spec import resolve_workload, workload_hash
 from suite.workloads import DataError, DataWorkload, WorkloadDeclarationError, get, names, user_data
@@ -102,29 +100,6 @@ def test_what_new_writes_is_listed_and_trains_and_a_changed_file_makes_runs_stal
     assert (again["to_do"], again["stale_code"]) == (4, 0)
 
 
-@pytest.mark.full
-def test_worker_processes_train_it_and_the_page_has_its_own_metric(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    plugin = ("--plugin", begin())
-    Path("mine.yaml").write_text(SWEEP)
-    assert main([*plugin, "sweep", "mine.yaml", "--results", "r", "--jobs", "2"]) == 0
-    assert "mine: 4 done" in capsys.readouterr().out
-    assert main([*plugin, "report", "mine.yaml", "--local", "--results", "r"]) == 0
-    page = Path("r/reports/mine.html").read_text()
-    assert "my-rings" in page
-    assert "error rate (percent)" in page
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [("No Name", "no name of a workload"), ("digits-mlp", "there is a workload called digits-mlp already")],
-)
-def test_new_refuses_names(name: str, reason: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert reason in refusal(capsys, "new", "workload", name)
-    assert not list(Path().iterdir())
-
-
 DEFAULT = """dataclasses.field(default=0.15, metadata={"help": "standard deviation of a point's distance"})"""
 
 
@@ -156,6 +131,15 @@ def test_what_cannot_be_a_workload_is_refused_by_name(
     assert reason in said
     assert "wrong" in said
     assert "my-rings" not in names()
+
+
+def test_new_refuses_names(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, reason in (
+        ("No Name", "no name of a workload"),
+        ("digits-mlp", "a workload called digits-mlp already"),
+    ):
+        assert reason in refusal(capsys, "new", "workload", name)
+    assert not list(Path().iterdir())
 
 
 def test_scores_without_the_metric_end_a_run_with_what_to_answer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,15 +174,11 @@ def test_an_installed_package_registers_by_its_entry_points(
     assert workload_hash("my-rings") == before, "of the code that was loaded"
     monkeypatch.setattr(workloads, "_outside", {})
     assert workload_hash("my-rings") != before, "all files of the package count"
-    for name, wrong in (
-        ("other", "whose name is 'my-rings': give both one name"),
-        ("quadratic", "is there already"),
-    ):
-        points.write_text(f"[bandwise.workloads]\n{name} = rings_package.tasks:MyRings\n")
-        importlib.invalidate_caches()
-        monkeypatch.setattr(workloads, "_outside", {})
-        with pytest.raises(WorkloadDeclarationError, match=wrong):
-            get(name) if name == "other" else names()
+    points.write_text("[bandwise.workloads]\nother = rings_package.tasks:MyRings\n")
+    importlib.invalidate_caches()
+    monkeypatch.setattr(workloads, "_outside", {})
+    with pytest.raises(WorkloadDeclarationError, match="whose name is 'my-rings': give both one name"):
+        get("other")
     monkeypatch.delitem(sys.modules, "rings_package.tasks")
     monkeypatch.delitem(sys.modules, "rings_package")
 
@@ -222,12 +202,8 @@ def test_what_a_file_imports_from_beside_it_counts_in_its_hash(
     Path("rings_pack/part.py").write_text("B = 1\n")
     assert workload_hash("my-rings") == before, "nothing of that is imported"
     alone.write_text("from rings_help import A\n" + alone.read_text())
-    assert set(imported_beside(alone)) == {
-        "rings_help.py",
-        "rings_more.py",
-        "rings_pack/__init__.py",
-        "rings_pack/part.py",
-    }
+    pack = {"rings_pack/__init__.py", "rings_pack/part.py"}
+    assert set(imported_beside(alone)) == {"rings_help.py", "rings_more.py", *pack}
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def hashed() -> str | None:
@@ -314,16 +290,6 @@ def test_a_run_does_not_train_on_other_files_than_it_was_planned_on(
     assert resolve_workload("my-rings", dict(part.options), "iid") == part, (
         "a digest that is stated needs no files"
     )
-
-
-def test_jobs_know_the_data_folder_of_their_submission(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    profile = Profile(name="site", timeout_min=20, partition="cpu", mem="2G", setup=())
-    for folder, said in (("", False), ("/data/of mine", True)):
-        monkeypatch.setenv(DATA, folder)
-        text = executor(profile, tmp_path, "a", 1, Path("/code/abc")).script()
-        assert (f"export {DATA}='/data/of mine'" in text) is said
 
 
 class Folder(DataWorkload):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +10,19 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bandwise.cli import main
 from bandwise.verbs.try_ import summary
+from tests.bandwise.said import answer, refusal
 from tests.bandwise.test_simulation import same
 from tests.reference_impls.gloo import run_ranks
+from tests.support import blocks
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def blocks() -> list[str]:
-    text = (ROOT / "docs" / "your-model.md").read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-
-
-def tried(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    assert main(["try", *arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["try", *arguments]) == 2
-    return capsys.readouterr().err
+PAGE = blocks("docs/your-model.md", "python")
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> str:
     """The script of the page."""
-    (tmp_path / "my_script.py").write_text(next(block for block in blocks() if "def make" in block))
+    (tmp_path / "my_script.py").write_text(next(block for block in PAGE if "def make" in block))
     return f"{tmp_path / 'my_script.py'}:make"
 
 
@@ -65,7 +49,7 @@ def test_the_code_of_the_page_runs_and_goes_on_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    first, by_class, pilot, real, *_ = blocks()
+    first, by_class, pilot, real, *_ = PAGE
     seeded = f"import torch\ntorch.manual_seed(0)\n{first}"  # ranks draw the same data and model
     names: dict[str, Any] = {}
     exec(seeded, names)
@@ -89,8 +73,8 @@ def test_the_code_of_the_page_runs_and_goes_on_to_the_bit(
 def test_it_compares_five_methods_and_writes_their_steps(
     script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = tried(
-        capsys, script, "--batch-size", "16", "--workers", "4", "--steps", "30", "--rate", "100mbit", "--compute-ms", "2",
+    found = answer(
+        capsys, "try", script, "--batch-size", "16", "--workers", "4", "--steps", "30", "--rate", "100mbit", "--compute-ms", "2",
         "--results", str(tmp_path / "results"),
     )  # fmt: skip
     rows = {row["method"]: row for row in found["methods"]}
@@ -115,8 +99,8 @@ def test_it_compares_five_methods_and_writes_their_steps(
 def test_methods_of_ones_own_and_a_method_that_refuses(
     script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = tried(
-        capsys, script, "--batch-size", "8", "--workers", "9", "--steps", "4", "--csv", str(tmp_path / "steps.csv"),
+    found = answer(
+        capsys, "try", script, "--batch-size", "8", "--workers", "9", "--steps", "4", "--csv", str(tmp_path / "steps.csv"),
         "--methods", "allreduce-sgd,lion-cub-1bit:lr=1e-4:momentum_sync=never,lion-cub-pbit:bits=4", "--lr", "0.01",
     )  # fmt: skip
     refused = found["methods"][2]
@@ -151,7 +135,7 @@ def test_what_cannot_be_tried_is_refused_with_what_to_write(
             "\ndef two(): return make()[:2]\ndef turned(): return make()[::-1]\n"
             "def stream(): return (*make()[:2], iter([]))\n"
         )
-    assert words in refusal(capsys, *(one.replace("SCRIPT", str(path)) for one in arguments))
+    assert words in refusal(capsys, "try", *(one.replace("SCRIPT", str(path)) for one in arguments))
 
 
 # ---- what may be said

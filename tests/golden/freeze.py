@@ -288,67 +288,14 @@ def digest(path: Path) -> dict[str, Any]:
     header, body = rows[0], rows[1:]
     columns = {name: brief([row[i] for row in body], 6) for i, name in enumerate(header)}
     return {
-        "bytes": brief(text),
-        "rows": len(body),
-        "columns": columns,
-        "by_row": " ".join(brief(row, 4) for row in body),
-        "first": ",".join(body[0]) if body else "",
-    }
+        "bytes": brief(text), "rows": len(body), "columns": columns,
+        "by_row": " ".join(brief(row, 4) for row in body), "first": ",".join(body[0]) if body else "",
+    }  # fmt: skip
 
 
 def tables_under(root: Path) -> dict[str, Any]:
     """All tables of a results folder by name."""
     return {path.name: digest(path) for path in sorted((root / TABLES).glob("*"))}
-
-
-SWEEP = """
-title: frozen
-workloads: [quadratic]
-shardings: [iid, by-class]
-world_size: 3
-steps: 40
-batch_size: 2
-seeds: 6
-budgets: [0.5, 1, 1.5]
-lr: {schedule: cosine, warmup: 5, min_ratio: 0.01}
-arms:
-  sgd: {algorithm: allreduce-sgd, options: {momentum: 0.9}, lr: 0.05}
-  lion: {algorithm: allreduce-lion, lr: 0.01}
-  qsgd: {algorithm: qsgd, baseline: sgd, lr: 0.05}
-  lion-1bit: {algorithm: lion-cub-1bit, options: {momentum_sync: never}, baseline: lion, lr: 0.01}
-  local: {algorithm: local-sgd, options: {momentum: 0.9, period: 4}, baseline: sgd, lr: 0.05}
-  explodes: {algorithm: top-k, options: {ratio: 0.1}, baseline: sgd, lr: 900.0}
-  silence: {algorithm: control-no-communication, baseline: sgd, control: true, lr: 0.05}
-"""
-
-
-def trained_study() -> dict[str, Any]:
-    """A small study with a ladder, two shardings and an arm that diverges, trained and exported by the command line."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "frozen.yaml").write_text(SWEEP)
-        answer("sweep", Path(folder, "frozen.yaml"), "--results", folder)
-        answer(
-            "export", Path(folder, "frozen.yaml"), "--results", folder, "--out", Path(folder, "summary.csv")
-        )
-        made = tables_under(Path(folder))
-        for name, table in made.items():
-            _forget_where(table)
-            if name.endswith("-ladder.csv"):  # its rows were frozen with columns that are gone
-                for key in ("bytes", "by_row", "first"):
-                    table.pop(key)
-        return made
-
-
-def _forget_where(table: dict[str, Any]) -> None:
-    """Leave out what says with which code and where a run ran."""
-    if "json" in table:
-        for key in ("provenance", "origins", "first_finished", "last_finished", "command"):
-            table["json"].pop(key, None)
-    elif "commit" in table["columns"]:
-        for key in ("commit", "environment", "stale"):
-            table["columns"].pop(key, None)
-        for key in ("bytes", "by_row", "first"):
-            table.pop(key)
 
 
 def made_up_study() -> dict[str, Any]:
@@ -406,16 +353,13 @@ def made_up_session() -> dict[str, Any]:
 
 
 STUDIES = {
-    "trained": trained_study,
-    "made-up-study": made_up_study,
-    "made-up-ladder": made_up_ladder,
-    "made-up-session": made_up_session,
-}
+    "made-up-study": made_up_study, "made-up-ladder": made_up_ladder, "made-up-session": made_up_session,
+}  # fmt: skip
 
 
 def study(name: str) -> Case:
-    """All tables of a study; of the trained one only where torch computes the same."""
-    return {"bits" if name == "trained" else "exact": STUDIES[name]()}
+    """All tables of a study."""
+    return {"exact": STUDIES[name]()}
 
 
 @dataclass(frozen=True)
@@ -448,7 +392,7 @@ SECTIONS = {
     "commands": Section(command, command_cases, FAST_COMMANDS.__contains__),
     "plans": Section(plan, sweeps, lambda name: name in ("quick", "ladder", "claims/lion-cub")),
     "codecs": Section(compressor, compressor_cases),
-    "studies": Section(study, lambda: list(STUDIES), lambda name: name != "trained"),
+    "studies": Section(study, lambda: list(STUDIES)),
 }
 
 

@@ -53,7 +53,7 @@ def test_a_curve_is_the_mean_of_its_finished_seeds_with_their_interval(built):
         assert (last["low"], last["high"]) == pytest.approx((interval.low - best, interval.high - best))
 
 
-def test_a_long_curve_is_thinned_and_keeps_its_end(built, tmp_path):
+def test_a_long_curve_is_thinned_and_keeps_its_end(built, tmp_path, no_pictures):
     panel = built.study.panels[0]
     means = means_of(built.study, panel)
     long = means[means["step"] == 200].loc[lambda frame: frame.index.repeat(1001)]

@@ -14,7 +14,6 @@ import pytest
 from reference_impls.core.catalogue import Family
 from report.accuracy import seeds
 from report.figures import FAMILIES, MARKS, SHADES, svg
-from report.pages import HERE
 from report.sessions import phases
 from tests.report import made_up_speed as fast
 
@@ -58,19 +57,12 @@ def contrast(a: str, b: str) -> float:
 
 
 @pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
-def test_families_are_told_apart_by_all_eyes_and_words_are_read_on_every_ground(mode: int) -> None:
+def test_families_are_told_apart_by_all_eyes(mode: int) -> None:
     assert set(FAMILIES) == set(MARKS) == set(get_args(Family)) - {"plugin"}
     assert len(set(MARKS.values())) == len(FAMILIES)
     for a, b in itertools.combinations(FAMILIES, 2):
         for eye in EYES:
             assert distance(SHADES[a][mode], SHADES[b][mode], eye) >= FAR, (a, b, eye)
-    css = (HERE / "static" / "style.css").read_text(encoding="utf-8")
-    own = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", css.split(":root {")[1 + mode].partition("}")[0]))
-    for ground in (SHADES["paper"][mode], own["desk"], own["soft"]):
-        for word in ("ink", "muted"):
-            assert contrast(SHADES[word][mode], ground) >= 4.5, word
-        for word in ("link", "yes", "no", "maybe"):
-            assert contrast(own[word], ground) >= 4.5, word
     for family in FAMILIES:
         assert contrast(SHADES[family][mode], SHADES["paper"][mode]) >= 4.5, family
 

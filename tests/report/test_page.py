@@ -233,7 +233,7 @@ MOST_BYTES = 1_500_000
 
 @pytest.mark.parametrize(
     "sweep",
-    ["quick", pytest.param("language", marks=pytest.mark.full)],  # the most crowded that ships
+    ["size", pytest.param("language", marks=pytest.mark.full)],  # the most crowded that ships
 )
 def test_a_shipped_page_is_built_from_the_tables_in_git(sweep, tmp_path, no_pictures):
     (tmp_path / "published").symlink_to(ROOT / "results" / "published")

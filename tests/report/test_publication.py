@@ -12,7 +12,7 @@ import pytest
 from bandwise.cli import main
 from report.publication import publish
 from suite.analysis import published
-from suite.analysis.columns import NET, SUMMARY, VERDICT_TABLES
+from suite.analysis.columns import SUMMARY, VERDICT_TABLES
 from suite.analysis.published import PublishedError, facts_path, read_manifest, source, verify
 from suite.analysis.tables import read_table, table_path, write_table
 from suite.runs.files import StoreError
@@ -181,28 +181,3 @@ def test_sessions_of_another_machine_are_not_lost(tmp_path: Path) -> None:
         publish(tmp_path, "quick", replace=True)
     kept = tmp_path / "published" / "tables" / path.name
     assert json.loads(kept.read_text()) == facts
-
-
-@pytest.mark.full
-def test_a_session_held_later_draws_the_pictures_of_its_published_study_anew(tmp_path: Path) -> None:
-    shutil.copytree(published.published_root(RESULTS), tmp_path / "published")
-    net = "session-quick-net.csv"
-    folder = tmp_path / "published" / "tables"
-    (tmp_path / "tables").mkdir()
-    for path in folder.glob("session-quick-*"):
-        shutil.copy(path, tmp_path / "tables")
-    rows = read_table(folder / net, NET)
-    write_table(
-        tmp_path / "tables" / net, NET, [{**row, "time": row["time"] and 2 * row["time"]} for row in rows]
-    )
-    before = read_manifest(tmp_path / "published")["sets"]["quick"]
-    assert [one.name for one in publish(tmp_path, "quick", replace=True, day=DAY)] == [
-        "session-quick",
-        "quick",
-    ]
-    after = read_manifest(tmp_path / "published")["sets"]["quick"]
-    changed = {file for file, digest in after["files"].items() if before["files"][file] != digest}
-    assert any(file.startswith("figures/quick/equal-time-") for file in changed)
-    assert all(file.startswith("figures/") for file in changed)
-    assert after["day"] == before["day"], "its tables are as they were"
-    assert verify(tmp_path) == []

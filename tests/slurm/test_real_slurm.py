@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,13 +17,12 @@ from slurm.scheduler import SlurmError, max_array_size
 from slurm.states import records, run_states, wait
 from slurm.submit import Submission, submit_runs
 from suite.runs.plan import make_plan, statuses
-from suite.runs.provenance import PACKAGES
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from suite.training.execute import execute
 from tests.slurm.devcluster import Cluster
 from tests.slurm.specs import broken, tiny
-from tests.support import ROOT, eventually
+from tests.support import eventually
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
 
@@ -192,45 +188,3 @@ def test_what_slurm_refuses_is_reported_with_its_reason(
         submit_runs([tiny(0)], profile, tmp_path, sweep="tiny")
     assert records(tmp_path) == []
     assert run_states([tiny(0)], Store(tmp_path)).statuses[tiny(0).run_id].state == "missing"
-
-
-def test_a_job_runs_the_code_of_its_submission(dev_cluster: Cluster, tmp_path: Path) -> None:
-    """A clone of this checkout is changed after the submission; the job was held until then."""
-    clone, root = tmp_path / "clone", tmp_path / "results"
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *PACKAGES],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.splitlines()  # fmt: skip
-    for name in listed:
-        if (ROOT / name).is_file():
-            (clone / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, clone / name)
-    sweep, profile = tmp_path / "code.yaml", tmp_path / "held.yaml"
-    sweep.write_text(SWEEP.replace("seeds: 2", "seeds: 1"), encoding="utf-8")
-    profile.write_text("{timeout_min: 5, mem: 800M, additional_parameters: {hold: true}}\n", encoding="utf-8")
-    command = [
-        sys.executable, "-m", "bandwise", "sweep", str(sweep), "--on", str(profile), "--results", str(root),
-    ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(clone)}
-    for arguments in (
-        ["init", "--quiet"],
-        ["add", "--all"],
-        ["commit", "--quiet", "--message", "as submitted"],
-    ):
-        subprocess.run(
-            ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments], cwd=clone, check=True
-        )
-    (clone / "suite" / "new.py").write_text("submitted = True\n")
-    subprocess.run(command, cwd=clone, env=environment, check=True, stdout=subprocess.DEVNULL)
-    (record,) = records(root)
-    for file in ("suite/training/execute.py", "slurm/job.py", "suite/__init__.py"):
-        (clone / file).write_text("raise ImportError('the checkout of today')\n")
-    subprocess.run(["scontrol", "release", *record.jobs], check=True)
-    store, (spec,) = Store(root), make_plan(load_sweep(str(sweep))).specs
-    assert eventually(lambda: store.status(spec.run_id).state == "done", 90), os.listdir(record.folder)
-    result = store.result(spec.run_id)
-    assert result is not None
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=clone, capture_output=True, text=True, check=True)
-    assert result["provenance"]["commit"] == head.stdout.strip()
-    assert result["provenance"]["dirty"] is True
-    assert result["provenance"]["changes"]["bytes"] > 0

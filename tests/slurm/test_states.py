@@ -96,18 +96,21 @@ def test_a_run_whose_job_has_gone_ends_as_the_job_did(
     assert f"`bandwise sweep tiny --retry {ours}`" in reason
 
 
-def test_members_that_were_cancelled_before_they_began_stand_as_their_array(
-    store: Store, says: dict[str, list[Job]]
+@pytest.mark.parametrize(
+    ("squeue", "sacct", "wanted"),
+    [
+        ([job(0, "RUNNING"), Job("17", NAME, "CANCELLED", "Resources")], [], ["queued", "queued", "cancelled", "cancelled"]),
+        ([job(0, "COMPLETED"), job(1, "COMPLETED")], [], ["missing"] * 4),
+        ([], [job(0, "NODE_FAIL"), job(1, "CANCELLED")], ["node_lost", "node_lost", "cancelled", "cancelled"]),
+    ],
+    ids=["cancelled before they began, as their array", "completed, and open", "forgotten, with accounting"],
+)  # fmt: skip
+def test_runs_stand_as_their_members(
+    store: Store, says: dict[str, list[Job]], squeue: list[Job], sacct: list[Job], wanted: list[str]
 ) -> None:
     submitted(store)
-    says["squeue"] = [job(0, "RUNNING"), Job("17", NAME, "CANCELLED", "Resources")]
-    assert states(run_states(SPECS, store)) == ["queued", "queued", "cancelled", "cancelled"]
-
-
-def test_a_job_that_completed_leaves_its_open_runs_open(store: Store, says: dict[str, list[Job]]) -> None:
-    submitted(store)
-    says["squeue"] = [job(0, "COMPLETED"), job(1, "COMPLETED")]
-    assert states(run_states(SPECS, store)) == ["missing"] * 4
+    says |= {"squeue": squeue, "sacct": sacct}
+    assert states(run_states(SPECS, store)) == wanted
 
 
 def test_without_accounting_the_log_tells_of_a_forgotten_job(
@@ -122,12 +125,6 @@ def test_without_accounting_the_log_tells_of_a_forgotten_job(
         found = run_states(SPECS[:2], store)
         assert states_of(found) == {ours}
         assert "has gone and Slurm no longer says how" in found.statuses[SPECS[0].run_id].reason
-
-
-def test_with_accounting_a_forgotten_job_is_known(store: Store, says: dict[str, list[Job]]) -> None:
-    submitted(store)
-    says["sacct"] = [job(0, "NODE_FAIL"), job(1, "CANCELLED")]
-    assert states(run_states(SPECS, store)) == ["node_lost", "node_lost", "cancelled", "cancelled"]
 
 
 def states_of(found: RunStates) -> set[str]:

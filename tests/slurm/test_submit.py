@@ -24,6 +24,7 @@ from slurm.submit import (
     submit_runs,
     tasks,
 )
+from suite import DATA
 from suite.runs.plan import RUN_S, Estimator, group_key
 from suite.runs.spec import RunSpec
 from tests.slurm.specs import tiny
@@ -61,21 +62,13 @@ def test_members_hold_enough_work_and_not_too_much(each_s: float) -> None:
         assert len(members) >= slots, "there is work for a few members a slot"
 
 
-def test_packing_can_be_switched_off() -> None:
-    members = pack(
-        [tiny(seed) for seed in range(40)],
-        PACKED.model_copy(update={"pack_s": 0, "array_parallelism": 12}),
-        Estimator().seconds,
-    )
-    assert len(members) == 10
-    assert all(len(member) == 1 for member in members)
-
-
-def test_runs_on_real_ranks_stand_apart_by_their_number_of_tasks() -> None:
-    simulated = tiny(0)
-    real = replace(simulated, backend="gloo")
-    more = replace(real, world_size=4)
-    members = pack([more, simulated, real], PACKED.model_copy(update={"pack_s": 10**6}), Estimator().seconds)
+def test_packing_can_be_switched_off_and_real_ranks_stand_apart() -> None:
+    alone = PACKED.model_copy(update={"pack_s": 0, "array_parallelism": 12})
+    members = pack([tiny(seed) for seed in range(40)], alone, Estimator().seconds)
+    assert [len(member) for member in members] == [1] * 10
+    real = replace(tiny(0), backend="gloo")
+    specs = [replace(real, world_size=4), tiny(0), real]
+    members = pack(specs, PACKED.model_copy(update={"pack_s": 10**6}), Estimator().seconds)
     assert [[tasks(spec) for group in member for spec in group] for member in members] == [[1], [2], [4]]
 
 
@@ -115,11 +108,14 @@ def written(folder: Path, profile: Profile = PROFILE, members: int = 40, tasks: 
     return executor(profile, folder, "bandwise-tiny", tasks, Path("/code/abc")).script(members)
 
 
-def test_jobs_know_the_plugins_of_their_submission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(PLUGINS, raising=False)
-    assert PLUGINS not in written(tmp_path)
-    monkeypatch.setenv(PLUGINS, "/data/one more.py")
-    assert f"export {PLUGINS}='/data/one more.py'" in written(tmp_path).splitlines()
+@pytest.mark.parametrize("variable", [PLUGINS, DATA])
+def test_jobs_know_the_plugins_and_the_data_of_their_submission(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "")
+    assert variable not in written(tmp_path)
+    monkeypatch.setenv(variable, "/data/one more")
+    assert f"export {variable}='/data/one more'" in written(tmp_path).splitlines()
 
 
 def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:

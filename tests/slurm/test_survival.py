@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from slurm.scheduler import without_slurm
+from bandwise.cli import main
+from slurm import scheduler
 from slurm.states import records
 from suite.links.link import Link
+from suite.runs.plan import make_plan
+from suite.runs.spec import RunSpec
+from suite.runs.store import Store
+from suite.runs.sweep import load_sweep
+from suite.training.execute import execute
 from tests.slurm.devcluster import Cluster, cluster
-from tests.slurm.devcluster.cluster import free_ports
-from tests.slurm.survival_support import (
-    Study,
-    fill,
-    found_by_clients,
-    lasting,
-    ranks,
-    small_disk,
-)
-from tests.slurm.test_linked_cluster import NODE_LOST_LIMIT_S, require_links
+from tests.slurm.devcluster.config import ClusterConfig
+from tests.slurm.paced import NAME, PACE_S, install
 from tests.suite.links.tour import Process
+from tests.suite.runs.project import MOVING
 from tests.support import ROOT, eventually
 
 pytestmark = pytest.mark.slurm
@@ -36,10 +41,172 @@ STOPPED_S = 30.0
 """Everything has left the queue so soon after one rank was killed."""
 
 
+SWEEP = """
+workloads: [{workload}]
+world_size: 2
+steps: {steps}
+batch_size: 4
+seeds: {seeds}
+lr: {{schedule: cosine, warmup: 2, min_ratio: 0.1}}
+backend: {backend}
+arms:
+{arms}
+"""
+NODE_LOST_LIMIT_S = 3 * ClusterConfig.slurmd_timeout_s
+"""Seen: 12 to 16 s on a quiet machine, 21 s where each core had four programs to run."""
+IDENTITY = frozenset({"run_id", "spec"})
+"""What of a result tells apart a run on real processes and the simulated one."""
+PROFILE = {"timeout_min": 5, "mem": "800M", "pack_s": 0, "checkpoint_s": 1, "interface": "eth0"}
+
+
+@contextmanager
+def found_by_clients(slurm: Cluster) -> Iterator[Cluster]:
+    """Slurm's clients of this process find the cluster; what is trained here is not compiled, with the same bits."""
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in {**slurm.env, "BANDWISE_COMPILE": "0"}.items():
+            patch.setenv(key, value)
+        yield slurm
+
+
+def answer(*arguments: str, code: int = 0) -> dict[str, Any]:
+    """What a verb answers as JSON."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main([*arguments, "--json"]) == code, out.getvalue()
+    return dict(json.loads(out.getvalue()))
+
+
+@dataclass
+class Study:
+    """A sweep file, a profile and a results folder of its own below `folder`.
+
+    arms: label -> options of the method. pace_s: rest of a worker before each step. profile: keys besides `PROFILE`.
+    """
+
+    folder: Path
+    name: str
+    arms: dict[str, dict[str, Any]]
+    steps: int = 400
+    seeds: int = 1
+    pace_s: float = 0.0
+    backend: str = "simulated"
+    workload: str = "quadratic"
+    profile: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        path = install(self.folder / "plugin")
+        self.store = Store(self.folder / "results")
+        lines = [
+            f"  {label}: {{algorithm: {NAME}, lr: 0.01, options: {json.dumps(options)}}}"
+            for label, options in self.arms.items()
+        ]
+        self.sweep = self.folder / f"{self.name}.yaml"
+        self.sweep.write_text(
+            SWEEP.format(
+                workload=self.workload,
+                steps=self.steps,
+                seeds=self.seeds,
+                backend=self.backend,
+                arms="\n".join(lines),
+            ),
+            encoding="utf-8",
+        )
+        environment = {"BANDWISE_COMPILE": 0, PACE_S: self.pace_s, **self.profile.pop("environment", {})}
+        keys = {"environment": environment, "setup": [f"export PYTHONPATH={path}:{ROOT}"], **self.profile}
+        self.site = str(self.folder / "site.yaml")
+        Path(self.site).write_text(json.dumps({**PROFILE, **keys}), encoding="utf-8")  # JSON is YAML
+        self.specs = make_plan(load_sweep(str(self.sweep))).specs
+
+    def verb(self, name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+        """What a verb says of this study."""
+        return answer(name, str(self.sweep), *arguments, "--results", str(self.store.root), code=code)
+
+    def submit(self) -> dict[str, Any]:
+        """Submit what is missing."""
+        return self.verb("sweep", "--on", self.site)
+
+    def states(self) -> dict[str, int]:
+        """How many runs stand how, as `status` says."""
+        return dict(self.verb("status")["states"])
+
+    def failures(self) -> dict[str, tuple[str, str]]:
+        """Arm and seed -> (state, reason) of the runs that did not end well, as `status` says."""
+        rows = self.verb("status")["not_done"]
+        return {f"{row['arm']} {row['seed']}": (row["state"], row["reason"]) for row in rows}
+
+    def checkpointed(self) -> int:
+        """Completed steps that every run has in a checkpoint."""
+        notes = [self.store.note(spec.run_id) for spec in self.specs]
+        return min(0 if note is None else note.step for note in notes)
+
+    def attempts(self) -> list[int]:
+        """How often each run was begun."""
+        notes = [self.store.note(spec.run_id) for spec in self.specs]
+        return [0 if note is None else note.attempt for note in notes]
+
+    def finishes(self, limit_s: float) -> None:
+        """Wait until all runs have ended well; the test fails where they have not within the limit."""
+        assert eventually(lambda: all(map(self.done, self.specs)), limit_s), (
+            self.states(),
+            self.failures(),
+            self.logs(),
+        )
+
+    def done(self, spec: RunSpec) -> bool:
+        """Whether the run has ended well."""
+        return self.store.status(spec.run_id).state == "done"
+
+    def drained(self, limit_s: float) -> None:
+        """Wait until no job of this study is left."""
+        assert eventually(lambda: not self.live(), limit_s)
+
+    def live(self) -> list[str]:
+        """Ids of its jobs that have not ended."""
+        ours = {job_id for record in records(self.store.root) for job_id in record.jobs}
+        return sorted(job.id for job in scheduler.jobs() if job.id in ours and not job.ended)
+
+    def logs(self) -> str:
+        """Whatever the members wrote."""
+        paths = sorted(self.store.root.glob("sweeps/*/slurm-*/*_log.*"))
+        return "\n".join(f"{path.name}: {path.read_text()}" for path in paths)
+
+    def equals_undisturbed(self) -> None:
+        """Every result and curve is, to the bit, that of a simulated run here that nobody disturbs."""
+        whole = Store(self.folder / "undisturbed")
+        for spec in self.specs:
+            simulated = replace(spec, backend="simulated")
+            (outcome,) = execute([simulated], whole)
+            assert outcome.status.state == "done", outcome.status.reason
+            assert lasting(self.store, spec) == lasting(whole, simulated)
+
+
+def lasting(store: Store, spec: RunSpec) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Result and curve, without what tells when, where and on which backend they were computed."""
+    result = store.result(spec.run_id)
+    assert result is not None
+    return {k: v for k, v in result.items() if k not in MOVING | IDENTITY}, store.metrics(spec.run_id)
+
+
+def ranks(slurm: Cluster) -> dict[tuple[str, int], Process]:
+    """(node, rank) -> the process of a member's task there."""
+    found = {}
+    for node in slurm.nodes:
+        for process in slurm.processes(node):
+            try:
+                words = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+                variables = Path(f"/proc/{process.pid}/environ").read_bytes().decode().split("\0")
+            except OSError:
+                continue  # it has ended meanwhile
+            if b"submitit.core._submit" in words and b"python" in words[0]:
+                (rank,) = (text.partition("=")[2] for text in variables if text.startswith("SLURM_PROCID="))
+                found[node, int(rank)] = process
+    return found
+
+
 @pytest.fixture(scope="module")
-def slurm() -> Iterator[Cluster]:
+def slurm(possible: None) -> Iterator[Cluster]:
     """Four nodes of four CPUs at 1 Gbit/s, without accounting; an array has at most two members."""
-    require_links()
     settings = {"cpus_per_node": 4, "max_array_size": 2}
     with cluster(Link.parse(4, "1gbit"), **settings) as made, found_by_clients(made):
         yield made
@@ -81,72 +248,10 @@ def test_one_rank_is_killed_the_other_is_stopped_and_a_retry_goes_on(slurm: Clus
     assert state == "error"
     assert re.search("task 1: Killed", reason), (reason, study.logs())
     assert f"`bandwise sweep {study.sweep} --retry error`" in reason
-    study.retry("error")
+    study.verb("sweep", "--retry", "error")
     study.finishes(60)
     assert study.attempts() == [2]
     study.equals_undisturbed()
-
-
-@pytest.mark.full  # three trainings, of which two are done twice
-@pytest.mark.timeout(150)
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small file system")
-def test_a_full_disk_is_named_and_the_same_command_goes_on(slurm: Cluster, tmp_path: Path) -> None:
-    """The first run has ended when the disk fills up; the second meets the full disk, the third never begins."""
-    with small_disk(tmp_path / "disk", "24M") as disk:
-        study = Study(
-            tmp_path / "s", "full", {"a": {}, "b": {"period": 2}, "c": {"period": 1}}, steps=300, pace_s=0.01,
-            profile={"pack_s": 200}, results=disk / "results",
-        )  # fmt: skip
-        study.submit()
-        assert eventually(lambda: study.states().get("done") == 1, 60)
-        kept = {spec.run_id: lasting(study.store, spec) for spec in study.specs if study.done(spec)}
-        ballast = fill(disk)
-        study.drained(60)
-        failures = study.failures()
-        assert {state for state, _ in failures.values()} == {"error"}
-        assert any("no space left" in reason for _, reason in failures.values()), failures
-        assert {
-            run_id: lasting(study.store, spec) for spec in study.specs if (run_id := spec.run_id) in kept
-        } == kept
-        ballast.unlink()
-        study.submit()
-        study.finishes(60)
-        assert all(attempts <= 2 for attempts in study.attempts())
-        study.equals_undisturbed()
-
-
-@pytest.mark.full  # torchrun and its agents start six processes with torch
-@pytest.mark.timeout(120)
-def test_two_tasks_under_torchrun_without_slurm_and_in_the_local_pool(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two agents on loopback, a rank each; the same run in the pool, whose ranks are children of a worker."""
-    monkeypatch.setenv("BANDWISE_COMPILE", "0")
-    study = Study(tmp_path / "s", "torchrun", {"a": {}}, steps=60, backend="gloo", workload="digits-mlp")
-    pool = Study(tmp_path / "p", "pool", {"a": {}}, steps=60, backend="gloo", workload="digits-mlp")
-    (spec,) = study.specs
-    study.store.put_spec(spec)
-    (port,) = free_ports(1)
-    agents = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"),
-                *(f"--node-rank={node}", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-backend=c10d"),
-                *("--rdzv-id=test", f"--log-dir={tmp_path / 'logs'}", "-m", "bandwise.cli", "run", spec.run_id),
-                *("--results", str(study.store.root)),
-            ],
-            cwd=ROOT,
-            env=without_slurm(os.environ)
-            | {"BANDWISE_COMPILE": "0", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(study.folder / "plugin")},
-        )
-        for node in range(2)
-    ]  # fmt: skip
-    assert [agent.wait(90) for agent in agents] == [0, 0]
-    study.equals_undisturbed()
-    monkeypatch.syspath_prepend(str(pool.folder / "plugin"))
-    assert pool.verb("sweep")["states"] == {"done": 1}
-    pool.equals_undisturbed()
-    assert (study.attempts(), pool.attempts()) == ([1], [1])
 
 
 def holding(slurm: Cluster, study: Study) -> tuple[str, Process] | None:
@@ -192,9 +297,9 @@ def test_a_sweep_survives_a_killed_submitter_a_killed_task_and_a_lost_node(
     (first,) = records(study.store.root)
     held = sum(map(len, first.jobs.values()))
     assert 0 < held < len(study.specs), "the submitter was killed half-way"
-    sent = study.verb("sweep", "--on", study.site)
+    sent = study.submit()
     assert sent["runs"] == len(study.specs) - held, "what was lost with the submitter, and nothing besides"
-    assert study.verb("sweep", "--on", study.site)["runs"] == 0, "all that is missing waits or runs"
+    assert study.submit()["runs"] == 0, "all that is missing waits or runs"
 
     assert eventually(lambda: bool(study.states().get("done")), 120)
     kept = {spec.run_id: lasting(study.store, spec) for spec in study.specs if study.done(spec)}
@@ -207,7 +312,7 @@ def test_a_sweep_survives_a_killed_submitter_a_killed_task_and_a_lost_node(
     slurm.kill_node(next(node for node, _ in ranks(slurm) if node != task_node))
     study.drained(420 + NODE_LOST_LIMIT_S)
     assert study.states().get("error", 0) > 0, "those of the killed task"
-    study.verb("sweep", "--on", study.site)
+    study.submit()
     study.finishes(180)
     again = {spec.run_id: lasting(study.store, spec) for spec in study.specs if spec.run_id in kept}
     assert again == kept
