@@ -19,6 +19,10 @@ import pytest
 
 from reference_impls.core.schedules import Rounds
 
+Capsys = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+"""What tests are given as `capsys` and `monkeypatch`."""
+
 ROOT = Path(__file__).resolve().parents[1]
 
 # Daemons live where an ordinary user's PATH does not look.

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from bandwise import method_checks
 from bandwise.cli import main
 from tests.bandwise.said import forget_plugins
-from tests.support import ROOT
+from tests.support import ROOT, Capsys, Patch
 
 PAGE = (ROOT / "docs/adding-a-method.md").read_text(encoding="utf-8")
 EXCERPT = re.compile(r"All of [^`]*\(`(algorithms/\w+\.py)`\)")
@@ -18,9 +16,7 @@ PARTS = re.compile(r"```(\w+)\n(.*?)```|[Ss]ave it as `(\w+\.py)`|`(bandwise tes
 """What the page asks for: a block, to save the last one as a file, to test that."""
 
 
-def test_the_page_followed_to_the_letter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_followed_to_the_letter(tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("BANDWISE_RESULTS", str(tmp_path / "results"))

@@ -18,6 +18,7 @@ from suite.analysis.net_speedup import Trials
 from suite.analysis.summary import Arm, Study, Yardstick
 from suite.analysis.tables import frame_of, write_table
 from tests.audit.__main__ import main
+from tests.support import Capsys
 
 BUDGETS = (0.0625, 0.25, 0.5, 0.71, 1.0, 1.41)
 LINKS = ("10 Mbit/s", "1 Gbit/s")
@@ -121,9 +122,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_what_the_project_says_is_found_again(
-    sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_project_says_is_found_again(sound: Path, tmp_path: Path, capsys: Capsys) -> None:
     made_up(tmp_path, "higher")
     assert audit(tmp_path) == 0, capsys.readouterr().out
     code, said = audit(sound), capsys.readouterr().out
@@ -163,9 +162,7 @@ RESULTS = (
 """Numbers of which no other is made."""
 
 
-def test_every_doctored_result_is_named(
-    sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_doctored_result_is_named(sound: Path, tmp_path: Path, capsys: Capsys) -> None:
     shutil.copytree(sound, tmp_path, dirs_exist_ok=True)
     for one in RESULTS:
         doctored(tmp_path, *one)
@@ -188,7 +185,7 @@ def test_every_doctored_result_is_named(
     ids=lambda one: one[0],
 )
 def test_one_doctored_number_of_which_others_are_made_fails_the_audit(
-    one: tuple[str, str, str, float], sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    one: tuple[str, str, str, float], sound: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     shutil.copytree(sound, tmp_path, dirs_exist_ok=True)
     doctored(tmp_path, *one)
@@ -198,7 +195,7 @@ def test_one_doctored_number_of_which_others_are_made_fails_the_audit(
     assert f", {one[2]}:" in said or one[0] == "small-rungs"
 
 
-def test_where_nothing_is_to_audit_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_nothing_is_to_audit_it_says_so(tmp_path: Path, capsys: Capsys) -> None:
     (tmp_path / "tables").mkdir()
     assert audit(tmp_path) == 0
     said = capsys.readouterr().out
@@ -207,7 +204,7 @@ def test_where_nothing_is_to_audit_it_says_so(tmp_path: Path, capsys: pytest.Cap
     assert audit(tmp_path / "nowhere") == 2
 
 
-def test_means_and_paired_differences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_means_and_paired_differences(tmp_path: Path, capsys: Capsys) -> None:
     """Of a study that ships; a mean that is off by a hundredth of its interval is seen."""
     published = Path(__file__).resolve().parents[2] / "results" / "published" / "tables"
     (tmp_path / "tables").mkdir()

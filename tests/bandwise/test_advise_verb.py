@@ -13,6 +13,7 @@ import pytest
 from bandwise.cli import main
 from bandwise.costs import parsed
 from bandwise.verbs.advise import METHODS
+from tests.support import Capsys
 
 ADVISE = ["advise", "--params", "110e6", "--workers", "16", "--rate", "1gbit", "--compute-ms", "180"]
 
@@ -50,12 +51,12 @@ def test_numbers_are_those_of_the_formula(found: dict[str, Any]) -> None:
     assert (row["study"], row["n"]) == ("size-large", 12)
 
 
-def test_on_a_fast_link_nothing_is_worth_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_a_fast_link_nothing_is_worth_it(capsys: Capsys) -> None:
     assert main([*ADVISE, "--rate", "1000gbit", "--methods", "qsr-adamw:h_base=4:alpha=0.002"]) == 0
     assert "no method here is predicted to be worth it" in capsys.readouterr().out
 
 
-def test_what_was_not_measured_is_said_to_be_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_not_measured_is_said_to_be_unknown(capsys: Capsys) -> None:
     assert main([*ADVISE, "--methods", "natural-compression,adaqs"]) == 0
     shown = capsys.readouterr().out
     assert "shortest predicted step: natural-compression" in shown
@@ -63,7 +64,7 @@ def test_what_was_not_measured_is_said_to_be_unknown(capsys: pytest.CaptureFixtu
     assert "adaqs plans by what happens in training" in shown
 
 
-def test_shapes_of_the_model_itself(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_shapes_of_the_model_itself(capsys: Capsys, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(json.dumps([[1000, 1000], [1000]]))
     command = ["advise", "--shapes", str(path), *ADVISE[3:], "--methods", "powersgd:rank=4", "--json"]
@@ -86,17 +87,13 @@ def test_shapes_of_the_model_itself(capsys: pytest.CaptureFixture[str], tmp_path
         (["--methods", "top-kk"], "no algorithm called 'top-kk'"),
     ],
 )
-def test_what_cannot_be_answered_is_said(
-    more: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_answered_is_said(more: list[str], words: str, capsys: Capsys) -> None:
     assert main([*ADVISE, *more]) == 2
     assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["[]", "[[1, -2]]", "3", "no json"])
-def test_shapes_that_are_none_are_refused(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shapes_that_are_none_are_refused(text: str, tmp_path: Path, capsys: Capsys) -> None:
     path = tmp_path / "model.json"
     path.write_text(text)
     assert main(["advise", "--shapes", str(path), *ADVISE[3:]]) == 2

@@ -12,6 +12,7 @@ from bandwise.cli import main
 from tests.bandwise import said
 from tests.bandwise.said import refusal
 from tests.suite.claims.claim_files import OTHER, TRAINING, write_claims, write_study
+from tests.support import Capsys
 
 BASE = [90.0, 91, 92, 93, 94, 95]
 
@@ -32,14 +33,12 @@ def root(judged: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(judged, tmp_path / "results"))
 
 
-def answer(capsys: pytest.CaptureFixture[str], root: Path, code: int = 3) -> Any:
+def answer(capsys: Capsys, root: Path, code: int = 3) -> Any:
     """What a check finds."""
     return said.answer(capsys, "claims", "--check", "--results", str(root), code=code)
 
 
-def test_the_table_one_claim_in_full_and_a_check_that_is_well(
-    judged: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_one_claim_in_full_and_a_check_that_is_well(judged: Path, capsys: Capsys) -> None:
     for more, expected in {
         (): (
             "made-up-falls  the paper, abstract  training  reproduced", "-2 [-2.09, -1.91] points",
@@ -72,7 +71,7 @@ def test_the_table_one_claim_in_full_and_a_check_that_is_well(
     ids=["contradicted", "changed", "new", "gone"],
 )  # fmt: skip
 def test_a_check_fails_where_the_record_does_not_hold(
-    root: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, expected: str
+    root: Path, capsys: Capsys, old: str, new: str, expected: str
 ) -> None:
     text = (TRAINING + OTHER).replace(old, new)
     assert text != TRAINING + OTHER
@@ -80,6 +79,6 @@ def test_a_check_fails_where_the_record_does_not_hold(
     assert expected in answer(capsys, root)["differ"]
 
 
-def test_new_runs_make_the_record_false(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_runs_make_the_record_false(root: Path, capsys: Capsys) -> None:
     write_study(root, {"method": [90.0, 91.1, 92, 93, 94, 95], "base": BASE})
     assert answer(capsys, root)["verdicts"] == {"contradicted": 2}

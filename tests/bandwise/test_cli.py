@@ -20,12 +20,13 @@ from suite.runs.store import Status, failed
 from suite.training.execute import Tally, execute
 from tests.bandwise.said import answer, refusal
 from tests.suite.runs.project import SWEEP, one_spec, train_here, write_sweep
+from tests.support import Capsys, Patch
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_terminal_that_is_not_utf_8_gets_what_its_encoding_has(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    results: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     sweep = write_sweep(tmp_path, SWEEP.replace("plain", "schlüssig"))
 
@@ -41,7 +42,7 @@ def test_a_terminal_that_is_not_utf_8_gets_what_its_encoding_has(
     assert "?" in said("claims", "--results", str(ROOT / "results"))
 
 
-def test_help_lists_every_verb_once_in_its_group(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_verb_once_in_its_group(capsys: Capsys) -> None:
     shown = parser().format_help()
     listed = re.findall(r"^  ([a-z][a-z-]*) +\S", shown, re.MULTILINE)
     files = {
@@ -67,7 +68,7 @@ def test_the_public_face_has_its_names() -> None:
         _ = bandwise.SimulatedClsuter
 
 
-def test_list_and_info_know_methods_workloads_and_sweeps(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_and_info_know_methods_workloads_and_sweeps(capsys: Capsys) -> None:
     found = answer(capsys, "list")
     assert {"lion-cub-1bit", "qsr-sgd", "global-qsgd", "apmsqueeze"} <= {
         row["name"] for row in found["algorithms"]
@@ -84,7 +85,7 @@ def test_list_and_info_know_methods_workloads_and_sweeps(capsys: pytest.CaptureF
 
 
 def test_gpus_that_are_not_there_are_refused_before_any_run(
-    tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, results: Path, capsys: Capsys, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     said = refusal(capsys, "sweep", write_sweep(tmp_path), "--gpus", "0")
@@ -92,9 +93,7 @@ def test_gpus_that_are_not_there_are_refused_before_any_run(
     assert not results.exists() or not list(results.glob("runs/*"))
 
 
-def test_a_sweep_from_plan_to_status(
-    tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sweep_from_plan_to_status(tmp_path: Path, results: Path, capsys: Capsys) -> None:
     sweep = write_sweep(tmp_path)
     found = answer(capsys, "sweep", sweep, "--dry-run")
     assert (found["runs"], found["to_do"], found["states"]) == (6, 6, {"missing": 6})
@@ -115,7 +114,7 @@ def test_a_sweep_from_plan_to_status(
 
 
 def test_a_dry_run_on_a_cluster_shows_the_plan_and_the_scripts(
-    tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, results: Path, capsys: Capsys
 ) -> None:
     sweep = write_sweep(tmp_path, SWEEP + "exclude: [{arm: local, sharding: iid}]\n")
     profile = tmp_path / "site.yaml"
@@ -136,9 +135,7 @@ def test_a_dry_run_on_a_cluster_shows_the_plan_and_the_scripts(
 
 
 @pytest.mark.full
-def test_tuning_writes_the_rates_that_plans_read(
-    tmp_path: Path, results: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tuning_writes_the_rates_that_plans_read(tmp_path: Path, results: Path, capsys: Capsys) -> None:
     """The quadratic wants a rate near 1/2; the grid starts far below it and grows, for both arms, up to its limit."""
     text = SWEEP.replace(", lr: 0.1}", "}")
     text += "tuning: {points: 3, factor: 4, extensions: 1, centres: {plain: 0.01}}\n"
@@ -157,7 +154,7 @@ def test_tuning_writes_the_rates_that_plans_read(
     assert (tmp_path / "small-lr.yaml").read_text() == written
 
 
-def test_one_run_by_flags_by_id_and_by_file(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_by_flags_by_id_and_by_file(results: Path, capsys: Capsys) -> None:
     flags = [
         "--algorithm", "local-sgd", "--workload", "quadratic", "--set", "period=3", "--steps", "6", "--world-size",
         "2",
@@ -176,7 +173,7 @@ def test_one_run_by_flags_by_id_and_by_file(results: Path, capsys: pytest.Captur
 
 
 def test_failures_are_no_usage_errors(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    results: Path, tmp_path: Path, capsys: Capsys, monkeypatch: Patch
 ) -> None:
     """3: a run that ends badly, and a store that cannot be used; a fault of the program keeps its traceback."""
     flags = ["--algorithm", "allreduce-sgd", "--workload", "quadratic", "--steps", "40", "--world-size", "2"]
@@ -227,7 +224,7 @@ def test_failures_are_no_usage_errors(
     ],
 )
 def test_bad_requests_say_what_to_do(
-    arguments: list[str], message: str, results: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, results: Path, capsys: Capsys
 ) -> None:
     assert message in refusal(capsys, *arguments)
     assert not results.exists(), "nothing was run"
@@ -243,9 +240,7 @@ def test_values_are_read_as_typed() -> None:
         assert (found, type(found)) == (value, type(value))
 
 
-def test_the_time_left_counts_neither_imports_nor_compiling(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_left_counts_neither_imports_nor_compiling(capsys: Capsys, monkeypatch: Patch) -> None:
     clock = [0.0]
     monkeypatch.setattr("bandwise.output.time.monotonic", lambda: clock[0])
     line = ProgressLine("small", every_s=0.0)
@@ -262,8 +257,8 @@ def test_the_time_left_counts_neither_imports_nor_compiling(
 def test_no_rate_is_written_from_failures(
     tmp_path: Path,
     results: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: Patch,
+    capsys: Capsys,
 ) -> None:
     def carry_out(label: str, specs: Any, store: Any, places: Any) -> Tally:
         whole = [spec for spec in specs if spec.algorithm.name != "local-sgd"]
@@ -293,7 +288,7 @@ def test_no_rate_is_written_from_failures(
 
 
 def test_rates_that_failed_are_told_beside_the_choice(
-    tmp_path: Path, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, results: Path, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     monkeypatch.setattr(
         "bandwise.verbs.sweep._carry_out",

@@ -10,9 +10,10 @@ import pytest
 from bandwise.cli import main
 from reference_impls import load_plugin
 from tests.bandwise.said import answer, forget_plugins, refusal
+from tests.support import Capsys, Patch
 
 
-def test_info_says_what_is_sent_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_says_what_is_sent_and_kept(capsys: Capsys) -> None:
     found = answer(capsys, "info", "allreduce-adamw")
     assert found["bits"] == {str(n): {"step": 64 * (n - 1) / n} for n in (2, 4, 8, 16, 64)}
     assert (found["needs_whole_gradient"], found["needs"]) == (False, "")
@@ -31,7 +32,7 @@ def test_info_says_what_is_sent_and_kept(capsys: pytest.CaptureFixture[str]) -> 
     assert answer(capsys, "info", "control-random-k")["bits"]["2"]["step"] == pytest.approx(0.32, rel=0.02)
 
 
-def test_info_of_options_that_few_workers_admit(capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_of_options_that_few_workers_admit(capsys: Capsys) -> None:
     found = answer(capsys, "info", "lion-cub-pbit", "--set", "bits=4")
     assert set(found["bits"]) == {"2", "4"}
     assert set(found["refused"]) == {"8", "16", "64"}
@@ -45,7 +46,7 @@ def test_info_of_options_that_few_workers_admit(capsys: pytest.CaptureFixture[st
     assert "--set and --steps are for algorithms" in refusal(capsys, "info", "digits-mlp", "--set", "bits=4")
 
 
-def test_the_steps_in_which_a_method_sends_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_steps_in_which_a_method_sends_are_counted(capsys: Capsys) -> None:
     rate = ("--steps", "62400", "--warmup", "1560", "--lr", "0.8", "--min-lr", "1e-6")
     found = answer(capsys, "info", "qsr-sgd", "--set", "h_base=2", "--set", "alpha=0.2", *rate)["schedule"]
     assert (found["synchronizations"], round(found["volume"], 3)) == (24_792, 39.731), "the paper's recipe"
@@ -64,9 +65,7 @@ def test_the_steps_in_which_a_method_sends_are_counted(capsys: pytest.CaptureFix
         assert reason in refusal(capsys, "info", *words)
 
 
-def test_info_of_a_plugin_that_sends_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_info_of_a_plugin_that_sends_nothing(tmp_path: Path, capsys: Capsys, monkeypatch: Patch) -> None:
     forget_plugins(monkeypatch)
     (tmp_path / "plain_mean.py").write_text(
         "from dataclasses import dataclass\n"

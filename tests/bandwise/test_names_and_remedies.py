@@ -11,13 +11,14 @@ import pytest
 
 from bandwise.cli import main
 from suite.runs.store import Store
+from tests.support import Capsys, Patch
 
 COMMAND = re.compile(r"`bandwise ([^`]+)`")
 VERBS = ("sweep --dry-run", "status", "sweep --jobs 1", "export", "publish --check")
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _elsewhere(tmp_path: Path, monkeypatch: Patch) -> None:
     """The current folder is not that of the project."""
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -30,7 +31,7 @@ def call(verb: str, name: str) -> list[str]:
 
 
 def test_a_verb_takes_a_path_from_anywhere_and_in_its_folder_the_name(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Path, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     path = str(project / "small.yaml")
     assert main(["export", path]) == 0
@@ -41,15 +42,13 @@ def test_a_verb_takes_a_path_from_anywhere_and_in_its_folder_the_name(
             assert main(call(verb, name)) == 0, (verb, name, capsys.readouterr().err)
 
 
-def test_a_name_that_is_nowhere_says_how_to_give_one(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_is_nowhere_says_how_to_give_one(project: Path, capsys: Capsys) -> None:
     for verb in ("report", "publish --check", "export"):
         assert main(call(verb, "smal")) in (2, 3)
         assert "named by the path of its file, or in its folder by its name" in capsys.readouterr().err
 
 
-def test_a_session_is_no_sweep_and_a_sweep_no_session(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_session_is_no_sweep_and_a_sweep_no_session(capsys: Capsys) -> None:
     folder = Path(__file__).resolve().parents[2] / "suite"
     assert main(["status", str(folder / "sessions" / "quick.yaml")]) == 2
     assert "is a timing session, not a sweep: `bandwise session quick`" in capsys.readouterr().err
@@ -63,9 +62,7 @@ def test_a_session_is_no_sweep_and_a_sweep_no_session(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("state", ["tables", "an error", pytest.param("no runs", marks=pytest.mark.full)])
-def test_every_remedy_that_is_printed_is_accepted(
-    state: str, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_remedy_that_is_printed_is_accepted(state: str, project: Path, capsys: Capsys) -> None:
     """Of a project without tables, with a run that failed beside one that is gone, and without any run."""
     store, path = Store(project / "results"), str(project / "small.yaml")
     if state == "no runs":

@@ -14,10 +14,11 @@ from bandwise.cli import main
 from bandwise.method_checks import CHECKS, _real, check_method
 from reference_impls import create, load_plugin
 from tests.bandwise.said import forget_plugins
+from tests.support import Capsys, Patch
 
 
 @pytest.fixture(autouse=True)
-def _plugins_of_the_test_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _plugins_of_the_test_alone(monkeypatch: Patch, tmp_path: Path) -> None:
     """What the test loads is unknown to the tests after it."""
     forget_plugins(monkeypatch)
     monkeypatch.chdir(tmp_path)
@@ -30,7 +31,7 @@ def begin() -> Path:
 
 
 def test_what_new_writes_passes_all_checks_and_trains_from_the_command_line(
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
 ) -> None:
     path = begin()
     assert f"bandwise test-method {path}" in capsys.readouterr().out
@@ -51,9 +52,7 @@ def test_what_new_writes_passes_all_checks_and_trains_from_the_command_line(
         (["method", "my-vote"], "my_vote.py is there already"),
     ],
 )
-def test_new_never_writes_over_anything(
-    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_new_never_writes_over_anything(arguments: list[str], reason: str, capsys: Capsys) -> None:
     Path("my_vote.py").write_text("mine")
     assert main(["new", *arguments]) == 2
     assert reason in capsys.readouterr().err
@@ -61,7 +60,7 @@ def test_new_never_writes_over_anything(
     assert Path("my_vote.py").read_text() == "mine"
 
 
-def test_files_without_methods_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_without_methods_are_refused(capsys: Capsys) -> None:
     Path("nothing.py").write_text("")
     assert main(["test-method", "nothing.py"]) == 2
     assert "registers no method: end it with registry.add" in capsys.readouterr().err
@@ -123,7 +122,7 @@ def test_a_defect_is_found_by_its_check(check: str) -> None:
 
 
 def test_what_a_method_raises_is_an_outcome_and_the_others_are_still_run(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: Patch,
 ) -> None:
     load_plugin(begin())
 

@@ -21,24 +21,16 @@ from suite.workloads import DataError, DataWorkload, WorkloadDeclarationError, g
 from suite.workloads import registry as workloads
 from suite.workloads.registry import imported_beside
 from tests.bandwise.said import answer, forget_plugins, refusal
-from tests.suite.runs.project import train_here
+from tests.suite.runs.project import SWEEP, train_here
+from tests.support import Capsys, Patch
 
-SWEEP = """\
-workloads: [my-rings]
-shardings: [by-class]
-world_size: 2
-steps: 6
-batch_size: 4
-seeds: 2
-lr: {schedule: constant}
-arms:
-  plain: {algorithm: allreduce-sgd, lr: 0.1}
-  local: {algorithm: local-sgd, options: {period: 3}, baseline: plain, lr: 0.1}
-"""
+RINGS = (
+    SWEEP.replace("[quadratic]", "[my-rings]").replace("[iid]", "[by-class]").replace("seeds: 3", "seeds: 2")
+)
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _own_folder(monkeypatch: Patch, tmp_path: Path) -> None:
     """What the test loads is unknown to the tests after it, and nothing was named before."""
     forget_plugins(monkeypatch)
     monkeypatch.setenv(DATA, "")
@@ -54,13 +46,12 @@ def begin(*changes: tuple[str, str], path: str = "my_rings.py") -> str:
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     Path(path).write_text(text)
-    shutil.rmtree(
-        "__pycache__", ignore_errors=True
-    )  # by which two files of one second and one length are the same
+    # by which two files of one second and one length are the same
+    shutil.rmtree("__pycache__", ignore_errors=True)
     return path
 
 
-def stale(capsys: pytest.CaptureFixture[str], *plugin: str) -> tuple[int, list[str]]:
+def stale(capsys: Capsys, *plugin: str) -> tuple[int, list[str]]:
     """Runs that `sweep --dry-run` counts as older than the code, and what `publish --check` says of them."""
     planned = answer(capsys, *plugin, "sweep", "mine.yaml", "--dry-run", "--results", "r")
     assert planned["to_do"] == 0
@@ -70,7 +61,7 @@ def stale(capsys: pytest.CaptureFixture[str], *plugin: str) -> tuple[int, list[s
 
 
 def test_what_new_writes_is_listed_and_trains_and_a_changed_file_makes_runs_stale(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: Capsys, monkeypatch: Patch
 ) -> None:
     path = begin()
     assert f"bandwise --plugin {path} run --workload my-rings" in capsys.readouterr().out
@@ -80,7 +71,7 @@ def test_what_new_writes_is_listed_and_trains_and_a_changed_file_makes_runs_stal
     assert {"digits-mlp", "quadratic"} <= rows.keys()
     assert answer(capsys, "info", "my-rings")["metric"] == "error_rate (percent, lower is better)"
 
-    Path("mine.yaml").write_text(SWEEP)
+    Path("mine.yaml").write_text(RINGS)
     train_here("mine.yaml", Path("r"))
     results = [json.loads(file.read_text()) for file in Path("r/runs").rglob("result.json")]
     assert [(one["status"], one["metric"]) for one in results] == [("done", "error_rate")] * 4
@@ -124,7 +115,7 @@ DEFAULT = """dataclasses.field(default=0.15, metadata={"help": "standard deviati
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_workload_is_refused_by_name(
-    changes: Sequence[tuple[str, str]], reason: str, capsys: pytest.CaptureFixture[str]
+    changes: Sequence[tuple[str, str]], reason: str, capsys: Capsys
 ) -> None:
     path = begin(*changes, path="wrong.py")
     said = refusal(capsys, "--plugin", path, "list", "workloads")
@@ -133,7 +124,7 @@ def test_what_cannot_be_a_workload_is_refused_by_name(
     assert "my-rings" not in names()
 
 
-def test_new_refuses_names(capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_refuses_names(capsys: Capsys) -> None:
     for name, reason in (
         ("No Name", "no name of a workload"),
         ("digits-mlp", "a workload called digits-mlp already"),
@@ -142,7 +133,7 @@ def test_new_refuses_names(capsys: pytest.CaptureFixture[str]) -> None:
     assert not list(Path().iterdir())
 
 
-def test_scores_without_the_metric_end_a_run_with_what_to_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_without_the_metric_end_a_run_with_what_to_answer(capsys: Capsys) -> None:
     path = begin(('"error_rate": 100.0', '"errors": 100.0'))
     run = ["run", "--workload", "my-rings", "--algorithm", "allreduce-sgd", "--lr", "0.1", "--steps", "2"]
     assert main(["--plugin", path, *run, "--results", "r"]) == 3
@@ -151,9 +142,7 @@ def test_scores_without_the_metric_end_a_run_with_what_to_answer(capsys: pytest.
     assert "my-rings is judged by error_rate, and its evaluate or watch answers errors, nll" in reason
 
 
-def test_an_installed_package_registers_by_its_entry_points(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_package_registers_by_its_entry_points(tmp_path: Path, monkeypatch: Patch) -> None:
     begin(("add(MyRings)\n", ""))
     package = tmp_path / "site" / "rings_package"
     package.mkdir(parents=True)
@@ -183,9 +172,7 @@ def test_an_installed_package_registers_by_its_entry_points(
     monkeypatch.delitem(sys.modules, "rings_package")
 
 
-def test_what_a_file_imports_from_beside_it_counts_in_its_hash(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_a_file_imports_from_beside_it_counts_in_its_hash(monkeypatch: Patch, tmp_path: Path) -> None:
     """Directly, through another and as a package; not what has its name elsewhere, nor what lies there unused."""
     begin()
     alone = Path("my_rings.py")
@@ -243,9 +230,7 @@ def write_points(folder: Path, first: float = 0.0) -> Path:
     return folder
 
 
-def test_where_data_lie_is_no_part_of_a_run_and_what_is_in_them_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_where_data_lie_is_no_part_of_a_run_and_what_is_in_them_is(tmp_path: Path, capsys: Capsys) -> None:
     path = begin(*READS)
     run = [
         "run", "--workload", "my-rings", "--algorithm", "allreduce-sgd", "--lr", "0.1", "--steps", "2", "--results", "r",
@@ -274,7 +259,7 @@ def test_where_data_lie_is_no_part_of_a_run_and_what_is_in_them_is(
 
 
 def test_a_run_does_not_train_on_other_files_than_it_was_planned_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     assert main(["--plugin", begin(*READS), "--data-dir", str(write_points(tmp_path / "d")), "list"]) == 0
     part = resolve_workload("my-rings", {}, "iid")
@@ -300,15 +285,13 @@ class Folder(DataWorkload):
     build = task = None  # type: ignore[assignment]
 
 
-def digest(root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def digest(root: Path, monkeypatch: Patch) -> str:
     user_data.digest_of.cache_clear()
     monkeypatch.setenv(DATA, str(root))
     return Folder().digest()
 
 
-def test_the_digest_is_of_names_sizes_and_content_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_digest_is_of_names_sizes_and_content_alone(tmp_path: Path, monkeypatch: Patch) -> None:
     def write(name: str, **files: str) -> Path:
         for file, text in {"images/a/1": "one", "images/b/2": "two", "labels.txt": "0\n1", **files}.items():
             path = tmp_path / name / file
@@ -332,7 +315,7 @@ def test_the_digest_is_of_names_sizes_and_content_alone(
         digest(again, monkeypatch)
 
 
-def test_large_data_are_sampled_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_data_are_sampled_from_end_to_end(tmp_path: Path, monkeypatch: Patch) -> None:
     for name, value in (("WHOLE_BYTES", 1000), ("BLOCKS", 5), ("BLOCK_BYTES", 100)):
         monkeypatch.setattr(user_data, name, value)
     (tmp_path / "images").mkdir()

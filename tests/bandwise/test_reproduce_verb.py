@@ -24,6 +24,7 @@ from suite.training.execute import execute
 from tests.bandwise.said import answer, refusal
 from tests.suite.analysis import made_up_session
 from tests.suite.runs.project import SWEEP, one_spec, write_sweep
+from tests.support import Capsys, Patch
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def change(store: Store, run_id: str, line: int, name: str, factor: float) -> No
     path.write_text("".join(dump(one) + "\n" for one in lines))
 
 
-def test_a_run_comes_out_to_the_bit(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_comes_out_to_the_bit(store: Store, capsys: Capsys) -> None:
     run_id = ran(store, one_spec("qsgd", {"bits": 4}, steps=16))
     before = {path: path.read_bytes() for path in store.folder(run_id).rglob("*") if path.is_file()}
     found = answer(capsys, "reproduce", run_id)
@@ -59,9 +60,7 @@ def test_a_run_comes_out_to_the_bit(store: Store, capsys: pytest.CaptureFixture[
     assert {path: path.read_bytes() for path in store.folder(run_id).rglob("*") if path.is_file()} == before
 
 
-def test_a_changed_record_is_found_at_its_first_evaluation(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_changed_record_is_found_at_its_first_evaluation(store: Store, capsys: Capsys) -> None:
     run_id = ran(store, one_spec(steps=16))
     change(store, run_id, 15, "excess_loss", 1 + 2**-52)
     (gap,) = answer(capsys, "reproduce", run_id, code=3)["gaps"]
@@ -78,7 +77,7 @@ def test_a_changed_record_is_found_at_its_first_evaluation(
     assert "the record was changed after it was written" in capsys.readouterr().out
 
 
-def test_what_differs_in_the_environment_is_said(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_differs_in_the_environment_is_said(store: Store, capsys: Capsys) -> None:
     run_id = ran(store, one_spec())
     path = store.folder(run_id) / "result.json"
     result = json.loads(path.read_text())
@@ -113,8 +112,8 @@ def test_a_row_of_a_table_is_enough(
     name: str,
     store: Store,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capsys,
+    monkeypatch: Patch,
 ) -> None:
     from suite.analysis.collect import write
 
@@ -152,7 +151,7 @@ def test_a_row_of_a_table_is_enough(
 
 
 def test_what_is_not_on_record_is_refused_and_the_record_is_never_written_over(
-    store: Store, capsys: pytest.CaptureFixture[str]
+    store: Store, capsys: Capsys
 ) -> None:
     for run_id, words in (
         ("../../etc/passwd", "is no run id"),
@@ -164,7 +163,7 @@ def test_what_is_not_on_record_is_refused_and_the_record_is_never_written_over(
 
 
 def test_a_session_held_again_is_judged_by_its_intervals(
-    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    results: Path, tmp_path: Path, capsys: Capsys, monkeypatch: Patch
 ) -> None:
     """The cluster is left out: each session leaves a made-up record, the second one of links on which methods are faster."""
     root, again = tmp_path / "results", tmp_path / "results" / "reproduced"

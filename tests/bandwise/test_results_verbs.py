@@ -9,19 +9,16 @@ import shlex
 import shutil
 from pathlib import Path
 
-import pytest
-
 from bandwise.cli import main
 from bandwise.verbs.export import to_latex
 from suite.analysis.columns import SUMMARY
 from suite.analysis.tables import frame_of, read_table, table_path
 from suite.runs.store import Store
 from tests.bandwise.said import answer, refusal
+from tests.support import Capsys
 
 
-def test_export_makes_the_tables_and_check_holds_them(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_export_makes_the_tables_and_check_holds_them(project: Path, capsys: Capsys) -> None:
     sweep, root = str(project / "small.yaml"), project / "results"
     before = answer(capsys, "publish", sweep, "--check", code=3)
     errors = {finding["rule"] for finding in before["findings"] if finding["level"] == "error"}
@@ -47,7 +44,7 @@ def test_export_makes_the_tables_and_check_holds_them(
     assert [(finding["of"], finding["subject"]) for finding in whole["findings"]] == [("runs", run_id)]
 
 
-def test_export_takes_what_was_copied_beside(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_takes_what_was_copied_beside(project: Path, capsys: Capsys) -> None:
     sweep, other = str(project / "small.yaml"), project / "other"
     (project / "results").rename(other)
     assert "bandwise sweep" in refusal(capsys, "export", sweep)
@@ -55,14 +52,14 @@ def test_export_takes_what_was_copied_beside(project: Path, capsys: pytest.Captu
     assert answer(capsys, "export", sweep, "--table", "runs", "--out", str(project / "runs.csv"))["rows"] == 6
 
 
-def test_a_clone_without_runs_has_nothing_wrong(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_clone_without_runs_has_nothing_wrong(project: Path, capsys: Capsys) -> None:
     shutil.rmtree(project / "results")
     found = answer(capsys, "publish", str(project / "small.yaml"), "--check")
     assert found["wrong"] == 0
     assert "no run of it has a folder" in found["not_checked"][0]
 
 
-def test_export_csv(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_csv(project: Path, capsys: Capsys) -> None:
     assert "no tables of small" in refusal(capsys, "export", "small")
     assert "`bandwise session nosuch`" in refusal(capsys, "export", "nosuch")
     answer(capsys, "export", str(project / "small.yaml"), "--out", str(project / "out.csv"))
@@ -110,7 +107,7 @@ def test_export_latex_is_escaped() -> None:
     assert body[0].count(" & ") == len(SUMMARY.columns) - 1
 
 
-def test_export_parquet(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_parquet(project: Path, capsys: Capsys) -> None:
     answer(capsys, "export", str(project / "small.yaml"), "--out", str(project / "out.csv"))
     assert "name a file with --out" in refusal(capsys, "export", "small", "--format", "parquet")
     out = project / "runs.parquet"

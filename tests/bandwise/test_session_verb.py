@@ -16,6 +16,7 @@ from suite.timing import session, store
 from suite.timing.load import Load
 from suite.timing.ranks import RankLostError
 from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakePlace, FakeRanks, session_spec
+from tests.support import Capsys, Patch
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "tiny.yaml")
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, load: Load = QUIET, **more: Any) -> None:
+def stand_in(monkeypatch: Patch, load: Load = QUIET, **more: Any) -> None:
     """Sessions of the verb are held among stand-ins."""
     given = {
         "place": FakePlace, "start": lambda place: FakeRanks(), "meter": FakeMeter(lambda number: load), **more,
@@ -37,9 +38,7 @@ def held(path: str, tmp_path: Path, *more: str) -> int:
     return main(["session", path, "--results", str(tmp_path / "results"), *more])
 
 
-def test_the_table(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table(path: str, tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     stand_in(monkeypatch)
     assert held(path, tmp_path) == 0
     shown = capsys.readouterr()
@@ -53,7 +52,7 @@ def test_the_table(
 
 
 def test_held_again_it_begins_another_record_and_says_how_many_there_are(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    path: str, tmp_path: Path, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     stand_in(monkeypatch)
     assert held(path, tmp_path, "--links", "1gbit", "--json") == 0
@@ -100,7 +99,7 @@ class Losing(FakeRanks):
 )
 def test_what_keeps_it_from_numbers_is_said(
     stand_ins: dict[str, Any], code: int, said: str, path: str, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    monkeypatch: Patch, capsys: Capsys,
 ) -> None:  # fmt: skip
     finding = Finding("namespaces", False, "forbidden", "sudo sysctl -w x=0")
     monkeypatch.setattr(session, "obstacle", lambda: finding)
@@ -112,9 +111,7 @@ def test_what_keeps_it_from_numbers_is_said(
     assert all(row[2:] == ["0", "6", *"------"] for row in rows), "no number"
 
 
-def test_dry_run_starts_nothing(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_dry_run_starts_nothing(path: str, tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     stand_in(monkeypatch, place=no_cluster)
     assert held(path, tmp_path, "--dry-run", "--json") == 0
     answer = json.loads(capsys.readouterr().out)
@@ -126,7 +123,7 @@ def test_dry_run_starts_nothing(
 
 
 def test_between_nodes_it_is_one_job_with_a_task_for_each_rank(
-    path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    path: str, tmp_path: Path, capsys: Capsys
 ) -> None:
     profile = tmp_path / "site.yaml"
     profile.write_text("{timeout_min: 5, tasks_per_node: 1, interface: ib0, partition: fast}\n")
@@ -157,6 +154,6 @@ def test_between_nodes_it_is_one_job_with_a_task_for_each_rank(
         (["session", "quick", "--on", "slurm", "--links", "1gbit"], "there is one link, the real one"),
     ],
 )
-def test_a_wrong_request(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_request(arguments: list[str], said: str, capsys: Capsys) -> None:
     assert main(arguments) == 2
     assert said in capsys.readouterr().err

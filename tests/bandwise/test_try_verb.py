@@ -14,7 +14,7 @@ from bandwise.verbs.try_ import summary
 from tests.bandwise.said import answer, refusal
 from tests.bandwise.test_simulation import same
 from tests.reference_impls.gloo import run_ranks
-from tests.support import blocks
+from tests.support import Capsys, Patch, blocks
 
 PAGE = blocks("docs/your-model.md", "python")
 
@@ -45,9 +45,7 @@ def follows(rank: int, size: int, code: str, names: dict[str, Any], folder: str)
 
 
 @pytest.mark.gloo
-def test_the_code_of_the_page_runs_and_goes_on_to_the_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_code_of_the_page_runs_and_goes_on_to_the_bit(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.chdir(tmp_path)
     first, by_class, pilot, real, *_ = PAGE
     seeded = f"import torch\ntorch.manual_seed(0)\n{first}"  # ranks draw the same data and model
@@ -70,9 +68,7 @@ def test_the_code_of_the_page_runs_and_goes_on_to_the_bit(
 # ---- the verb
 
 
-def test_it_compares_five_methods_and_writes_their_steps(
-    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_compares_five_methods_and_writes_their_steps(script: str, tmp_path: Path, capsys: Capsys) -> None:
     found = answer(
         capsys, "try", script, "--batch-size", "16", "--workers", "4", "--steps", "30", "--rate", "100mbit", "--compute-ms", "2",
         "--results", str(tmp_path / "results"),
@@ -96,9 +92,7 @@ def test_it_compares_five_methods_and_writes_their_steps(
     assert steps.groupby("method")["wire_bytes"].mean()["allreduce-adamw"] == 6.0 * elements
 
 
-def test_methods_of_ones_own_and_a_method_that_refuses(
-    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_methods_of_ones_own_and_a_method_that_refuses(script: str, tmp_path: Path, capsys: Capsys) -> None:
     found = answer(
         capsys, "try", script, "--batch-size", "8", "--workers", "9", "--steps", "4", "--csv", str(tmp_path / "steps.csv"),
         "--methods", "allreduce-sgd,lion-cub-1bit:lr=1e-4:momentum_sync=never,lion-cub-pbit:bits=4", "--lr", "0.01",
@@ -127,7 +121,7 @@ def test_methods_of_ones_own_and_a_method_that_refuses(
     ],
 )
 def test_what_cannot_be_tried_is_refused_with_what_to_write(
-    arguments: list[str], words: str, script: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], words: str, script: str, capsys: Capsys
 ) -> None:
     path = Path(script.rpartition(":")[0])
     with path.open("a") as file:

@@ -18,6 +18,7 @@ from suite.analysis.tables import read_table, table_path, write_table
 from suite.runs.files import StoreError
 from tests.report import made_up_speed
 from tests.report.conftest import Built
+from tests.support import Capsys, Patch
 
 DAY = "2027-02-01"
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -108,7 +109,7 @@ def test_a_session_needs_every_link(root: Path) -> None:
     assert source(root, f"session-{name}").local is False, "what is published stands in"
 
 
-def test_claims_are_published_and_nothing_is_said_so(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_claims_are_published_and_nothing_is_said_so(root: Path, capsys: Capsys) -> None:
     assert main(["publish", "claims", "--results", str(root)]) == 2
     assert "no verdict was made here" in capsys.readouterr().err
     for table in VERDICT_TABLES:
@@ -118,9 +119,7 @@ def test_claims_are_published_and_nothing_is_said_so(root: Path, capsys: pytest.
     assert "nothing was made here of no-such" in capsys.readouterr().err
 
 
-def test_what_cannot_be_finished_is_noticed_and_completed(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_finished_is_noticed_and_completed(root: Path, monkeypatch: Patch) -> None:
     moves = []
 
     def full(source: Path, target: Path) -> None:
@@ -138,9 +137,7 @@ def test_what_cannot_be_finished_is_noticed_and_completed(
     assert verify(root) == []
 
 
-def test_every_change_is_found_by_the_verb_and_by_check(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_change_is_found_by_the_verb_and_by_check(root: Path, capsys: Capsys) -> None:
     publish(root, "made-up")
     arguments = ["publish", "--verify", "--results", str(root)]
     assert main(arguments) == 0

@@ -20,6 +20,7 @@ from tests.report import made_up_site
 from tests.report.conftest import undrawn
 from tests.report.test_page import Page, whole
 from tests.suite.runs.project import train_here, write_sweep
+from tests.support import Capsys, Patch
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +42,7 @@ def pages(site: BuiltSite) -> dict[Path, Page]:
 
 
 @pytest.fixture
-def no_documents(monkeypatch: pytest.MonkeyPatch, no_pictures: None) -> None:
+def no_documents(monkeypatch: Patch, no_pictures: None) -> None:
     """Outside of a checkout."""
     monkeypatch.setattr("report.site.documents", dict)
 
@@ -125,7 +126,7 @@ def test_the_first_page_says_what_is_there_and_what_is_refused(
 
 
 def test_a_hostile_table_is_named_and_harms_no_other(
-    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], no_documents: None
+    store: Store, tmp_path: Path, capsys: Capsys, no_documents: None
 ) -> None:
     root = tmp_path / "results"
     shutil.copytree(store.root / "tables", root / "tables")
@@ -155,9 +156,7 @@ def test_an_empty_folder_says_what_to_run(tmp_path: Path, no_documents: None) ->
         assert command in shown
 
 
-def test_sweeps_on_files_that_are_not_here_stop_no_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweeps_on_files_that_are_not_here_stop_no_page(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("report.site.sweep_names", lambda: ["papers/lion-cub-gpt2", "smoke"])
     (tmp_path / "sweep").mkdir()
     train_here(write_sweep(tmp_path / "sweep"), tmp_path / "results")

@@ -21,6 +21,7 @@ from suite.training import execute as executing
 from suite.training.checkpoint import Interrupted, Interruption
 from suite.training.execute import execute
 from tests.slurm.specs import broken, tiny
+from tests.support import Capsys, Patch
 
 OWNER = "slurm 17_3"
 
@@ -31,7 +32,7 @@ def work(root: Path, *groups: list[RunSpec], max_requeues: int = 2) -> TrainRuns
 
 
 @pytest.fixture(autouse=True)
-def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def job(monkeypatch: Patch) -> Iterator[None]:
     """This process is the only task of member 3 of array 17; it has its own signal handlers back afterwards."""
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     place = {
@@ -58,7 +59,7 @@ def submitits(answer: BaseException | None = None) -> list[int]:
 
 
 @pytest.fixture
-def stopped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def stopped(monkeypatch: Patch) -> list[str]:
     """The reason in this list stops training once the first run of a group has ended."""
     reasons: list[str] = []
 
@@ -99,6 +100,10 @@ def test_near_its_limit_submitit_starts_it_again_with_the_same_work(
     again = job.checkpoint()
     assert isinstance(again, DelayedSubmission)
     assert again.function == job
+    stopped[:] = [TOLD_TO_STOP]
+    work(tmp_path, [tiny(2)], [tiny(3)])()
+    assert asked == [signal.SIGUSR2], "told to stop, it leaves the rest to Slurm"
+    assert states(tmp_path, tiny(2), tiny(3)) == ["done", "missing"]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,7 @@ def test_near_its_limit_submitit_starts_it_again_with_the_same_work(
     ],
 )
 def test_without_another_turn_the_runs_are_out_of_time(
-    tmp_path: Path, stopped: list[str], monkeypatch: pytest.MonkeyPatch, answer: Exception, said: str
+    tmp_path: Path, stopped: list[str], monkeypatch: Patch, answer: Exception, said: str
 ) -> None:
     submitits(answer)
     stopped.append(TIME_LIMIT)
@@ -121,15 +126,7 @@ def test_without_another_turn_the_runs_are_out_of_time(
     assert "bandwise sweep tiny --retry timeout" in reason
 
 
-def test_told_to_stop_it_leaves_the_rest_to_slurm(tmp_path: Path, stopped: list[str]) -> None:
-    asked = submitits()
-    stopped.append(TOLD_TO_STOP)
-    work(tmp_path, [tiny(0)], [tiny(1)])()
-    assert asked == []
-    assert states(tmp_path, tiny(0), tiny(1)) == ["done", "missing"]
-
-
-def test_the_signals_of_slurm_raise_the_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_signals_of_slurm_raise_the_flag(tmp_path: Path, monkeypatch: Patch) -> None:
     seen: list[str | None] = []
 
     def look(group: list[RunSpec], store: Store, *, interruption: Interruption, **rest: Any) -> Iterator[Any]:
@@ -143,7 +140,7 @@ def test_the_signals_of_slurm_raise_the_flag(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_job_started_too_often_ends_its_runs_but_those_that_another_is_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     store = Store(tmp_path)
     store.begin(tiny(0), owner="slurm 18_0")
@@ -156,7 +153,7 @@ def test_a_job_started_too_often_ends_its_runs_but_those_that_another_is_at(
 
 
 def test_a_fault_of_the_program_ends_its_group_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: Patch, capsys: Capsys
 ) -> None:
     def faulty(group: list[RunSpec], store: Store, **rest: Any) -> Iterator[Any]:
         if group[0].seed == 0:
@@ -170,7 +167,7 @@ def test_a_fault_of_the_program_ends_its_group_alone(
     assert "Traceback" in capsys.readouterr().err, "the log has the rest"
 
 
-def test_among_several_tasks_a_fault_ends_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_among_several_tasks_a_fault_ends_them_all(tmp_path: Path, monkeypatch: Patch) -> None:
     def faulty(group: list[RunSpec], store: Store, **rest: Any) -> Iterator[Any]:
         raise KeyError("fault")
         yield

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,15 @@ from slurm import scheduler
 from slurm.profile import Profile
 from slurm.scheduler import SlurmError, max_array_size
 from slurm.states import records, run_states, wait
-from slurm.submit import Submission, submit_runs
+from slurm.submit import submit_runs
 from suite.runs.plan import make_plan, statuses
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from suite.training.execute import execute
 from tests.slurm.devcluster import Cluster
 from tests.slurm.specs import broken, tiny
-from tests.support import eventually
+from tests.suite.runs.project import MOVING
+from tests.support import Capsys, eventually
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
 
@@ -41,64 +41,32 @@ arms:
 """
 
 
-@dataclass(frozen=True)
-class Swept:
-    """A sweep that was submitted and waited for."""
-
-    submission: Submission
-    store: Store
-    live: list[int]
-
-
-@pytest.fixture(scope="module")
-def swept(dev_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Swept:
-    store = Store(tmp_path_factory.mktemp("results"))
-    submission = submit_runs(RUNS, PROFILE, store.root, sweep="tiny")
-    live: list[int] = []
+def test_a_sweep_above_the_limit_is_several_arrays_and_its_results_are_those_of_this_machine_to_the_bit(
+    dev_cluster: Cluster, tmp_path: Path
+) -> None:
+    """And the run that fails ends alone."""
+    store, local, live = Store(tmp_path / "results"), Store(tmp_path / "local"), []
+    sent = submit_runs(RUNS, PROFILE, store.root, sweep="tiny")
     wait(RUNS, store, lambda found: live.append(len(found.jobs)))
-    return Swept(submission, store, live)
-
-
-def test_results_are_those_of_this_machine_to_the_bit(swept: Swept, tmp_path: Path) -> None:
-    local = Store(tmp_path)
+    assert live[0] > 0, "jobs were in the queue when the call returned"
+    assert live[-1] == 0
+    assert max_array_size() == 2 < sent.members
+    assert len(set(sent.jobs)) == len(sent.scripts) == -(-sent.members // 2)
+    assert sent.folder is not None
+    for job, script in zip(sent.jobs, sent.scripts, strict=True):
+        assert (sent.folder / f"{job}_submission.sh").read_text() == script, "that of a dry run"
+    assert store.run_ids() == sorted(spec.run_id for spec in RUNS)
+    assert [store.status(spec.run_id).state for spec in RUNS] == ["done", "error", "done", "done", "done"]
+    assert "no_such_option" in store.status(broken(1).run_id).reason
     for spec in RUNS:
-        for _ in execute([spec], local):
-            pass
-    assert swept.store.run_ids() == sorted(spec.run_id for spec in RUNS)
-    for spec in RUNS:
-        there, here = swept.store.result(spec.run_id), local.result(spec.run_id)
+        list(execute([spec], local))
+        there, here = (one.result(spec.run_id) for one in (store, local))
         assert there is not None
         assert here is not None
-        assert without_time(there) == without_time(here)
-        assert swept.store.metrics(spec.run_id) == local.metrics(spec.run_id)
-
-
-def without_time(result: dict[str, Any]) -> dict[str, Any]:
-    """A result without what differs from one process to the next."""
-    return {key: value for key, value in result.items() if key not in {"train_s", "provenance"}}
-
-
-def test_one_failure_ends_alone(swept: Swept) -> None:
-    states = {spec.run_id: swept.store.status(spec.run_id) for spec in RUNS}
-    failed = broken(1).run_id
-    assert states.pop(failed).state == "error"
-    assert "no_such_option" in swept.store.status(failed).reason
-    assert {status.state for status in states.values()} == {"done"}
-
-
-def test_a_sweep_above_the_limit_becomes_several_arrays(swept: Swept) -> None:
-    assert max_array_size() == 2 < swept.submission.members
-    assert (
-        len(set(swept.submission.jobs)) == len(swept.submission.scripts) == -(-swept.submission.members // 2)
-    )
-    assert swept.submission.folder is not None
-    for job, script in zip(swept.submission.jobs, swept.submission.scripts, strict=True):
-        assert (swept.submission.folder / f"{job}_submission.sh").read_text() == script, "that of a dry run"
-
-
-def test_submission_returns_before_the_runs_end(swept: Swept) -> None:
-    assert swept.live[0] > 0, "jobs were in the queue when the call returned"
-    assert swept.live[-1] == 0
+        assert {k: v for k, v in there.items() if k not in MOVING} == {
+            k: v for k, v in here.items() if k not in MOVING
+        }
+        assert store.metrics(spec.run_id) == local.metrics(spec.run_id)
 
 
 def test_two_sweeps_at_once_do_the_runs_they_share_once(dev_cluster: Cluster, tmp_path: Path) -> None:
@@ -116,9 +84,7 @@ def test_two_sweeps_at_once_do_the_runs_they_share_once(dev_cluster: Cluster, tm
     assert [note.attempt for spec in specs if (note := store.note(spec.run_id))] == [1, 1, 1]
 
 
-def test_the_verbs_follow_and_retry_a_sweep(
-    dev_cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_verbs_follow_and_retry_a_sweep(dev_cluster: Cluster, tmp_path: Path, capsys: Capsys) -> None:
     sweep, profile, root = tmp_path / "long.yaml", tmp_path / "site.yaml", tmp_path / "results"
     sweep.write_text(SWEEP.replace("steps: 4", "steps: 10000000"), encoding="utf-8")
     profile.write_text("{timeout_min: 5, pack_s: 0, array_parallelism: 15, mem: 800M}\n", encoding="utf-8")
@@ -144,25 +110,20 @@ def test_the_verbs_follow_and_retry_a_sweep(
 
 
 def test_the_command_line_submits_what_is_missing_and_waits(
-    dev_cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dev_cluster: Cluster, tmp_path: Path, capsys: Capsys
 ) -> None:
     sweep, profile, root = tmp_path / "small.yaml", tmp_path / "site.yaml", tmp_path / "results"
     sweep.write_text(SWEEP, encoding="utf-8")
     profile.write_text("timeout_min: 5\n", encoding="utf-8")
 
     def submit(*options: str) -> dict[str, Any]:
-        assert (
-            main(
-                ["sweep", str(sweep), "--on", f"slurm:{profile}", "--results", str(root), "--json", *options]
-            )
-            == 0
-        )
+        where = ["--on", f"slurm:{profile}", "--results", str(root), "--json"]
+        assert main(["sweep", str(sweep), *where, *options]) == 0
         return dict(json.loads(capsys.readouterr().out))
 
     plan, store = make_plan(load_sweep(str(sweep))), Store(root)
     done, missing = plan.specs
-    for _ in execute([done], store):
-        pass
+    list(execute([done], store))
     assert submit("--wait")["states"] == {"done": 2}
     assert {status.state for status in statuses(plan, store).values()} == {"done"}
     (record,) = records(root)

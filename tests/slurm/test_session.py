@@ -20,7 +20,7 @@ from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import read_table, session_table_path
 from suite.links.link import ALL_REDUCE_FP32, Link
 from tests.slurm.devcluster import Cluster, cluster
-from tests.support import eventually
+from tests.support import Capsys, eventually
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
 
@@ -76,9 +76,7 @@ def records(files: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 
-def test_a_session_over_the_network_between_two_nodes(
-    slurm: Cluster, files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_session_over_the_network_between_two_nodes(slurm: Cluster, files: Path, capsys: Capsys) -> None:
     assert main(command(files, "--wait")) == 0
     shown = capsys.readouterr().out
     assert f"{LABEL} (" in shown, "the rate that the probe reached stands beside the name"
@@ -105,7 +103,7 @@ def test_a_session_over_the_network_between_two_nodes(
 
 
 def test_the_task_that_is_lost_is_named_and_what_was_measured_is_kept(
-    slurm: Cluster, files: Path, capsys: pytest.CaptureFixture[str]
+    slurm: Cluster, files: Path, capsys: Capsys
 ) -> None:
     lasting = SESSION.replace("units: 2", "units: 100000").replace("block_s: 0.01", "block_s: 5")
     (files / "short.yaml").write_text(lasting, encoding="utf-8")

@@ -12,6 +12,7 @@ from slurm.scheduler import Job, SlurmError
 from slurm.states import BEGUN, WORDS, Record, RunStates, last_words, run_states, settle
 from suite.runs.store import Status, Store, failed
 from tests.slurm.specs import tiny
+from tests.support import Patch
 
 NAME = "bandwise-tiny"
 SPECS = [tiny(seed) for seed in range(4)]
@@ -33,7 +34,7 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def says(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Job]]:
+def says(monkeypatch: Patch) -> dict[str, list[Job]]:
     """What squeue and sacct answer."""
     answers: dict[str, list[Job]] = {"squeue": [], "sacct": []}
     monkeypatch.setattr(scheduler, "jobs", lambda: answers["squeue"])
@@ -49,7 +50,7 @@ def states(found: RunStates) -> list[str]:
     return [found.statuses[spec.run_id].state for spec in SPECS]
 
 
-def test_without_a_submission_slurm_is_not_asked(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_submission_slurm_is_not_asked(store: Store, monkeypatch: Patch) -> None:
     monkeypatch.setattr(scheduler, "jobs", lambda: pytest.fail("asked"))
     assert states(run_states(SPECS, store)) == ["missing"] * 4
     submitted(store)
@@ -157,7 +158,7 @@ def test_an_end_found_meanwhile_is_not_written_over(store: Store, says: dict[str
     assert [store.status(s.run_id).state for s in SPECS] == ["diverged", "error", "error", "error"]
 
 
-def test_a_silent_slurm_leaves_everything_as_it_is(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_slurm_leaves_everything_as_it_is(store: Store, monkeypatch: Patch) -> None:
     def silent() -> list[Job]:
         raise SlurmError("no answer")
 

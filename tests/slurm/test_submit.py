@@ -28,6 +28,7 @@ from suite import DATA
 from suite.runs.plan import RUN_S, Estimator, group_key
 from suite.runs.spec import RunSpec
 from tests.slurm.specs import tiny
+from tests.support import Patch
 
 PACKED = Profile(name="site", timeout_min=20, array_parallelism=4, pack_s=100)
 
@@ -110,7 +111,7 @@ def written(folder: Path, profile: Profile = PROFILE, members: int = 40, tasks: 
 
 @pytest.mark.parametrize("variable", [PLUGINS, DATA])
 def test_jobs_know_the_plugins_and_the_data_of_their_submission(
-    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    variable: str, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     monkeypatch.setenv(variable, "")
     assert variable not in written(tmp_path)
@@ -193,9 +194,7 @@ def test_arrays_cover_all_members_within_the_limit_and_never_mix_resources() -> 
     assert [len(array) for array in arrays([[[tiny(0)]], [[tiny(1)]], [[real]]], 5)] == [2, 1]
 
 
-def test_a_dry_run_needs_no_slurm_and_leaves_no_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_needs_no_slurm_and_leaves_no_trace(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(slurm.scheduler, "_ask", lambda *command: pytest.fail(f"asked {command}"))
     profile = PROFILE.model_copy(update={"pack_s": 0, "array_parallelism": 2})
     planned = submit_runs(
@@ -206,16 +205,14 @@ def test_a_dry_run_needs_no_slurm_and_leaves_no_trace(
     assert not any(tmp_path.iterdir())
 
 
-def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SlurmError, match=r"sbatch, .* not on PATH: .*devcluster up.*--on local"):
         submit_runs([tiny(0)], PROFILE, tmp_path / "results", sweep="tiny")
     assert not any(tmp_path.iterdir())
 
 
-def test_a_slurm_that_does_not_answer_is_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slurm_that_does_not_answer_is_no_traceback(tmp_path: Path, monkeypatch: Patch) -> None:
     for name in ("sbatch", "srun", "squeue", "scontrol"):
         (tmp_path / name).write_text("#!/bin/sh\necho first >&2; echo 'no controller' >&2; exit 1\n")
         (tmp_path / name).chmod(0o755)

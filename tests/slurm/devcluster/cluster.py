@@ -128,7 +128,6 @@ def node_states(layout: Layout) -> dict[str, str]:
 
 
 STOP_TIMEOUT_S = 20.0
-STOP_GRACE_S = 2.0
 FAULT_TIMEOUT_S = 20.0
 
 
@@ -157,11 +156,8 @@ class Cluster:
 
     def processes(self, node: str) -> list[Process]:
         """All that runs on a node: its ``slurmd``, job steps and their tasks. Needs links, which tell nodes apart."""
-        if self.links is None:
-            raise DevClusterError(
-                "nodes that share a network cannot be told apart: bring the cluster up with a link"
-            )
-        return _in_network(os.readlink(self.links.networks[self.nodes.index(self._known(node))]))
+        assert self.links is not None
+        return _in_network(os.readlink(self.links.networks[self.nodes.index(node)]))
 
     def kill_node(self, node: str) -> None:
         """SIGKILL to all that runs on the node, as when its power fails; its network stays. Needs links."""
@@ -186,11 +182,6 @@ class Cluster:
     @property
     def _layout(self) -> Layout:
         return Layout(self.state_dir)
-
-    def _known(self, node: str) -> str:
-        if node not in self.nodes:
-            raise DevClusterError(f"no node {node!r}: there are {', '.join(self.nodes)}")
-        return node
 
 
 def attach(state_dir: Path) -> Cluster:
@@ -225,17 +216,8 @@ def down(state_dir: Path) -> None:
             raise DevClusterError(
                 f"the cluster's keeper (pid {keeper.pid}) does not end; see {layout.log_dir}"
             )
-        # Only where the keeper itself was killed is there anything left to do.
-        for process in [*_beyond_links(record), *record.started.values()]:
-            process.stop(grace_s=STOP_GRACE_S)
     if layout.state_dir.exists():
         shutil.rmtree(layout.state_dir)
-
-
-def _beyond_links(record: Record) -> list[Process]:
-    """All that runs in networks other than ours in which a recorded process still runs: job steps, their tasks."""
-    networks = {_network(process.pid) for process in record.started.values() if process.alive()}
-    return [process for name in networks - {_network(os.getpid()), ""} for process in _in_network(name)]
 
 
 def _network(pid: int) -> str:
@@ -289,11 +271,10 @@ def up(
     Raises:
         DevClusterError: A program is missing, the folder is in use, or the cluster does not come up.
         ClusterError, LinkError: The links (`suite.links`) cannot be had.
-        SettingsError: The folder's path is too long, or settings do not go together.
     """
     paths = programs()
     with ExitStack() as undo:  # when it fails, and when it is interrupted
-        layout = _new_folder(state_dir, _names(nodes))
+        layout = _new_folder(state_dir)
         undo.callback(shutil.rmtree, layout.state_dir, ignore_errors=True)
         links = None
         if isinstance(nodes, Link):
@@ -373,12 +354,11 @@ def _entered(links: Links, rank: int | None) -> tuple[str, ...]:
     return (*links.enter(rank), "unshare", *own_name)
 
 
-def _new_folder(state_dir: Path | None, names: list[str]) -> Layout:
+def _new_folder(state_dir: Path | None) -> Layout:
     """An empty state folder. munge insists that everybody may enter it and nobody else may write in it."""
     if state_dir is None:
         state_dir = Path(tempfile.gettempdir()) / f"bandwise-slurm-{secrets.token_hex(4)}"
     layout = Layout(state_dir.resolve())
-    layout.check(names)
     layout.state_dir.mkdir(parents=True, exist_ok=True)
     if layout.state_dir.stat().st_uid != os.geteuid():
         raise DevClusterError(f"{layout.state_dir} belongs to another user; choose another folder")

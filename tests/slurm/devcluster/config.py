@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,13 +55,6 @@ def installed_clients() -> dict[str, str]:
 MARKER = "bandwise-devcluster-1"
 """Stands in ``cluster.json``: a folder without it is never removed."""
 
-SOCKET_PATH_MAX_BYTES = 107
-"""Longest path of a Unix socket on Linux; munge and every job step listen on one below the state folder."""
-
-
-class SettingsError(ValueError):
-    """Settings that do not go together, or a folder that is none for a cluster; the message says what to choose."""
-
 
 class Layout:
     """Where things lie below the state folder, whether it exists or not."""
@@ -84,16 +77,6 @@ class Layout:
         """Configuration and daemons, as values."""
         self.daemons_json = state_dir / "daemons.json"
         """The `Record`."""
-
-    def check(self, names: Iterable[str]) -> None:
-        """Raises SettingsError where the folder lies too deep for the sockets of job steps on nodes of these names."""
-        name = max(names, key=len)
-        longest = self.spool_dir / name / f"{name}_4294967295.4294967295"
-        if len(str(longest).encode()) > SOCKET_PATH_MAX_BYTES:
-            raise SettingsError(
-                f"{self.state_dir}: too long for Unix sockets below it "
-                f"({SOCKET_PATH_MAX_BYTES} bytes at most); choose a shorter folder, such as one in /tmp"
-            )
 
     def plan(self) -> dict[str, Any] | None:
         """What ``cluster.json`` says; None where the folder is none of ours."""
