@@ -139,18 +139,14 @@ def made_up(seeds: int, **losses: float) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "method": method,
-                "seed": seed,
-                "step": step,
-                "loss": loss + 0.01 * (seed % 3) + (step < 9),
-                "wire_bytes": 8.0,
-                "seconds": 0.5,
+                "method": method, "seed": seed, "step": step, "loss": loss + 0.01 * (seed % 3) + (step < 9),
+                "wire_bytes": 8.0, "seconds": 0.5,
             }
             for method, loss in losses.items()
             for seed in range(seeds)
             for step in range(10)
         ]
-    )
+    )  # fmt: skip
 
 
 def test_only_seeds_enough_for_an_interval_give_a_word_and_who_diverged_has_no_loss() -> None:

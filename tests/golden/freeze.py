@@ -112,12 +112,8 @@ def run(name: str, workload: str = "quadratic", backend: str = "simulated") -> C
     counted = ("step", "lr", "wire_bytes")
     return {
         "exact": {
-            "run_id": result["run_id"],
-            "spec": brief(specs),
-            "status": result["status"],
-            "steps_by_kind": result["steps_by_kind"],
-            "bytes": result["bytes"],
-            "ledger": _by_place(ledger),
+            "run_id": result["run_id"], "spec": brief(specs), "status": result["status"],
+            "steps_by_kind": result["steps_by_kind"], "bytes": result["bytes"], "ledger": _by_place(ledger),
             "rates": brief([line["lr"] for line in lines]),
             "wire_bytes": brief([line["wire_bytes"] for line in lines]),
         },
@@ -128,7 +124,7 @@ def run(name: str, workload: str = "quadratic", backend: str = "simulated") -> C
             "train_loss_last": result["train_loss_last"],
         },
         "about": {"final": result["final"], "train_loss_last": result["train_loss_last"]},
-    }
+    }  # fmt: skip
 
 
 def _by_place(ledger: Iterable[dict[str, Any]]) -> dict[str, list[float]]:
@@ -375,14 +371,11 @@ FIRST_IDS = frozenset(row.id for row in FIRST)
 FAST_RUNS = frozenset(row.algorithm for row in SOME[::4])
 FAST_COMMANDS = frozenset(
     [
-        "list algorithms",
-        "list workloads",
-        "list sweeps",
-        "info digits-mlp",
+        "list algorithms", "list workloads", "list sweeps", "info digits-mlp",
         *(f"info {name}" for name in FAST_RUNS),
     ]
     + [" ".join(words) for words in list(schedules())[1::8]]
-)
+)  # fmt: skip
 """The others, whose answers are of the same functions, take a minute."""
 SECTIONS = {
     "runs": Section(run, lambda: [row.algorithm for row in FIRST], FAST_RUNS.__contains__),

@@ -129,18 +129,11 @@ def save(root: Path) -> None:
     every = pd.DataFrame(
         [
             (
-                e.workload,
-                e.spec.sharding,
-                4,
-                e.arm,
-                e.spec.seed,
-                e.budget,
-                "done",
-                result_of(e)["final"]["nll"],
+                e.workload, e.spec.sharding, 4, e.arm, e.spec.seed, e.budget, "done", result_of(e)["final"]["nll"],
             )
             for e in study.entries
         ],
         columns=["workload", "sharding", "world_size", "arm", "seed", "budget", "status", "value"],
-    )
+    )  # fmt: skip
     net = net_table(study, every, taken, pd.DataFrame(rows), ("digits-mlp", 4))
     write_table(session_table_path(root, NET, "timed"), NET, net)

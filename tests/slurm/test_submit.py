@@ -126,21 +126,10 @@ def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:
     text = written(tmp_path, profile)
     logs = {"output": f"{tmp_path}/%A_%a_0_log.out", "error": f"{tmp_path}/%A_%a_0_log.err"}
     assert directives(text) == {
-        "array": "0-39%16",
-        "cpus-per-task": "2",
-        "exclusive": "",
-        "job-name": "bandwise-tiny",
-        "mem": "2G",
-        "nice": "100",
-        "nodes": "1",
-        "ntasks-per-node": "1",
-        "open-mode": "append",
-        "partition": "cpu",
-        "requeue": "",
-        "signal": "USR2@60",
-        "time": "20",
-        **logs,
-    }
+        "array": "0-39%16", "cpus-per-task": "2", "exclusive": "", "job-name": "bandwise-tiny", "mem": "2G",
+        "nice": "100", "nodes": "1", "ntasks-per-node": "1", "open-mode": "append", "partition": "cpu", "requeue": "",
+        "signal": "USR2@60", "time": "20", **logs,
+    }  # fmt: skip
     srun = srun_line(text)
     assert "--cpus-per-task=2" in srun, "srun does not take it over from sbatch"
     assert "--kill-on-bad-exit=1" in srun
@@ -155,13 +144,10 @@ def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:
 def test_a_member_of_real_ranks_has_a_task_a_rank(tmp_path: Path) -> None:
     profile = PROFILE.model_copy(
         update={
-            "tasks_per_node": 2,
-            "gpus_per_task": 1,
-            "interface": "eth0",
-            "environment": {"A": "x y"},
+            "tasks_per_node": 2, "gpus_per_task": 1, "interface": "eth0", "environment": {"A": "x y"},
             "max_requeues": 0,
         }
-    )
+    )  # fmt: skip
     text = written(tmp_path, profile, members=1, tasks=4)
     found = directives(text)
     assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-task"]) == ("2", "2", "1")

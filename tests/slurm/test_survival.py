@@ -104,14 +104,11 @@ class Study:
         self.sweep = self.folder / f"{self.name}.yaml"
         self.sweep.write_text(
             SWEEP.format(
-                workload=self.workload,
-                steps=self.steps,
-                seeds=self.seeds,
-                backend=self.backend,
+                workload=self.workload, steps=self.steps, seeds=self.seeds, backend=self.backend,
                 arms="\n".join(lines),
             ),
             encoding="utf-8",
-        )
+        )  # fmt: skip
         environment = {"BANDWISE_COMPILE": 0, PACE_S: self.pace_s, **self.profile.pop("environment", {})}
         keys = {"environment": environment, "setup": [f"export PYTHONPATH={path}:{ROOT}"], **self.profile}
         self.site = str(self.folder / "site.yaml")
