@@ -2,7 +2,7 @@
 #   make bench      set up .venv, run the quick study and the quick timing session, build all pages; git sees no change
 #   make test       set up .venv, run the tests: nine minutes on two cores
 #   make test-full  all tests, long ones and those of Slurm, namespaces and Chromium (make test-system) included: hours
-#   make test-ci    what .ci/run runs: test, test-system, and 3 minutes of those long tests that a change since main concerns
+#   make test-touched  3 minutes of those long tests that a change since main concerns
 #   make test-floor what torch may do otherwise, frontends and compiled code, on the oldest torch of pyproject.toml, in .venv-floor;
 #                   TORCH=2.12.0 or TORCH=newest: on that one
 #   make audit      every interval of the published tables once more, by code of its own (tests/audit)
@@ -41,7 +41,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DELETE_ON_ERROR:
-.PHONY: bench gpu test test-system test-touched test-ci test-full test-floor audit docs lint system setup system-for-ci
+.PHONY: bench gpu test test-system test-touched test-full test-floor audit docs lint system setup system-for-ci
 
 bench: setup
 	$(VENV)/bin/bandwise sweep $(BENCH)
@@ -64,11 +64,6 @@ test-touched: setup
 	# pytest's 5: these folders have no long tests
 	[ $$code != 5 ] || { echo "no long test is concerned"; exit 0; }
 	$(PYTEST) -m "full and not system" --minutes 3 $(SHARED) $$touched
-
-test-ci:
-	failed=
-	for part in test test-system test-touched; do $(MAKE) $$part || failed="$$failed $$part"; done
-	[ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 
 test-full: setup system-for-ci
 	$(PYTEST) --ignore=tests/bench $(SHARED) $(TESTS)
