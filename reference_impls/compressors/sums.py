@@ -29,6 +29,9 @@ from reference_impls.core.compute import THRESHOLD, CompiledTiles, compiled
 __all__ = ["BLOCK", "Of", "few_rows", "fixed_mean", "fixed_sum", "largest", "root_mean_square"]
 
 BLOCK = 1024
+_LAUNCHES: Final = (
+    1 << 20
+)  # elements below which a GPU's time is that of its launches: there a kernel has two, the tree scores
 _FEW: Final = 1 << 13  # rows, whose maxima take 32 KiB
 
 Of = Literal["x", "abs", "square", "wide square"]
@@ -46,6 +49,11 @@ def fixed_sum(x: Tensor, of: Of = "x", factor: Tensor | None = None) -> Tensor:
     of: what is added: x itself, |x|, x^2, or x^2 in float64, which is then the dtype of the sum; else that of x.
     factor: x is multiplied by it before, broadcast to [..., 1].
     """
+    floats = x.dtype in (torch.float32, torch.float64)
+    if floats and 0 < x.numel() < _LAUNCHES and compute.takes("sums.fixed_sum", x):
+        from reference_impls.kernels import sums as on_gpu
+
+        return on_gpu.fixed_sum(x, of, factor)
     if x.dim() > 1 and x.shape[-1] >= THRESHOLD:  # each row is worth compiling, and lies in one piece
         each = (None,) * len(x) if factor is None else factor.expand(*x.shape[:-1], 1)
         return torch.stack([fixed_sum(row, of, own) for row, own in zip(x, each, strict=True)])

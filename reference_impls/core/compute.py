@@ -505,16 +505,21 @@ class Key:
 
     def bits(self, numel: int, device: torch.device | str | None = None) -> Tensor:
         """int32 [..., numel], all 32 bits random."""
-        words = self.words if device is None else self.on(device)
-        out = empty((*words.shape[:-1], numel), torch.int32, words.device)
-        _fill_bits(out, words)
-        return out
+        return self._drawn(numel, torch.int32, device)
 
     def uniform(self, numel: int, device: torch.device | str | None = None) -> Tensor:
         """float32 [..., numel] in [0, 1), multiples of 2**-24."""
+        return self._drawn(numel, torch.float32, device)
+
+    def _drawn(self, numel: int, dtype: torch.dtype, device: torch.device | str | None) -> Tensor:
         words = self.words if device is None else self.on(device)
-        out = empty((*words.shape[:-1], numel), torch.float32, words.device)
-        _fill_uniform(out, words)
+        out = empty((*words.shape[:-1], numel), dtype, words.device)
+        if takes("compute.fill", out):
+            from reference_impls.kernels import randomness
+
+            randomness.fill(out, words)
+        else:
+            (_fill_bits if dtype == torch.int32 else _fill_uniform)(out, words)
         return out
 
 

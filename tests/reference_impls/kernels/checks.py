@@ -17,8 +17,10 @@ from triton.runtime import interpreter
 from reference_impls.compressors import dithering, lookup, packing, signs, sparse, transforms
 from reference_impls.compressors.count_sketch import CountSketch
 from reference_impls.compressors.levels import GeometricLevels, MinMax, Natural, UniformLevels
+from reference_impls.compressors.sums import fixed_sum
 from reference_impls.core import compute
 from reference_impls.core.compute import Key
+from reference_impls.kernels import sums as on_gpu
 
 SIZES = (0, 1, 31, 32, 33, 4097)
 ROWS = (((), 0), ((2,), 1))  # leading axes; bytes and elements by which rows are displaced
@@ -57,7 +59,7 @@ def compare(device, name, work):
     ran = compute.paths().get(name, {})
     assert set(ran) == {"triton"}, (name, ran)
     for place, (one, other) in enumerate(zip(expected, found, strict=True)):
-        one, other = one.contiguous(), other.cpu().contiguous()
+        one, other = one.reshape(-1), other.cpu().reshape(-1)
         if one.is_floating_point():
             one, other = one.nan_to_num(nan=-7.0), other.nan_to_num(nan=-7.0)
         assert one.view(torch.uint8).equal(other.view(torch.uint8)), (name, place, int((one != other).sum()))
@@ -216,7 +218,37 @@ def sketches(device):
         compare(device, "count_sketch.decode", work)
 
 
-CHECKS = (one_bit, levels, integers, shared_scales, tables, rotations, largest, sketches)
+def sums(device):
+    on_gpu._WIDTH, on_gpu._MOST = 2, 12  # so that few blocks are many
+    for of, shape in itertools.product(
+        ("x", "abs", "square", "wide square"), ((16,), (3, 2500), (1024 * 25 + 3,))
+    ):
+
+        def work(on, shape=shape, of=of):
+            x = numbers(shape[:-1], shape[-1]).clamp(-1e15, 1e15)
+            minus = torch.full(shape, -0.0)
+            factor = torch.linspace(0.1, 7.3, math.prod(shape[:-1])).view(*shape[:-1], 1)
+            return [
+                fixed_sum(x.to(on), of),
+                fixed_sum(x.to(on), of, factor.to(on)),
+                fixed_sum(displaced(x, 1, on)[..., :-1], of),
+                fixed_sum(minus.to(on), of),
+                fixed_sum(x.double().to(on), of),
+            ]
+
+        compare(device, "sums.fixed_sum", work)
+
+
+def draws(device):
+    for lead, d in itertools.product(((), (2,)), (1, 5, 1024, 2500)):
+
+        def work(on, lead=lead, d=d):
+            return [key(lead).bits(d, on), key(lead).uniform(d, on)]
+
+        compare(device, "compute.fill", work)
+
+
+CHECKS = (one_bit, levels, integers, shared_scales, tables, rotations, largest, sketches, sums, draws)
 
 
 def scalars_are_numbers() -> None:
