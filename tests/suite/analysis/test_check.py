@@ -81,15 +81,6 @@ def test_what_is_damaged_is_named_once(root: Path) -> None:
     assert [one.subject for one in check_store(root)] == [run_id]
 
 
-def test_a_spec_in_another_runs_folder(root: Path) -> None:
-    folder = Store(root).folder("0123456789abcdef")
-    folder.mkdir(parents=True)
-    (folder / "spec.json").write_text(STUDY.entries[0].spec.to_json())
-    (finding,) = check_store(root)
-    assert finding.subject == "0123456789abcdef"
-    assert "is the spec of" in finding.what
-
-
 def test_replicas_that_differ(root: Path) -> None:
     run_id = rewrite(
         root, 1, lambda r: r.update(status="invalid", reason="ranks 0 and 1 differ in w", final={})

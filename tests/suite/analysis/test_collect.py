@@ -98,19 +98,6 @@ def test_results_of_older_code_are_marked_and_not_ranked(tmp_path):
     assert rows["local-sgd H=16"]["p_exact"] is not None
 
 
-def test_a_margin_that_is_too_wide_makes_the_study_not_sensitive(tmp_path, store):
-    found = collect(tmp_path, made.study_of(margin=1.0))
-    verdict = {row["sharding"]: row for row in found.rows(SENSITIVITY)}
-    assert not verdict["iid"]["sensitive"]
-    assert verdict["iid"]["weakest"] == "control-no-communication"
-    assert verdict["by-class"]["sensitive"]
-    words = {row["equal"] for row in found.rows(SUMMARY) if row["sharding"] == "iid"}
-    assert words == {None, "not sensitive"}
-    by_class = {row["arm"]: row["equal"] for row in found.rows(SUMMARY) if row["sharding"] == "by-class"}
-    assert by_class["lion-cub-1bit never"] == "no"
-    assert by_class["global-qsgd standard"] == "yes"
-
-
 def test_contradictions_are_refused(tmp_path, study, store):
     first = study.entries[0]
     again = replace(first, spec=made.spec_of(made.MADE[0], "iid", 0, steps=99))

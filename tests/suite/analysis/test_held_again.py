@@ -13,7 +13,7 @@ from report.publication import publish
 from suite.analysis.collect import collect_sweep, write
 from suite.analysis.columns import ARMS, CASES, DIRECT, NET, NET_ROUNDS
 from suite.analysis.published import lacking, load_facts
-from suite.analysis.session_tables import Alike, collect_session
+from suite.analysis.session_tables import collect_session
 from suite.analysis.speed import planned_kinds
 from suite.analysis.tables import read_frame, read_table, session_table_path, to_csv
 from suite.runs.plan import make_plan
@@ -152,13 +152,6 @@ def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alo
         both[1]: {"20", "21", "22"},
     }
     assert lacking(root, "session-made-up") == ""
-
-    # of these links what is timed no more does not stay
-    *timed, gone = later["cases"]
-    beside = Alike.of(root, {**later, "cases": timed, "links": [slower]})
-    assert beside is not None
-    assert set(beside.frame(CASES)["case_id"]) == {case["case_id"] for case in timed}
-    assert gone["case_id"] in set(read_frame(tables / "session-made-up-cases.csv", CASES)["case_id"])
 
 
 def test_whole_runs_of_an_earlier_session_count_until_they_are_trained_again(tmp_path_factory, referenced):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import random
-from collections import Counter
 from statistics import median
 
 import numpy as np
 import pytest
 
-from reference_impls.core.schedules import QSR, LearningRate
 from suite.analysis.check import check_store
 from suite.analysis.columns import ARMS, PROBE, SPEED_TABLES
 from suite.analysis.published import load_facts
@@ -21,7 +17,6 @@ from suite.runs.store import Store
 from suite.timing import store as sessions
 from tests.suite.analysis import made_up_session as made
 from tests.suite.analysis.made_up_session import arms
-from tests.support import sync_steps
 
 ARMS_BY_HAND = ("sgd", "lion", "lion-1bit", "lion-1bit-10", "local-16", "local-8", "squeeze", "silence")
 
@@ -54,18 +49,6 @@ def test_composed_seconds_are_those_of_the_parts_and_what_a_round_has_in_common_
             assert [row[name] for name in names] == pytest.approx([100 * seconds / true] * 3)
 
 
-def test_the_rounds_of_a_rule_are_those_of_the_runs_own_learning_rate(composed):
-    row = composed["qsr"]
-    rate = LearningRate("cosine", peak=0.1, min=0.001, warmup=10, total=100)
-    ends = sync_steps(QSR(0.2, 4, warmup=10, total=100), rate, 100)
-    lengths = Counter(b - a for a, b in zip([0, *ends], ends, strict=False))
-    assert json.loads(row["steps_by_kind"]) == {f"round-{h}": count for h, count in lengths.items()}
-    assert len(lengths) > 3  # rounds grow, so this is no constant period
-    factors = [made.factor(number) for number in range(made.ROUNDS)]
-    true = sum(count * made.round_truth_s(h) for h, count in lengths.items())
-    assert row["seconds"] == pytest.approx(true * median(factors))
-
-
 def test_exposed_communication_of_few_rounds_has_no_interval(sweep):
     record = made.record(sweep)
     record["links"][0]["blocks"] = [
@@ -88,20 +71,6 @@ def test_a_repeated_block_takes_the_place_of_the_disturbed_one(sweep, store, com
     assert arms(record, store)["lion-1bit"] == expected
     row = next(row for row in rows_of(case_table(record)) if row["case_id"] == case["case_id"])
     assert (row["n"], row["n_disturbed"]) == (6, 1)
-
-
-def test_the_order_of_blocks_changes_nothing(sweep, tmp_path):
-    record = made.record(sweep)
-    record["links"][0]["direct"] = made.direct(sweep, "squeeze", lambda number: 1.0 + 0.01 * number)
-    made.saved(tmp_path, record)
-    before = {path.name: path.read_bytes() for path in collect_session(tmp_path, "made-up")}
-    draw = random.Random(7)
-    for name in ("blocks", "direct", "probe", "screen"):
-        draw.shuffle(record["links"][0][name])
-    draw.shuffle(record["cases"])
-    made.saved(tmp_path, record)
-    after = {path.name: path.read_bytes() for path in collect_session(tmp_path, "made-up")}
-    assert before == after
 
 
 def test_ddp_that_turns_out_faster_than_the_reference_is_named(sweep, store):

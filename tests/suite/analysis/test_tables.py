@@ -8,7 +8,7 @@ import random
 import pytest
 
 from suite.analysis.columns import RUNS, SUMMARY, TUNING
-from suite.analysis.tables import TableError, parsed, read_table, rows_of, table_path, to_csv, write_table
+from suite.analysis.tables import TableError, parsed, read_table, rows_of, to_csv
 
 
 def trial(arm: str = "a", lr: float = 0.1, **changes) -> dict:
@@ -83,11 +83,3 @@ def test_other_files_are_refused(tmp_path):
         from_csv(TUNING, text.replace(",no,", ",") if ",no," in text else text.replace(",yes,", ",", 1))
     with pytest.raises(TableError, match="is not table tuning: could not convert string to float: 'good'"):
         from_csv(TUNING, text.replace("96.5", "good"))
-
-
-def test_write_and_read(tmp_path):
-    path = table_path(tmp_path, TUNING, "quick")
-    assert path == tmp_path / "tables" / "quick-tuning.csv"
-    assert write_table(path, TUNING, [trial()]) == path
-    assert read_table(path, TUNING) == [trial()]
-    assert [file.name for file in path.parent.iterdir()] == ["quick-tuning.csv"]

@@ -26,10 +26,8 @@ def claim(**more: Any) -> Claim:
         ("above", 1.1, 2.0, "reproduced"),
         ("above", 0.0, 0.9, "contradicted"),
         ("above", 0.9, 1.1, "undecided"),
-        ("above", 1.0, 1.1, "undecided"),
         ("below", 0.0, 0.9, "reproduced"),
         ("below", 1.1, 2.0, "contradicted"),
-        ("below", 0.0, 1.0, "undecided"),
         ("within", -0.9, 0.9, "reproduced"),
         ("within", 1.1, 2.0, "contradicted"),
         ("within", -2.0, -1.1, "contradicted"),
@@ -85,8 +83,6 @@ def test_what_holds_an_interval_back_leaves_it_undecided() -> None:
     ("words", "every", "one"),
     [
         ("r r", "reproduced", "reproduced"),
-        ("c c", "contradicted", "contradicted"),
-        ("u u", "undecided", "undecided"),
         ("r c", "partly", "reproduced"),
         ("r u", "partly", "reproduced"),
         ("c u", "contradicted", "undecided"),
@@ -139,7 +135,6 @@ def test_what_a_verdict_counts_as() -> None:
         (["reproduced", "cannot tell"], "reproduced"),
         (["undecided", "contradicted"], "contradicted"),
         (["undecided", "reproduced"], "partly"),
-        (["partly", "contradicted"], "partly"),
         (["cannot tell", "not run"], "not run"),
     ],
 )

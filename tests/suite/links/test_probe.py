@@ -54,34 +54,3 @@ def test_bits_a_second_are_bits_sent_over_the_slowest_ranks_seconds() -> None:
     assert reduce.bits_per_s == bits * 2 * (1 / 2) / 2
     assert gather.bits_per_s == bits * 1 / 2
     assert scatter.bits_per_s == bits * (1 / 2) / 2
-
-
-def _refusals(rank: int, size: int) -> list[str]:
-    said = []
-    for call in (
-        lambda: module.bandwidth("all-reduce fp8", 1),
-        lambda: module.probe(0.0),
-        lambda: module.probe(float("nan")),
-    ):
-        try:
-            call()
-        except ValueError as error:
-            said.append(str(error))
-    return said
-
-
-@pytest.mark.gloo
-def test_what_is_refused() -> None:
-    (said, _) = run_ranks(_refusals, 2)
-    assert "there are all-reduce fp32, all-reduce bf16, all-gather, all-to-all" in said[0]
-    assert "bits a second" in said[1]
-    assert "bits a second" in said[2]
-    ((_, kind, message, _),) = run_ranks(_everything, 1)
-    assert (kind, "at least 2 ranks" in message) == ("ValueError", True)
-
-
-@pytest.mark.parametrize(
-    ("first_s", "expected"), [(0.3, 3 * 40960), (1.5, 3 * 40960), (3.0, 3 * 4096), (300.0, 3 * 4096)]
-)
-def test_a_slow_first_exchange_makes_the_others_smaller(first_s: float, expected: int) -> None:
-    assert module._shrunk(3 * 40960, first_s, 3) == expected

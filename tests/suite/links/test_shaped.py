@@ -7,24 +7,23 @@ cannot fill a link, and less has to be reached.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
+import statistics
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from suite.links.cluster import Cluster
 from suite.links.link import Link, LinkError
-from suite.links.probe import Measurement
+from suite.timing.ranks import Ranks
 from tests.suite.links.tour import delaying
 
-ROOT = Path(__file__).resolve().parents[3]
 WORKERS = 4
 ATTEMPTS = 6
+PATIENCE_S = 120.0
 MOST = 0.956
 """Share of a link's bits that are left for data: 1448 of 1514 bytes of a full frame."""
 
@@ -37,57 +36,17 @@ BUSY_LEAST = 0.75
 pytestmark = pytest.mark.gloo
 
 
-class Shaped:
-    """A cluster and a rank on each worker."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "WORLD_SIZE": str(WORKERS),
-            "MASTER_ADDR": cluster.addresses[0],
-            "MASTER_PORT": "29400",
-            "GLOO_SOCKET_IFNAME": "eth0",
-        }
-        self.ranks = [
-            subprocess.Popen(
-                [*cluster.enter(rank), sys.executable, "-m", "tests.suite.links.prober"],
-                cwd=ROOT,
-                env={**environment, "RANK": str(rank)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(WORKERS)
-        ]
-
-    def shape(self, rate: str, delay: str | None = None, **options: object) -> None:
-        self.cluster.shape(Link.parse(WORKERS, rate, delay=delay or "0ms", **options))  # type: ignore[arg-type]
-
-    def measure(self, function: str, *arguments: object) -> list[Measurement]:
-        """What rank 0 answers; an empty answer where it has ended."""
-        for rank in self.ranks:
-            assert rank.stdin is not None
-            rank.stdin.write(json.dumps([function, *arguments]) + "\n")
-            rank.stdin.flush()
-        assert self.ranks[0].stdout is not None
-        return [Measurement(w, b, tuple(s), r) for w, b, s, r in json.loads(self.ranks[0].stdout.readline())]
-
-    def close(self) -> None:
-        for rank in self.ranks:
-            rank.kill()
-            rank.communicate()
+Shaped = tuple[Cluster, Ranks]
 
 
 @pytest.fixture(scope="module")
 def shaped(possible: None) -> Iterator[Shaped]:
-    with delaying(Link.parse(WORKERS, "100mbit")) as cluster:
-        shaped = Shaped(cluster)
-        try:
-            yield shaped
-        finally:
-            shaped.close()
+    """A cluster and a rank on each worker, which goes before other work where it may."""
+    with delaying(Link.parse(WORKERS, "100mbit")) as cluster, Ranks(cluster) as ranks:
+        for pid in ranks.pids:
+            with suppress(OSError):
+                os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(1))
+        yield cluster, ranks
 
 
 def idle_share() -> float:
@@ -108,12 +67,15 @@ def idle_share() -> float:
 def test_a_large_all_reduce_reaches_the_rate_and_not_more(
     shaped: Shaped, rate: str, rate_bps: float, least: float, nbytes: float
 ) -> None:
-    shaped.shape(rate)
+    cluster, ranks = shaped
+    cluster.shape(Link.parse(WORKERS, rate))
     best, quiet = 0.0, False
+    exchange = {"do": "collective", "what": "all-reduce fp32", "nbytes": nbytes, "repeats": 2}
     for _ in range(ATTEMPTS):
         before = idle_share()
-        (found,) = shaped.measure("bandwidth", "all-reduce fp32", nbytes, 2)
-        best = max(best, found.bits_per_s * found.median_s / min(found.seconds) / rate_bps)
+        found = ranks.ask(exchange, PATIENCE_S)[0]["measurement"]
+        seconds = found["seconds"]
+        best = max(best, found["bits_per_s"] * statistics.median(seconds) / min(seconds) / rate_bps)
         assert best <= MOST
         if best >= least:
             return
@@ -124,18 +86,21 @@ def test_a_large_all_reduce_reaches_the_rate_and_not_more(
 
 @pytest.mark.parametrize("delay_ms", [5, 20])
 def test_a_round_trip_takes_the_delay_twice(shaped: Shaped, delay_ms: int) -> None:
-    if not shaped.cluster.delays:
+    cluster, ranks = shaped
+    link = Link.parse(WORKERS, "100mbit", delay=f"{delay_ms}ms")
+    if not cluster.delays:
         with pytest.raises(LinkError, match="cannot delay"):
-            shaped.shape("100mbit", f"{delay_ms}ms")
+            cluster.shape(link)
         return
-    shaped.shape("100mbit", f"{delay_ms}ms")
+    cluster.shape(link)
     expected_s = 2 * delay_ms / 1000
 
     for _ in range(ATTEMPTS):
-        found = shaped.measure("round_trip", 10)
-        assert [measured.what for measured in found] == ["round-trip 0-1", "round-trip 0-2", "round-trip 0-3"]
-        assert all(seconds >= expected_s for measured in found for seconds in measured.seconds)
-        worst_s = max(min(measured.seconds) for measured in found)
+        measured = ranks.ask({"do": "probe", "rate_bps": 1e6}, PATIENCE_S)[0]["measurements"]
+        trips = {one["what"]: one["seconds"] for one in measured if one["what"].startswith("round-trip")}
+        assert list(trips) == ["round-trip 0-1", "round-trip 0-2", "round-trip 0-3"]
+        assert all(seconds >= expected_s for found in trips.values() for seconds in found)
+        worst_s = max(map(min, trips.values()))
         if worst_s <= 1.1 * expected_s:
             return
     raise AssertionError(f"{worst_s * 1e3:.1f} ms")

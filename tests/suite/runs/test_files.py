@@ -58,15 +58,6 @@ def test_a_stale_lease_passes_on_and_its_owner_notices(tmp_path: Path) -> None:
     assert lease_holder(tmp_path) == "b"
 
 
-def test_an_owner_of_the_same_name_has_it_back_at_once(tmp_path: Path) -> None:
-    before = take_lease(tmp_path, A)
-    after = take_lease(tmp_path, Owner("a"))
-    assert before is not None
-    assert after is not None
-    assert not before.held()
-    assert after.held()
-
-
 TAKE = "import sys, suite.runs.files as l, pathlib; l.take_lease(pathlib.Path(sys.argv[1]), l.Owner('a'))"
 
 

@@ -37,7 +37,6 @@ def test_what_was_written_before_is_read(name: str) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "workload", "lr", "state"),
     [
-        ("allreduce-sgd", "digits-mlp", "0.1", "done"),
         ("lion-cub-1bit", "quadratic", "0.001", "done"),
         ("allreduce-sgd", "quadratic", "1e9", "diverged"),
     ],
@@ -73,11 +72,6 @@ def test_what_keys_say_together_is_checked_too() -> None:
 
     assert found() == ""
     assert found(final={}) == "final lacks the metric excess_loss, though the run is done"
-    assert "lies in the folder of" in found(run_id="0" * 16)
-    assert found(spec={**result["spec"], "seed": 5}) == "spec is that of another run"
-    assert "reason" in found(reason="why")
-    assert "reason" in found(status="error")
-    assert found(final={}, directions={}) == "final lacks the metric excess_loss, though the run is done"
     assert found(directions={}) == "directions lacks excess_loss"
     bare = {
         key: result[key] for key in ("schema_version", "run_id", "spec", "status", "reason", "provenance")

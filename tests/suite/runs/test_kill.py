@@ -201,6 +201,7 @@ def through_a_kill(root):
     torch.set_num_threads(1)
     specs = [one_spec("local-sgd", {"period": 3}, steps=8, seed=seed) for seed in range(2)]
     store, whole = Store(root / "killed"), Store(root / "whole")
+    list(execute(specs, whole))
     child = os.fork()
     if child == 0:
         steps, observe = iter(range(10)), train.SimulatedCluster.observe
@@ -217,7 +218,6 @@ def through_a_kill(root):
     assert {store.status(spec.run_id).state for spec in specs} == {"running"}
     assert [store.note(spec.run_id).step > 0 for spec in specs] == [True, True]
     assert len(list(execute(specs, store))) == len(specs)
-    list(execute(specs, whole))
     for spec in specs:
         assert kept(store, spec.run_id) == kept(whole, spec.run_id)
         assert not [path.name for path in store.folder(spec.run_id).iterdir() if "checkpoint" in path.name]

@@ -21,36 +21,14 @@ TUNABLE = SWEEP.replace(", lr: 0.1}", "}").replace("seeds: 3", "seeds: 6") + (
 def tuned(folder: Path, text: str, apart: float, seeds: int = 2) -> Sweep:
     """The sweep with rates at which the difference of `local` to `plain` varies by `apart` between two tuning seeds."""
     sweep = load_sweep(write_sweep(folder, text))
-    entries = []
-    for panel in sweep.panels():
-        for arm in sweep.arms_of(panel):
-            shift = apart if arm.label == "local" else 0.0
-            values = tuple(
-                1.0 + 0.5 * seed + (0.2 + shift * seed if arm.label == "local" else 0.0)
-                for seed in range(seeds)
-            )
-            trials = tuple(
-                Trial(
-                    lr=lr,
-                    value=sum(values) / seeds + worse,
-                    values=tuple(v + worse for v in values),
-                    status="done",
-                    runs=tuple(f"{seed:016x}" for seed in range(seeds)),
-                )
-                for lr, worse in ((0.25, 1.0), (0.5, 0.0), (1.0, 1.0))
-            )
-            entries.append(
-                Tuned(
-                    workload=panel.workload.label,
-                    sharding=panel.sharding,
-                    world_size=panel.world_size,
-                    arm=arm.label,
-                    lr=0.5,
-                    edge="none",
-                    tuned_for=tuned_for(sweep, panel, arm),
-                    trials=trials,
-                )
-            )
+    panel, entries = next(sweep.panels()), []
+    place = {"workload": panel.workload.label, "sharding": panel.sharding, "world_size": panel.world_size}
+    for arm in sweep.arms_of(panel):
+        values = tuple(1.0 + (0.5 + apart * (arm.label == "local")) * seed for seed in range(seeds))
+        runs = tuple(f"{seed:016x}" for seed in range(seeds))
+        trial = Trial(lr=0.5, value=sum(values) / seeds, values=values, status="done", runs=runs)
+        of = tuned_for(sweep, panel, arm)
+        entries.append(Tuned(**place, arm=arm.label, lr=0.5, edge="none", tuned_for=of, trials=(trial,)))
     write_rates(sweep, entries)
     return load_sweep(str(sweep.path))
 

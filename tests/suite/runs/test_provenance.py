@@ -12,8 +12,6 @@ from suite.runs import provenance
 from suite.runs.provenance import (
     changes_of,
     code_known,
-    cpu_model,
-    cpu_signature,
     environment_hash,
     installed,
     same_machine,
@@ -70,28 +68,6 @@ def test_a_longer_search_path_is_not_another_environment(
     monkeypatch.syspath_prepend(tmp_path)
     assert environment_hash() == before
     assert not any(line.startswith("vendored==") for line in installed())
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "signature"),
-    [
-        (
-            "cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\nstepping\t: 1\n\nprocessor\t: 1\nmodel\t: 3\n",
-            "AMD EPYC",
-            "26-2-1",
-        ),
-        ("processor\t: 0\nCPU implementer\t: 0x41\n", "aarch64", ""),
-        (None, "aarch64", ""),
-    ],
-)
-def test_a_processor_tells_its_generation_besides_its_name(
-    text: str | None, name: str, signature: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("suite.runs.provenance.CPUINFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    if text is not None:
-        (tmp_path / "cpuinfo").write_text(text)
-    assert (cpu_model(), cpu_signature()) == (name, signature)
 
 
 def test_seconds_of_two_generations_of_one_name_are_not_of_one_machine() -> None:

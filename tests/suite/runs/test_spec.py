@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 
@@ -39,43 +38,13 @@ def test_the_id_of_a_literal_spec_never_changes() -> None:
     assert LITERAL.run_id == "781bacd9bbb44906"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("algorithm", Part("local-sgd", 2, LITERAL.algorithm.options)),
-        ("algorithm", Part("qsr-sgd", 1, LITERAL.algorithm.options)),
-        ("workload", Part("digits-mlp", 2, {})),
-        ("sharding", "iid"),
-        ("world_size", 5),
-        ("backend", "gloo"),
-        ("steps", 101),
-        ("batch_size", 33),
-        ("lr", Rate("linear", 0.1, 1e-6, 10)),
-        ("lr", Rate("cosine", 0.11, 1e-6, 10)),
-        ("lr", Rate("cosine", 0.1, 0.0, 10)),
-        ("lr", Rate("cosine", 0.1, 1e-6, 11)),
-        ("bucket_bytes", 1),
-        ("seed", 4),
-    ],
-)
-def test_every_field_moves_the_id(name: str, value: object) -> None:
-    assert dataclasses.replace(LITERAL, **{name: value}).run_id != LITERAL.run_id
-
-
-@pytest.mark.parametrize("name", list_algorithms())
-def test_every_option_of_every_method_moves_the_id(name: str) -> None:
-    resolved = resolve_algorithm(
-        name, {"momentum_sync": "never"} if "momentum_sync" in info(name).options else {}, 4, 60
-    )
-    about = info(name)
-    if "optimizer" not in about.options:  # else the hyper-parameters depend on it
-        gone = former(registry.load(name)).keys()
-        assert set(about.options) | set(about.hyperparameters) == set(resolved.options) - gone, (
-            "all options are in the spec"
-        )
-    for option, value in resolved.options.items():
-        changed = Part(name, resolved.version, {**resolved.options, option: _another(value)})
-        assert identity(changed.as_dict()) != identity(resolved.as_dict()), option
+def test_all_options_of_a_method_are_in_its_identity() -> None:
+    for name in list_algorithms():
+        about = info(name)
+        if "optimizer" not in about.options:  # else the hyper-parameters depend on it
+            gone = former(registry.load(name)).keys()
+            options = set(resolve_algorithm(name, {}, 4, 60).options) - gone
+            assert set(about.options) | set(about.hyperparameters) == options, name
 
 
 def test_defaults_are_filled_in_so_that_saying_them_changes_nothing() -> None:
@@ -98,14 +67,7 @@ def test_methods_are_told_the_steps_and_the_warm_up_of_the_run() -> None:
     [
         ("lion-cub-1bt", {}, "did you mean 'lion-cub-1bit'"),
         ("local-sgd", {"perod": 8}, "did you mean 'period'"),
-        ("local-sgd", {"momentun": 0.9}, "did you mean 'momentum'"),
         ("local-sgd", {"period": "often"}, "period must be an integer of at least 1; got 'often'"),
-        ("local-sgd", {"period": 0}, "at least 1"),
-        (
-            "local-sgd",
-            {"momentum": "much"},
-            "momentum must be a number of at least 0 and below 1; got 'much'",
-        ),
         ("local-sgd", {"lr": 0.1}, "lr is no option"),
         ("lion-cub-pbit", {"bits": 5}, "4, 8"),
     ],
@@ -134,16 +96,12 @@ def test_wrong_workloads_are_refused_with_a_way_out() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"steps": 0}, "key 'steps': must be at least 1, not 0"),
         ({"steps": "ten"}, "key 'steps' must be a whole number, not 'ten'"),
         ({"seed": -1}, "key 'seed': must be at least 0, not -1"),
-        ({"backend": "mpi"}, "key 'backend': 'mpi' is none of simulated, gloo"),
         ({"lr": {"schedule": "cosine", "peak": 0.1, "min": 0.0, "warmup": 101}}, "lr.warmup is 101"),
         ({"lr": {"peak": 0.1}}, "key 'lr.schedule' is missing: Name of the schedule"),
-        ({"algorithm": "local-sgd"}, "key 'algorithm' must be a mapping, not 'local-sgd'"),
         ({"sead": 1}, "unknown key 'sead'; did you mean 'seed'"),
         ({"spec_version": 2}, "key 'spec_version': 2 is none of 1"),
-        ({"steps": True}, "key 'steps' must be a whole number, not True"),
         (
             {"algorithm": {"name": "local-sgd", "version": 1, "options": [8]}},
             "key 'algorithm.options' must be a mapping",
@@ -180,14 +138,6 @@ def test_canonical_json_is_one_text() -> None:
     for value in (math.nan, math.inf, -math.inf):
         with pytest.raises(CanonicalError, match=r"value.a\[1\] is"):
             canonical_json({"a": [0.5, value]})
-
-
-def _another(value: object) -> object:
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, int | float):
-        return value + 1
-    return [value, "other"]
 
 
 def test_an_option_that_went_keeps_its_value_in_the_identity_and_takes_no_other() -> None:

@@ -116,26 +116,6 @@ def test_pinned_arms_are_left_alone_and_a_missing_centre_is_named(tmp_path: Path
 FINALS = BUDGET.replace("seeds: 2,", "seeds: 2, finals: {{rates: 2, seeds: 5}},")
 
 
-def test_the_best_rates_of_every_arm_are_tried_by_more_seeds(tmp_path: Path) -> None:
-    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + FINALS.format(extensions=0, centre=0.5)))
-    store, seen = Store(tmp_path / "results"), []
-    found = tune(sweep, store, carry_out(store, seen))
-    assert len(seen) == 2 * (3 * 2 + 2 * 3)
-    for tuned in found:
-        entered = [t for t in tuned.trials if len(t.runs) == 5]
-        others = [t for t in tuned.trials if len(t.runs) == 2]
-        assert (len(entered), len(others)) == (2, 1)
-        for t in tuned.trials:
-            finals = [store.result(run_id)["final"]["excess_loss"] for run_id in t.runs]
-            assert t.values == pytest.approx(tuple(finals), rel=1e-5)
-            assert t.value == pytest.approx(sum(finals) / len(finals), rel=1e-5)
-        by_two = {t.lr: sum(t.values[:2]) for t in tuned.trials}
-        assert {t.lr for t in entered} == set(sorted(by_two, key=by_two.__getitem__)[:2])
-        assert tuned.lr == min(entered, key=lambda t: t.value).lr
-    write_rates(sweep, found)
-    assert not {spec.run_id for spec in make_plan(sweep).specs} & {spec.run_id for spec in seen}
-
-
 MOMENTA = FINALS.replace("points: 3,", "points: 3, options: {{plain: {{momentum: [0, 0.5]}}}},")
 
 

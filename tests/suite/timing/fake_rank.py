@@ -1,7 +1,6 @@
-"""A rank that measures nothing: answers commands in the ways that a real one could, good and bad.
+"""A rank that measures nothing and goes wrong when it is told to.
 
-{"do": "echo", "value": v}   {"do": "noise"}   {"do": "die", "rank": r, "how": "signal" | "exit"}
-{"do": "fault", "rank": r}   {"do": "sleep", "rank": r, "seconds": s}   {"do": "stop"}
+{"do": "die", "rank": r, "how": "signal" | "exit"}   {"do": "sleep", "rank": r, "seconds": s}   {"do": "stop"}
 """
 
 from __future__ import annotations
@@ -17,30 +16,20 @@ def main() -> None:
     rank = int(os.environ["RANK"])
     for line in sys.stdin:
         command = json.loads(line)
-        mine = command.get("rank", rank) == rank
-        answer = {"ok": True, "rank": rank, "value": command.get("value")}
         if command["do"] == "stop":
             return
-        if command["do"] == "noise":
-            answer["value"] = "x" * 300_000  # longer than a pipe holds
-        elif command["do"] == "fault" and mine:
-            answer = {"ok": False, "type": "RuntimeError", "error": "made up"}
-        elif command["do"] == "die":
-            if mine:
+        answer = {"ok": True, "rank": rank}
+        if command["do"] == "die":
+            if command["rank"] == rank:
                 sys.stderr.write("this was the last line\n")
                 sys.stderr.flush()
                 if command["how"] == "signal":
                     os.kill(os.getpid(), signal.SIGKILL)
                 sys.exit(7)
             answer = {"ok": False, "type": "RuntimeError", "error": "Connection closed by peer"}
-        elif command["do"] == "sleep" and mine:
+        elif command["rank"] == rank:
             time.sleep(command["seconds"])
-        elif command["do"] == "environment":
-            answer["value"] = {key: os.environ.get(key) for key in command["names"]}
-        text = json.dumps(answer) + "\n"
-        sys.stdout.write(text[:1])
-        sys.stdout.flush()
-        sys.stdout.write(text[1:])
+        sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 
 

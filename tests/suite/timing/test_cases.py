@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -72,13 +71,6 @@ def test_rounds_of_local_steps_are_the_same_whatever_rule_asked_for_them(cases: 
 def test_rounds_of_other_lengths_are_left_out(spec: SessionSpec) -> None:
     part = resolve_algorithm("qsr-sgd", {"h_base": 2}, 4, 100)
     assert list(kinds_of(part, (1, 16))) == ["round-1", "round-16"]
-
-
-def test_labels_tell_cases_apart_and_are_no_part_of_the_identity(cases: Cases) -> None:
-    labels = [case.label for case in cases.by_id.values()]
-    assert len(set(labels)) == len(labels)
-    for case_id, case in cases.by_id.items():
-        assert case.case_id == replace(case, label="something else").case_id == case_id
 
 
 def test_the_candidates_for_the_reference(spec: SessionSpec, cases: Cases) -> None:

@@ -11,12 +11,8 @@ import pytest
 
 from suite.timing.load import (
     Meter,
-    allocator,
     cpu_seconds,
     descendants,
-    governor,
-    load_average,
-    machine,
 )
 from suite.timing.spec import Limits
 
@@ -99,18 +95,6 @@ def test_a_short_block_is_not_blamed_for_what_ticks_cannot_tell(fake: FakeMachin
     assert meter.since(before).disturbed(LIMITS)
 
 
-def test_a_process_that_has_ended_counts_no_more(fake: FakeMachine) -> None:
-    meter = fake.meter()
-    before = meter.snapshot()
-    fake.pass_(1.0, user=10)
-
-    def gone(pid: int) -> float:
-        raise ProcessLookupError(pid)
-
-    meter.cpu = gone
-    assert 0 <= meter.since(before).foreign_share <= 1
-
-
 def test_descendants_are_found_by_their_parents(tmp_path: Path) -> None:
     for pid, parent, name in ((1, 0, "init"), (5, 1, "a b) c"), (6, 5, "x"), (7, 6, "y"), (8, 1, "z")):
         (tmp_path / str(pid)).mkdir()
@@ -143,19 +127,3 @@ def test_a_childs_work_is_ours() -> None:
     assert ours >= used - 0.01
     with pytest.raises(OSError, match=r"Invalid argument|No such process"):
         cpu_seconds(child.pid)
-
-
-def test_facts_of_the_machine(tmp_path: Path) -> None:
-    environment = {"LD_PRELOAD": "/lib/libjemalloc.so.2", "MALLOC_ARENA_MAX": "1", "HOME": "x"}
-    facts = machine(4, 1, emulated=True, environment=environment, sys_=tmp_path)
-    cores = len(os.sched_getaffinity(0))
-    assert facts["oversubscription"] == 4 / cores
-    assert facts["allocator"] == "jemalloc MALLOC_ARENA_MAX=1"
-    assert facts["governor"] is None
-    assert (facts["emulated"], facts["backend"], facts["threads_per_rank"]) == (True, "gloo", 1)
-    folder = tmp_path / "devices/system/cpu/cpu0/cpufreq"
-    folder.mkdir(parents=True)
-    (folder / "scaling_governor").write_text("powersave\n")
-    assert governor(tmp_path) == "powersave"
-    assert allocator({}) == "libc"
-    assert len(load_average()) == 3

@@ -33,14 +33,6 @@ def running(pid: int) -> bool:
     return True
 
 
-def test_answers_come_by_rank(ranks: Ranks) -> None:
-    for value in (1, {"a": [2]}):
-        answers = ranks.ask({"do": "echo", "value": value}, 10)
-        assert [answer["rank"] for answer in answers] == [0, 1, 2]
-        assert all(answer["value"] == value for answer in answers)
-    assert {len(answer["value"]) for answer in ranks.ask({"do": "noise"}, 20)} == {300_000}
-
-
 @pytest.mark.parametrize(
     ("how", "said"), [("signal", "signal SIGKILL"), ("exit", "exit code 7 (this was the last line)")]
 )
@@ -52,25 +44,12 @@ def test_the_rank_that_died_is_named_not_those_that_lost_it(ranks: Ranks, how: s
     assert "this was the last line" in str(lost.value)
 
 
-def test_a_fault_is_told_in_the_ranks_words(ranks: Ranks) -> None:
-    with pytest.raises(RankLostError, match="rank 2 faulted: RuntimeError: made up"):
-        ranks.ask({"do": "fault", "rank": 2}, 10)
-
-
 def test_a_silent_rank_is_given_up(ranks: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("suite.timing.ranks.STOP_S", 0.5)  # afterwards, when all are asked to end
     started = time.monotonic()
     with pytest.raises(RankLostError, match="rank 1 has not answered 'sleep' within 1 s"):
         ranks.ask({"do": "sleep", "rank": 1, "seconds": 60}, 1)
     assert time.monotonic() - started < 10
-
-
-def test_a_rank_that_had_died_before_it_was_asked(ranks: Ranks) -> None:
-    ranks.ask({"do": "echo"}, 10)
-    os.kill(ranks.pids[0], 9)
-    with pytest.raises(RankLostError, match="rank 0 died: signal SIGKILL"):
-        while True:
-            ranks.ask({"do": "echo"}, 10)
 
 
 def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:

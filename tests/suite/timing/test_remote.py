@@ -85,9 +85,16 @@ def test_the_rank_that_hangs_up_is_named_not_those_that_lost_it(
     fault = {"ok": False, "type": "RuntimeError", "error": "Connection closed by peer"}
     serve(called, lambda rank, command: None if rank else fault)
     ranks = board.ranks(2, lambda rank: f"task {rank}: Killed")
-    with ranks, pytest.raises(RankLostError) as lost:
+    with ranks:
+        with pytest.raises(RankLostError) as lost:
+            ranks.ask({"do": "block"}, 10)
+        assert str(lost.value) == "rank 1 on node-1 has ended without a word (task 1: Killed)"
+
+
+def test_a_fault_is_told_in_the_ranks_words(board: Switchboard, called: list[Called]) -> None:
+    serve(called, lambda rank, command: {"ok": not rank, "type": "RuntimeError", "error": "made up"})
+    with board.ranks(2) as ranks, pytest.raises(RankLostError, match="faulted: RuntimeError: made up"):
         ranks.ask({"do": "block"}, 10)
-    assert str(lost.value) == "rank 1 on node-1 has ended without a word (task 1: Killed)"
 
 
 def test_a_rank_that_does_not_call_is_named_and_strangers_are_not_listened_to(

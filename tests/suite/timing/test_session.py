@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,12 @@ from suite.links.doctor import Finding
 from suite.links.link import Link
 from suite.timing import store
 from suite.timing.cases import Cases, cases_of
-from suite.timing.load import Load, descendants
+from suite.timing.load import descendants
 from suite.timing.ranks import Ranks
 from suite.timing.session import Session
 from suite.timing.spec import SessionSpec
 from tests.suite.links.tour import children
 from tests.suite.timing.fakes import (
-    QUIET,
     FakeMeter,
     FakePlace,
     FakeRanks,
@@ -76,7 +75,6 @@ class Held:
         root: Path,
         *,
         lost_at: int = -1,
-        load: Callable[[int], Load] = lambda number: QUIET,
         interrupted_at: int = -1,
     ) -> None:
         self.places: list[FakePlace] = []
@@ -96,7 +94,7 @@ class Held:
             if len(self.said) == interrupted_at:
                 raise KeyboardInterrupt
 
-        session = Session(spec, root, show, place, start, FakeMeter(load))  # type: ignore[arg-type]
+        session = Session(spec, root, show, place, start, FakeMeter())  # type: ignore[arg-type]
         self.record = session.run()
         self.path = store.path_of(root, self.record["name"], self.record["session_id"])
 

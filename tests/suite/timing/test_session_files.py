@@ -68,27 +68,22 @@ def test_some_of_the_links(tmp_path: Path) -> None:
     [
         (OWN + "blocks: 5\n", 8, "'blocks': must be at least 6, not 5"),
         (OWN + "null_blocks: 7\n", 8, "'null_blocks': must be at most the 6 blocks"),
-        (OWN + "blocksize: 6\n", 8, "unknown key 'blocksize'; did you mean 'blocks'"),
-        (OWN + "rounds_h: [1, 2]\n", 8, "'rounds_h[1]': 2 is none of 1, 4, 16, 64"),
         (OWN + "rounds_h: [4]\n", 8, "'rounds_h': give at least two lengths"),
         (
             OWN + "reference: {precisions: [fp16]}\n",
             8,
             "'reference.precisions[0]': 'fp16' is none of fp32, bf16; did you mean 'bf16'",
         ),
-        (OWN + "reference: {buckets_mb: [0]}\n", 8, "'reference.buckets_mb': a bucket holds more than 0 MB"),
         (OWN + "direct: {arms: [plain]}\n", 8, "'direct': only a session of a sweep has runs to check"),
         (
             OWN.replace("batch_size: 4\n", ""),
             1,
             "key 'batch_size' is missing: a session without a sweep says what it times",
         ),
-        (OWN.replace("quadratic", "cubic"), 2, "'workload': unknown workload \"cubic\""),
         (OWN.replace("1gbit, delay", "100gbit, delay"), 7, "choose 10mbit to 10gbit"),
         (OWN[: OWN.index("links")] + "links: [{rate: 1gbit}, {rate: 1000mbit}]\n", 7, "is given twice"),
         (OF_SWEEP + "batch_size: 8\n", 4, "'batch_size': is that of sweep 'small'"),
         (OF_SWEEP + "direct: {arms: [locale]}\n", 4, "'direct.arms': no arm 'locale'; did you mean 'local'"),
-        (OF_SWEEP + "direct: {links: [1gbit]}\n", 4, "'direct.links': no link '1gbit'"),
         (OF_SWEEP.replace("small", "smal"), 2, "'sweep': no sweep 'smal'; did you mean 'small'"),
     ],
 )
@@ -111,15 +106,9 @@ def test_the_shipped_sessions() -> None:
     assert [link.label for link in specs["quick"].links] == ["100 Mbit/s", "1 Gbit/s"]
     assert specs["quick"].minutes == 7
     assert sessions_of("quick") == ["quick"]
-    assert sessions_of("digits") == ["quick-digits"]
     for spec in specs.values():  # the reference that is trained is what is timed as reference
         for label in spec.sweep.references[:1] if spec.sweep else ():
             assert spec.sweep.arms[label].options["optimizer"] == spec.reference.optimizer
             assert spec.sweep.arms[label].algorithm.removeprefix("allreduce-") in spec.reference.precisions
-    assert "code-gpt" in sessions_of(None)
-    assert "low-bandwidth" in sessions_of(None)
-    assert "costs-digits" in not_shown()
     assert not not_shown() & set(sessions_of(None))
     assert specs["code-gpt"].blocks >= 20, "a bar is judged by at least 20 pairs"
-    assert specs["code-gpt-pair"].world_size == 2
-    assert specs["code-gpt-pair"].arms.keys() == specs["code-gpt"].arms.keys()

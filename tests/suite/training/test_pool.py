@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from reference_impls import info, load_plugin
-from reference_impls.core.registry import PLUGINS, registry
 from suite.runs.plan import make_plan, open_specs
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store, counts
@@ -60,42 +58,6 @@ def test_a_worker_that_dies_takes_only_its_runs_along(tmp_path: Path) -> None:
     list(execute(specs, undisturbed))
     for spec in specs:
         assert kept(store, spec.run_id) == kept(undisturbed, spec.run_id)
-
-
-PLUGIN = """
-from dataclasses import dataclass
-from reference_impls.algorithms.all_reduce import AllReduce
-from reference_impls.core.registry import Entry, registry
-
-@dataclass(frozen=True)
-class Halved(AllReduce):
-    def reduce(self, shard):
-        return (yield from super().reduce(shard)).mul_(0.5)
-
-registry.add("halved", Entry("halved_plugin:Halved", "plugin", "", "half the gradient"))
-"""
-
-
-@pytest.fixture
-def halved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A method of this name, from a plugin file."""
-    monkeypatch.setenv(PLUGINS, "")
-    monkeypatch.setattr(registry, "plugins", set())
-    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
-    (tmp_path / "halved_plugin.py").write_text(PLUGIN)
-    load_plugin(tmp_path / "halved_plugin.py")
-
-
-@pytest.mark.gloo
-@pytest.mark.full
-@pytest.mark.usefixtures("halved")
-def test_a_plugin_reaches_the_workers_and_their_ranks(tmp_path: Path) -> None:
-    specs = [one_spec("halved", backend=backend, seed=3) for backend in ("simulated", "gloo")]
-    store = Store(tmp_path / "results")
-    assert run_local(specs, store, jobs=1).failures == []
-    assert [store.metrics(spec.run_id)[-1]["step"] for spec in specs] == [6, 6]
-    hashes = {store.result(spec.run_id)["sources"]["algorithm"] for spec in specs}
-    assert hashes == {info("halved").source_hash}, "the plugin's content is on record with the run"
 
 
 LONG = SWEEP.replace("steps: 12", "steps: 600").replace("seeds: 3", "seeds: 8")

@@ -143,11 +143,9 @@ def recorder() -> Recorder:
 @pytest.mark.parametrize(
     ("losses", "state"),
     [
-        ([2.0, 199.0], None),
         ([2.0, 201.0], "diverged"),
         ([0.01, 99.0], None),
         ([0.01, 101.0], "diverged"),
-        ([2.0, float("nan")], "diverged"),
         ([2.0, float("inf")], "diverged"),
     ],
 )

@@ -18,11 +18,10 @@ from suite.runs.plan import make_plan, warnings_of
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep, sweep_names
-from suite.training.checkpoint import Interrupted
 from suite.training.execute import execute
 from suite.workloads import DataError, WorkloadOptionError, get, user_data
 from suite.workloads.models import ARCHITECTURES, ModelWorkload, initial_values
-from tests.suite.runs.project import After, kept, one_spec
+from tests.suite.runs.project import one_spec
 from tests.suite.workloads import made_up_data as data
 
 TINY = {"vocabulary": data.VOCABULARY, "context": 16}
@@ -100,14 +99,10 @@ def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.Mo
     [
         ("causal-lm", {"model": "bert-base"}, 'option "model" .* must be one of gpt2, gpt2-medium, gpt2-mini, llama-60m'),
         ("cifar10", {"model": "resnet50", "checkpointing": True}, "must be false: transformers has none for a ResNet"),
-        ("cifar10", {"accumulate": 0}, 'option "accumulate" of workload cifar10 must be at least 1, got 0'),
         ("causal-lm", {"context": 1025}, 'option "context" .* must be 0, or 2 to 1024 for gpt2, got 1025'),
-        ("causal-lm", {"format": "csv"}, 'option "format" .* must be one of tokens, parquet, text, got \'csv\''),
         ("causal-lm", {"format": "text", "vocabulary": 255}, 'option "vocabulary" .* must be at least 256 for text, got 255'),
-        ("masked-lm", {"format": "text", "vocabulary": 256}, 'option "vocabulary" .* must be at least 257, for the mask'),
         ("masked-lm", {"mask": 30522}, "option \"mask\" .* must be -1, or below the vocabulary's 30522"),
         ("image-folder", {"pixels": 100}, 'option "pixels" .* must be a multiple of 32, got 100'),
-        ("image-folder", {"classes": 1}, 'option "classes" .* must be at least 2, got 1'),
     ],
 )  # fmt: skip
 def test_impossible_options_are_refused(name: str, options: dict[str, Any], message: str) -> None:
@@ -209,21 +204,6 @@ def test_ten_steps_on_files_of_every_format(kind: str, at: Callable[[Path], None
 # ---- real ranks, and going on in the middle of an epoch ----------------------------------------------------------------------
 
 
-@pytest.mark.gloo
-@pytest.mark.full
-@pytest.mark.parametrize("kind", ["tokens, masked", "cifar10", "images"])
-def test_a_rank_reads_its_own_batch_and_has_the_bits_of_the_simulation(
-    kind: str, at: Callable[[Path], None], tmp_path: Path
-) -> None:
-    found = []
-    for backend in ("simulated", "gloo"):
-        spec = spec_of(kind, at, steps=4, backend=backend)
-        (outcome,) = execute([spec], Store(tmp_path / backend))
-        assert outcome.status.state == "done", outcome.status.reason
-        found.append([line["nll"] for line in outcome.metrics])
-    assert found[0] == found[1]
-
-
 def test_own_batches_are_the_rows_of_the_batch(at: Callable[[Path], None]) -> None:
     for kind in ("tokens, masked", "cifar10", "images"):
         folder, name, options = FORMATS[kind]
@@ -232,17 +212,6 @@ def test_own_batches_are_the_rows_of_the_batch(at: Callable[[Path], None]) -> No
         for row in range(3):
             for part, own in zip(task.batch(5), task.own_batch(5, row), strict=True):  # type: ignore[attr-defined]
                 assert torch.equal(part[row], own)
-
-
-def test_going_on_in_the_middle_of_an_epoch_to_the_bit(at: Callable[[Path], None], tmp_path: Path) -> None:
-    spec = spec_of("tokens, masked", at, steps=12, method="allreduce-adamw", options={})
-    stopped, whole = Store(tmp_path / "stopped"), Store(tmp_path / "whole")
-    with pytest.raises(Interrupted):
-        list(execute([spec], stopped, interruption=After(7)))
-    assert stopped.note(spec.run_id).step == 7  # type: ignore[union-attr]
-    for store in (stopped, whole):
-        list(execute([spec], store))
-    assert kept(stopped, spec.run_id) == kept(whole, spec.run_id)
 
 
 # ---- what is refused by name -----------------------------------------------------------------------------------------------
@@ -288,27 +257,21 @@ REFUSED = [
     ("tokens", _without("val.bin"), {}, r"causal-lm lacks .*/val.bin, uint16 tokens, little-endian, that judge: put it there"),
     ("tokens", _cut("train.bin", 1), {}, r"/train.bin cannot be read as tokens \(.*multiple of the data-type size"),
     ("tokens", _written("val.bin", b"ab" * 10), {}, r"/val.bin has 10 tokens, fewer than the 17 of a window: give more text"),
-    ("tokens", _written("val.bin", b""), {}, r"/val.bin has 0 tokens, fewer than the 17"),
     ("tokens", _written("train.bin", b"\xc8", 1001), {}, r"/train.bin has the token 51\d\d\d, and the vocabulary has 300"),
-    ("tokens", _as_they_are, {"vocabulary": 299}, r"/train.bin has the token 299, and the vocabulary has 299"),
     ("parquet", _cut("val.parquet", 10), {}, r"/val.parquet cannot be read as parquet \(.*not a parquet file.*\): write it anew"),
     ("parquet", _as_they_are, {"column": "text"}, r'cannot be read .*No match for .*text.*give .* "column"'),
     ("parquet", _columns(tokens=[[1.5] * 40] * 9), {}, r'column "tokens" is list<.*: double>, no text, lists of integers, or'),
     ("parquet", _columns(tokens=[[1] * 40, None]), {}, r'/train.parquet cannot .*column "tokens" has 2 nulls'),
-    ("parquet", _columns(tokens=[[1, -1] * 40]), {}, r"/train.parquet has the token -1,"),
-    ("parquet", _without("train.parquet", folder=True), {}, r"/train.parquet cannot be read as parquet"),
     ("text", _without("train", folder=True), {}, r"/train has 0 tokens, fewer than the 16 of a window"),
     ("text", _written("train/x.txt", b"caf\xe9" * 9), {}, r"cannot be read as text \(.*/train/x.txt is not UTF-8 at byte 3\)"),
     ("cifar10", _without(f"{BATCHES}/data_batch_3.bin"), {}, r"cifar10 lacks .*data_batch_3.bin, 10,000 records of a label"),
     ("cifar10", _cut(f"{BATCHES}/data_batch_5.bin", 100), {}, r"_5.bin has 61360 bytes, no multiple of a record's 3073"),
     ("cifar10", _written(f"{BATCHES}/test_batch.bin", b"\x0a", 3073), {}, r"test_batch.bin has the label 10, .* are 0 to 9"),
-    ("cifar100", _written("cifar-100-binary/test.bin", b""), {}, r"test.bin has 0 bytes, no multiple of a record's 3074"),
     ("images", _without("train/bee", folder=True), {}, r"/train/bee is no JPEG or PNG: images lie in train/<class>/<image>"),
     ("images", _without("val/cat"), {}, r"the class cat is in one of .*/train and .*/val: both have to have the same folders"),
     ("images", _as_they_are, {"classes": 4}, r'/train has 3 folders of classes, .* tells 4 apart: give the option "classes"'),
     ("images", _written("val/bee/deep/x.png", b"hello"), {}, r"/val/bee/deep is no JPEG or PNG"),
     ("images", _cut("val/ape/0.png", 2000), {}, r"/val/ape/0.png is no image, or damaged \(.*\): copy it anew"),
-    ("images", _written("val/cat/2.jpeg", b"hello"), {}, r"/val/cat/2.jpeg is no image, or damaged"),
 ]  # fmt: skip
 
 

@@ -67,20 +67,6 @@ def test_sgd_settles_at_the_closed_form() -> None:
     assert np.mean(excess) == pytest.approx(expected, rel=0.1)
 
 
-def test_one_average_at_the_end_loses_nothing() -> None:
-    """Why no verdict on equal accuracy can rest on the quadratic: SGD is linear on it, and contracts as its eigenvalues say."""
-    task = Quadratic(dim=20, sigma=0.5).task(0, 4, "by-class")
-    start = task.initial()["w"]
-    together, apart = start, start.expand(4, -1)
-    gradient = vmap(grad(task.loss))
-    for step in range(60):
-        batch = task.batch(step)
-        together = together - 0.3 * gradient({"w": together.expand(4, -1)}, *batch)["w"].mean(0)
-        apart = apart - 0.3 * gradient({"w": apart}, *batch)["w"]
-    assert float((apart - together).abs().max()) > 0.3
-    torch.testing.assert_close(apart.mean(0), together, rtol=0, atol=1e-5)
-
-
 # ---- label noise -----------------------------------------------------------------------------------------------------------
 
 
@@ -139,25 +125,6 @@ def test_samples_are_a_workers_own_or_everybodys_and_the_noise_is_fresh() -> Non
     assert abs((signs[:, 0] * signs[:, 1]).mean()) < 4 / np.sqrt(len(signs))
     shared = label_noise(shared=True)
     assert len({tuple(shared.batch(step)[0][3, 0].numpy()) for step in range(600)}) == SAMPLES
-
-
-def test_noise_finds_flat_places() -> None:
-    """Fresh noise takes the trace and the test loss down; the same steps on true labels leave both."""
-    made = label_noise(seed=4)
-    found = {}
-    for noisy in (True, False):
-        u, v = (value.numpy().copy() for value in made.initial().values())
-        for step in range(8000):
-            x, y = (part[:, 0].numpy() for part in made.batch(step))
-            if not noisy:
-                y = made.labels[(made.inputs @ x.T).argmax(axis=0)]
-            error = x @ (u * u - v * v) - y
-            pull = 2 * (error[:, None] * x).mean(axis=0)
-            u, v = u - 0.02 * pull * u, v + 0.02 * pull * v
-        found[noisy] = made.evaluate({"u": torch.from_numpy(u), "v": torch.from_numpy(v)})
-    assert found[False]["clean_loss"] < 1e-6
-    assert found[True]["hessian_trace"] < 0.7 * found[False]["hessian_trace"]
-    assert found[True]["test_loss"] < 0.7 * found[False]["test_loss"]
 
 
 # ---- clicks ----------------------------------------------------------------------------------------------------------------
