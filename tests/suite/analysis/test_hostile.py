@@ -82,10 +82,7 @@ def test_the_page_shows_all_of_them_escaped(damaged: Store) -> None:
     assert "<script>alert" not in page
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["{", '{"state": 5}', '{"attempt": -1}'],
-)
+@pytest.mark.parametrize("text", ["{", '{"state": 5}', '{"attempt": -1}'])
 def test_a_bad_status_is_named_and_the_run_is_begun_again(text: str, tmp_path: Path) -> None:
     store, spec = Store(tmp_path), one_spec()
     store.begin(spec)

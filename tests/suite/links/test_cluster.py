@@ -15,25 +15,10 @@ from typing import Any
 
 import pytest
 
-from suite.links.cluster import (
-    ClusterError,
-    Command,
-    build,
-    burst_bytes,
-    privileged,
-    shape,
-    up,
-)
+from suite.links.cluster import ClusterError, Command, build, burst_bytes, privileged, shape, up
 from suite.links.link import MAX_RATE_BPS, MIN_RATE_BPS, Link, LinkError
 from suite.links.process import find_program
-from tests.suite.links.tour import (
-    PAYLOAD_BYTES,
-    Process,
-    held_namespaces,
-    namespace,
-    rates,
-    transfer,
-)
+from tests.suite.links.tour import PAYLOAD_BYTES, Process, held_namespaces, namespace, rates, transfer
 from tests.support import eventually, require_system, skip_or_fail
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -81,11 +66,7 @@ def test_netem_delays_what_comes_from_a_worker_and_nothing_else() -> None:
     assert all("netem delay 2500us" in line for line in netem)
     hub = lines(build(3, True, str), None)
     # a bridge of its own leads from the worker's end to the delayed one, and the switch lies behind that
-    wanted = [
-        "ip link set h1 master d1 up",
-        "ip link set c1 master d1 up",
-        "ip link set b1 master br0 up",
-    ]
+    wanted = ["ip link set h1 master d1 up", "ip link set c1 master d1 up", "ip link set b1 master br0 up"]
     assert [line for line in hub if "1 master" in line] == wanted
 
 

@@ -10,12 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from reference_impls.core.units import UnitError, parse_duration, parse_rate
-from suite.links.link import (
-    Link,
-    LinkError,
-    duration_words,
-    rate_words,
-)
+from suite.links.link import Link, LinkError, duration_words, rate_words
 
 RATES = [
     ("100mbit", 1e8, "100mbit", "100 Mbit/s"),

@@ -11,14 +11,7 @@ import pytest
 from bandwise.cli import main
 from suite.runs.documents import problem
 from suite.runs.spec import RunSpec
-from suite.runs.store import (
-    RESULT_VERSION,
-    Evaluation,
-    Note,
-    Result,
-    Store,
-    result_problem,
-)
+from suite.runs.store import RESULT_VERSION, Evaluation, Note, Result, Store, result_problem
 from tests.suite.runs.project import ended, one_spec
 
 FROZEN = Path(__file__).parent / "frozen"
@@ -36,10 +29,7 @@ def test_what_was_written_before_is_read(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "workload", "lr", "state"),
-    [
-        ("lion-cub-1bit", "quadratic", "0.001", "done"),
-        ("allreduce-sgd", "quadratic", "1e9", "diverged"),
-    ],
+    [("lion-cub-1bit", "quadratic", "0.001", "done"), ("allreduce-sgd", "quadratic", "1e9", "diverged")],
 )
 def test_what_a_real_run_writes_is_what_is_declared(
     algorithm: str, workload: str, lr: str, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -223,12 +223,7 @@ def through_a_kill(root):
         assert not [path.name for path in store.folder(spec.run_id).iterdir() if "checkpoint" in path.name]
 
 
-SCENES = {
-    "begin again": _begin,
-    "finish": _finish,
-    "checkpoint": _checkpoint,
-    "checkpoint of ranks": _ranks,
-}
+SCENES = {"begin again": _begin, "finish": _finish, "checkpoint": _checkpoint, "checkpoint of ranks": _ranks}
 
 
 def test_a_kill_at_any_point_leaves_a_store_that_can_be_read(tmp_path: Path) -> None:

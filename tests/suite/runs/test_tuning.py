@@ -12,11 +12,7 @@ from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store, failed
 from suite.runs.sweep import TUNING_SEED, Trial, load_rates, load_sweep, write_rates
-from suite.runs.tuning import (
-    TuningFailedError,
-    best_trial,
-    tune,
-)
+from suite.runs.tuning import TuningFailedError, best_trial, tune
 from suite.training.execute import execute
 from suite.workloads import get
 from tests.suite.runs.project import SWEEP, write_sweep

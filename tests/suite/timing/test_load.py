@@ -9,11 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.timing.load import (
-    Meter,
-    cpu_seconds,
-    descendants,
-)
+from suite.timing.load import Meter, cpu_seconds, descendants
 from suite.timing.spec import Limits
 
 LIMITS = Limits(foreign_share=0.15, steal_share=0.05, retries=2)

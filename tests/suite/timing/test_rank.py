@@ -32,11 +32,7 @@ CASES: dict[str, Case] = {
     "local": method("local-sgd", "round-4"),
 }
 RING = 2 * (2 - 1) / 2
-SENT = {
-    "fp32": RING * 4 * PARAMETERS,
-    "allreduce": RING * 4 * PARAMETERS,
-    "local": RING * 4 * PARAMETERS,
-}
+SENT = {"fp32": RING * 4 * PARAMETERS, "allreduce": RING * 4 * PARAMETERS, "local": RING * 4 * PARAMETERS}
 
 
 @pytest.fixture(scope="module")

@@ -25,14 +25,7 @@ from suite.timing.ranks import Ranks
 from suite.timing.session import Session
 from suite.timing.spec import SessionSpec
 from tests.suite.links.tour import children
-from tests.suite.timing.fakes import (
-    FakeMeter,
-    FakePlace,
-    FakeRanks,
-    Loopback,
-    latest,
-    session_spec,
-)
+from tests.suite.timing.fakes import FakeMeter, FakePlace, FakeRanks, Loopback, latest, session_spec
 
 OWN = """\
 minutes: 1
@@ -69,14 +62,7 @@ def spec(tmp_path: Path) -> SessionSpec:
 class Held:
     """A session held among stand-ins. places, ranks: all that were made."""
 
-    def __init__(
-        self,
-        spec: SessionSpec,
-        root: Path,
-        *,
-        lost_at: int = -1,
-        interrupted_at: int = -1,
-    ) -> None:
+    def __init__(self, spec: SessionSpec, root: Path, *, lost_at: int = -1, interrupted_at: int = -1) -> None:
         self.places: list[FakePlace] = []
         self.ranks: list[FakeRanks] = []
         self.said: list[str] = []

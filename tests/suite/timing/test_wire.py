@@ -58,8 +58,7 @@ def counted(possible: None, request: pytest.FixtureRequest) -> dict[str, list[di
 
 @pytest.mark.timeout(LIMIT_S)
 @pytest.mark.parametrize(
-    "method",
-    [pytest.param(method, marks=() if method in FAST else pytest.mark.full) for method in METHODS],
+    "method", [pytest.param(method, marks=() if method in FAST else pytest.mark.full) for method in METHODS]
 )
 def test_interfaces_agree_with_the_ledger(method: str, counted: dict[str, list[dict[str, Any]]]) -> None:
     assert len(counted[method]) == WORKERS

@@ -9,14 +9,7 @@ import pytest
 
 from suite.runs.spec import RunSpec
 from suite.runs.store import Outcome, Store
-from suite.training.checkpoint import (
-    Checkpoint,
-    Hooks,
-    Interrupted,
-    Start,
-    read,
-    write,
-)
+from suite.training.checkpoint import Checkpoint, Hooks, Interrupted, Start, read, write
 from suite.training.execute import execute
 from suite.training.train import train_group
 from tests.reference_impls.table import ROWS, SOME, STEPS

@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from suite.workloads.base import (
-    ShardSampler,
-    Stream,
-    by_class_shards,
-    generator,
-    iid_shards,
-    split,
-)
+from suite.workloads.base import ShardSampler, Stream, by_class_shards, generator, iid_shards, split
 
 
 def sampler(batch_size: int = 4, seed: int = 0) -> ShardSampler:

@@ -11,14 +11,7 @@ import torch
 from torch.func import grad, hessian, vmap
 
 from suite.workloads import get
-from suite.workloads.synthetic import (
-    BLOCK,
-    SAMPLES,
-    TEST_SIZE,
-    TRAIN_SIZE,
-    Quadratic,
-    spectrum,
-)
+from suite.workloads.synthetic import BLOCK, SAMPLES, TEST_SIZE, TRAIN_SIZE, Quadratic, spectrum
 
 # ---- the quadratic ---------------------------------------------------------------------------------------------------------
 
