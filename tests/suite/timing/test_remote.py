@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
-from suite.links.link import Link, RealLink
 from suite.timing.load import ClusterMeter
-from suite.timing.ranks import TOKEN, RankLostError, RealCluster, RemoteRanks, Switchboard, call
-from suite.timing.session import TRIED_BYTES, Session
+from suite.timing.ranks import TOKEN, RankLostError, Switchboard, call
 from suite.training.processes import interface_of
-from tests.suite.timing.fakes import QUIET, FakeMeter, FakeRanks, session_spec
 
-LINK = RealLink(2, math.inf, nodes=2, ranks_per_node=1, interface="ib0")
 Called = tuple[IO[str], IO[str]]
 
 
@@ -141,75 +135,6 @@ def test_a_block_is_as_disturbed_as_on_the_worst_machine() -> None:
     load = meter.since(meter.snapshot())
     assert load.foreign_share == pytest.approx(0.5), "one of two processors of b for the whole second"
     assert load.resolution == pytest.approx(tick_s)
-
-
-# The session over such ranks
-
-
-class RealRanks(FakeRanks):
-    """Stand-ins on a network of 64 Mbit/s, whose small messages take no time worth the name."""
-
-    RATE_BPS = 64e6
-
-    def _answer(self, command: Mapping[str, Any], slow: float, rank: int) -> dict[str, Any]:
-        if command["do"] == "collective":
-            seconds = 8 * command["nbytes"] / self.RATE_BPS
-            return {"measurement": {"seconds": [seconds], "bits_per_s": self.RATE_BPS}}
-        if command["do"] == "probe":
-            ring = {"what": "all-reduce fp32", "bytes": 9, "seconds": [1.0], "bits_per_s": 60e6}
-            trip = {"what": "round-trip 0-1", "bytes": 4, "seconds": [4e-4, 2e-4, 9e-4], "bits_per_s": 1e5}
-            return {"measurements": [trip, {**ring, "bytes": 8, "bits_per_s": 70e6}, ring]}
-        return super()._answer(command, slow, rank)
-
-
-class Nodes(RealCluster):
-    """A cluster of real nodes whose ranks are stand-ins."""
-
-    def __init__(self) -> None:
-        super().__init__(LINK, RealRanks())  # type: ignore[arg-type]
-
-    @property
-    def machine(self) -> dict[str, Any]:
-        return {"cores": 8, "nodes": 2, "machines": 2, "device": "cpu", "backend": "gloo"}
-
-
-def held(folder: Path, place: Callable[[Link], Any]) -> dict[str, Any]:
-    spec = session_spec(folder).over(LINK)
-    meter = FakeMeter(lambda number: QUIET)
-    return Session(spec, folder, lambda text: None, place, lambda cluster: cluster.ranks, meter).run()
-
-
-def test_a_session_between_nodes_has_one_link_and_what_was_measured_of_it(tmp_path: Path) -> None:
-    nodes = Nodes()
-    record = held(tmp_path, lambda link: nodes)
-    assert (record["status"], record["reason"]) == ("done", "")
-    (link,) = record["links"]
-    assert link["label"] == "real, 2 x 1 over ib0"
-    assert link["link"]["rate_bps"] is None
-    assert link["link"]["real"] == {
-        "nodes": 2, "ranks_per_node": 1, "interface": "ib0", "backend": "gloo", "device": "cpu",
-        "rate_bps": 60e6, "delay_s": 2e-4,
-    }  # fmt: skip
-    assert record["machine"]["emulated"] is False
-    assert (record["machine"]["nodes"], record["machine"]["cores"]) == (2, 8)
-    assert {run["arm"] for run in link["direct"]} == {"local"}, "whole runs are on this link too"
-    asked = nodes.ranks.asked  # type: ignore[attr-defined]
-    tried = [command["nbytes"] for command in asked if command["do"] == "collective"]
-    assert tried == [TRIED_BYTES[0], 8 * TRIED_BYTES[0]], "larger until an exchange tells something"
-    assert next(command for command in asked if command["do"] == "probe")["rate_bps"] == RealRanks.RATE_BPS
-
-
-def test_the_machines_are_counted_by_their_kernels(board: Switchboard, called: list[Called]) -> None:
-    """Two nodes in one machine share its cores, and nobody may count them twice."""
-    ranks = board.ranks(2)
-    machine = RealCluster(LINK, ranks).machine
-    cores = len(os.sched_getaffinity(0))
-    assert isinstance(ranks, RemoteRanks)
-    assert (machine["nodes"], machine["machines"], machine["cores"]) == (2, 1, cores)
-    assert machine["oversubscription"] == 2 / cores
-    for stream in (stream for pair in called for stream in pair):
-        stream.close()
-    ranks.stop()
 
 
 def test_the_interface_of_an_address() -> None:

@@ -8,13 +8,10 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
 
-from reference_impls import create
 from suite.timing import subject as module
 from suite.timing.store import Case, Mode
-from suite.timing.subject import MethodSubject, NoSuchStepError, Stepping, Subject
+from suite.timing.subject import NoSuchStepError, Stepping, Subject
 
 STEP_S = (1.0, 2.0, 4.0, 8.0)
 
@@ -101,33 +98,36 @@ def test_steps_of_another_kind_are_passed_by(clock: Clock) -> None:
     assert block.phases == {"encode": 1.5, "other": 1.5}
 
 
-def test_a_round_is_its_last_steps_and_keeps_each_steps_seconds(clock: Clock) -> None:
-    block = Scripted(case("round-2", 2), ["local", "average"], clock).block("serial", 3, BATCHES)
-    assert block.unit_seconds == (3.0, 12.0, 3.0)
-    assert block.step_seconds == (1.0, 2.0, 4.0, 8.0, 1.0, 2.0)
-    assert block.kinds == {"average": 3, "local": 3}
-    assert block.phases is not None
-    assert sum(block.phases.values()) == pytest.approx(18.0 / 6)
-
-
-def test_a_round_that_was_cut_short_does_not_count(clock: Clock) -> None:
-    kinds = ["local", "average", "local", "local", "local", "average"]
-    block = Scripted(case("round-4", 4), kinds, clock).block("run", 1, BATCHES)
-    assert block.kinds == {"average": 2, "local": 4}
-    assert block.unit_seconds == (4.0 + 8.0 + 1.0 + 2.0,)
-
-
-def test_a_unit_of_several_rounds_begins_and_ends_with_whole_ones(clock: Clock) -> None:
-    """Of a model in two fragments: the first round here was cut short, and a unit is the two that follow."""
-    kinds = ["average", "local", "average", "local", "average", "local", "average", "local", "average"]
-    block = Scripted(case("round-2", 4), kinds, clock).block("run", 2, BATCHES)
-    assert block.kinds == {"average": 5, "local": 4}
-    assert block.unit_seconds == (2.0 + 4.0 + 8.0 + 1.0, 2.0 + 4.0 + 8.0 + 1.0)
-    kinds = ["average", "average", "average", "local", "average", "local", "average"]
-    block = Scripted(case("round-2", 4), kinds, clock).block("run", 1, BATCHES)
-    assert block.kinds == {"average": 5, "local": 2}, (
-        "three rounds that were cut short make no part of a unit"
-    )
+@pytest.mark.parametrize(
+    ("length", "unit", "kinds", "units", "unit_seconds", "counts"),
+    [
+        (2, 2, ["local", "average"], 3, (3, 12, 3), {"average": 3, "local": 3}),
+        # a round that was cut short does not count
+        (
+            4,
+            4,
+            ["local", "average", "local", "local", "local", "average"],
+            1,
+            (15,),
+            {"average": 2, "local": 4},
+        ),
+        # of a model in two fragments a unit is two rounds, and begins and ends with whole ones
+        (2, 4, ["average", *["local", "average"] * 4], 2, (15, 15), {"average": 5, "local": 4}),
+        (2, 4, [*["average"] * 3, *["local", "average"] * 2], 1, (15,), {"average": 5, "local": 2}),
+    ],
+)
+def test_a_unit_of_rounds_is_the_last_steps_of_whole_ones(
+    clock: Clock,
+    length: int,
+    unit: int,
+    kinds: list[str],
+    units: int,
+    unit_seconds: Sequence[float],
+    counts: dict[str, int],
+) -> None:
+    block = Scripted(case(f"round-{length}", unit), kinds, clock).block("run", units, BATCHES)
+    assert (block.unit_seconds, block.kinds) == (unit_seconds, counts)
+    assert sum(block.step_seconds) == sum(unit_seconds)
 
 
 def test_a_kind_that_never_comes_is_said(clock: Clock) -> None:
@@ -149,47 +149,3 @@ def test_the_collector_is_off_while_steps_are_timed_and_the_start_is_not_timed(c
     assert block.unit_seconds == (1.0, 2.0)
     assert subject.collecting == [False, False]
     assert gc.isenabled()
-
-
-class Counting(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(64, 64)
-        self.forwards = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.forwards += 1
-        return self.linear(x).square().mean()  # type: ignore[no-any-return]
-
-
-@pytest.fixture
-def one_rank(tmp_path: object) -> Iterator[None]:
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
-@pytest.mark.gloo
-@pytest.mark.usefixtures("one_rank")
-@pytest.mark.parametrize(
-    ("mode", "kind", "forwards"), [("serial", "burn-in", 1), ("run", "step", 2), ("null", "step", 2)]
-)
-def test_forward_passes_of_a_timed_step(mode: Mode, kind: str, forwards: int) -> None:
-    method = create("root-sgd")
-    steady = method.algorithm.steadily(kind)
-    case = Case("method", "root", kind, 1, "root-sgd", {})
-    module = Counting()
-    own = type(method)(method.name, steady, method.hyperparameters)
-    subject = MethodSubject(case, module, own, seed=0, bucket_bytes=1 << 20)
-    batches = [[torch.randn(16, 64)]]
-    subject.block("run", 1, batches)  # past the first step, which is of the burn-in in any case
-    module.forwards = 0
-    block = subject.block(mode, 5, batches)
-    assert block.kinds == {kind: 5}
-    assert module.forwards == 5 * forwards
-    if block.phases is not None:
-        mean = sum(block.step_seconds) / 5
-        assert sum(block.phases.values()) == pytest.approx(mean)
-        assert block.phases["forward_backward"] > 0
-        assert block.phases["other"] < mean
-    subject.optimizer.release()

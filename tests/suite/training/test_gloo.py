@@ -6,8 +6,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -18,7 +16,6 @@ import pytest
 import torch.distributed as dist
 
 from slurm.job import meeting_point
-from suite.runs.files import Owner, take_lease
 from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store, failed
 from suite.training import checkpoint as files
@@ -41,7 +38,6 @@ from suite.training.processes import (
 from suite.training.train import train_group
 from tests.suite.runs.project import kept, one_spec
 
-ROOT = Path(__file__).resolve().parents[3]
 UNEQUAL = {"run_id", "spec", "train_s", "lost_s", "provenance", "attempt", "sources"}
 
 
@@ -290,51 +286,3 @@ def test_who_says_nothing_is_named(rendezvous: Rendezvous) -> None:
     began = time.monotonic()
     rendezvous.leave()
     assert time.monotonic() - began < PART_S / 2, "it waits for nobody who is gone"
-
-
-# ---- whole launches --------------------------------------------------------------------------------------------------------
-
-
-def launched(results: Path, specs: list[str]) -> list[subprocess.Popen[str]]:
-    """Two ranks as torchrun would start them, or the job of Slurm."""
-    code = (
-        "import sys, torch\n"
-        "from suite.training.execute import execute\n"
-        "from suite.runs.store import Store\n"
-        "torch.set_num_threads(1)\n"
-        "store = Store(sys.argv[1])\n"
-        "for o in execute([store.spec(i) for i in sys.argv[2:]], store):\n"
-        "    print(o.run_id, o.status.state, o.status.reason)\n"
-    )
-    common = {
-        **os.environ,
-        **meeting(),
-        "BANDWISE_COMPILE": "0",
-        "WORLD_SIZE": "2",
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    return [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(results), *specs],
-            cwd=ROOT, env={**common, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-
-
-@pytest.mark.gloo
-@pytest.mark.full
-def test_a_launch_trains_run_after_run_and_passes_over_what_others_have(tmp_path: Path) -> None:
-    specs = [one_spec(steps=20, seed=seed, backend="gloo") for seed in range(4)]
-    store = Store(tmp_path / "joined")
-    for spec in specs:
-        store.put_spec(spec)
-    assert take_lease(store.folder(specs[1].run_id), Owner("another")) is not None
-    failed(specs[2], Status("skipped", "a test")).save(store)
-    ranks = launched(store.root, [spec.run_id for spec in specs])
-    expected = [f"{specs[i].run_id} done " for i in (0, 3)]
-    assert [rank.communicate(timeout=120)[0].splitlines() for rank in ranks] == [expected, expected]
-    whole = Store(tmp_path / "whole")
-    list(execute([specs[3]], whole))
-    assert kept(store, specs[3].run_id) == kept(whole, specs[3].run_id)
-    assert store.status(specs[1].run_id).state == "missing"
