@@ -2,84 +2,128 @@
 
 from __future__ import annotations
 
-import html
+import copy
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bandwise.cli import main
-from report.study import build_page
-from suite.analysis.collect import collect, write
+from suite.analysis.collect import collect
 from suite.analysis.columns import RUNS
 from suite.runs.files import STALE_AFTER_S, Owner, StoreError
 from suite.runs.store import Store
 from suite.training.checkpoint import Hooks
 from suite.training.execute import RunOwnership
 from tests.suite.analysis import made_up_study as made
-from tests.suite.runs.hostile import DAMAGES
 from tests.suite.runs.project import ended, one_spec
 
+# ---- what is done to a result, and how it is refused ----
+
+SCRIPT = '<script>alert("1")</script>'
+
+
+def _changed(**changes: Any) -> Callable[[Path, dict[str, Any]], None]:
+    """Another value for some keys, given with __ between a key and one inside of it."""
+
+    def damage(path: Path, result: dict[str, Any]) -> None:
+        changed = copy.deepcopy(result)
+        for name, value in changes.items():
+            *way, last = name.split("__")
+            at = changed
+            for key in way:
+                at = at[key]
+            at[last] = value
+        path.write_text(json.dumps(changed), encoding="utf-8")
+
+    return damage
+
+
+def _text(make: Callable[[str], str | bytes]) -> Callable[[Path, dict[str, Any]], None]:
+    """Another text, made from the whole one."""
+
+    def damage(path: Path, result: dict[str, Any]) -> None:
+        made = make(json.dumps(result))
+        path.write_bytes(made.encode() if isinstance(made, str) else made)
+
+    return damage
+
+
+def _huge(path: Path, result: dict[str, Any]) -> None:
+    with path.open("r+b") as file:
+        file.truncate(1 << 30)  # a hole: takes no disk
+
+
+def _link(path: Path, result: dict[str, Any]) -> None:
+    outside = path.parents[4] / "outside.json"
+    outside.write_text(json.dumps(result))
+    path.unlink()
+    path.symlink_to(outside)
+
+
+def _pipe(path: Path, result: dict[str, Any]) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path, dict[str, Any]], None], str]] = {
+    "script in a metric": (_changed(metric=SCRIPT), "final lacks the metric <script>"),
+    "NaN": (_text(lambda text: text.replace('"train_s": 1.', '"train_s": NaN, "x": 1.')), "holds NaN"),
+    "overflow": (_text(lambda text: text.replace('"train_s": 1.', '"x": 1e999, "train_s": 1.')), "holds 1e999, which"),
+    "digits": (_text(lambda text: text.replace('"train_s": 1.', '"x": ' + "9" * 5000 + ', "train_s": 1.')), "4300 digits"),
+    "huge": (_huge, "has 1073741824 bytes, more than"),
+    "truncated": (_text(lambda text: text[: len(text) // 2]), "is damaged"),
+    "empty": (_text(lambda text: ""), "is damaged"),
+    "a list": (_text(lambda text: f"[{text}]"), "is not a mapping"),
+    "wrong types": (_changed(steps="many"), "key 'steps' must be a whole number, not 'many'"),
+    "null score": (_changed(final={"accuracy": None}), "key 'final.accuracy' must be a number, not nothing"),
+    "negative": (_changed(bytes__wire_per_rank_mean=-1.0), "key 'bytes.wire_per_rank_mean': must be at least 0, not -1.0"),
+    "traversal": (_changed(run_id="../../../../etc/passwd"), "key 'run_id': '../../../../etc/passwd' does not match"),
+    "another run's": (_changed(run_id="0123456789abcdef"), "lies in the folder of"),
+    "another spec": (_changed(spec__seed=77), "spec is that of another run"),
+    "deeper": (_text(lambda text: "[" * 100_000), "nested too deeply"),
+    "twice": (_text(lambda text: '{"status": "oom", ' + text[1:]), "the key 'status' stands in it twice"),
+    "Latin-1": (_text(lambda text: text.replace('"cpu": "', '"cpu": "\xf6').encode("latin-1")), "is not UTF-8"),
+    "endless reason": (_changed(status="error", reason="x" * 100_000), "has 100000 characters"),
+    "no reason": (_changed(status="error"), "reason"),
+    "no version": (_changed(schema_version=None), "no schema_version that ever was"),
+    "older": (_changed(schema_version=1), "has schema_version 1, this code reads 2"),
+    "newer": (_changed(schema_version=99), "has schema_version 99"),
+    "link": (_link, "is a symbolic link"),
+    "pipe": (_pipe, "is no regular file"),
+}  # fmt: skip
+"""Name -> what does the damage to a path, given the whole result, and what the refusal says."""
+
+
 STUDY = made.study_of(seeds=3, made=made.FEW)
-ONE = made.study_of(seeds=2, made=made.FEW[:1])
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The rows of the small study where nothing is damaged."""
-    store = made.run_all(tmp_path_factory.mktemp("whole"), ONE, made.FEW[:1])
-    return collect(store.root, ONE).rows(RUNS)
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.full if i % 3 else ()) for i, name in enumerate(DAMAGES)]
-)
-def test_one_bad_result_is_a_row_and_all_others_stand(
-    name: str, whole: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    damage, words = DAMAGES[name]
-    store = made.run_all(tmp_path / "results", ONE, made.FEW[:1])
-    victim = ONE.entries[1].spec.run_id
-    damage(store.folder(victim) / "result.json", dict(store.result(victim) or {}))
-
-    status, none = store.state(victim)
-    assert (status.state, none) == ("invalid", None)
-    assert status.reason.startswith("result.json ")
-    assert words in status.reason
-    assert len(status.reason) < 400
-    refusal = store.refusal(victim)
-    assert refusal is not None
-    assert str(store.folder(victim)) in str(refusal)
-    assert str(refusal).endswith(refusal.fix)
-
-    found = {row["run_id"]: row for row in collect(store.root, ONE).rows(RUNS)}
-    bad = found.pop(victim)
-    assert (bad["status"], bad["reason"], bad["value"]) == ("invalid", status.reason, None)
-    assert list(found.values()) == [row for row in whole if row["run_id"] != victim]
-
-
-@pytest.fixture(scope="module")
-def damaged(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """A study in which a run has each of the damages."""
-    store = made.run_all(tmp_path_factory.mktemp("damaged") / "results", STUDY, made.FEW)
-    for entry, (damage, _) in zip(STUDY.entries, DAMAGES.values(), strict=False):
+def test_bad_results_are_rows_and_all_others_stand(tmp_path: Path) -> None:
+    """A run has each of the damages."""
+    store = made.run_all(tmp_path / "results", STUDY, made.FEW)
+    whole = {row["run_id"]: row for row in collect(store.root, STUDY).rows(RUNS)}
+    said = {}
+    for entry, (damage, words) in zip(STUDY.entries, DAMAGES.values(), strict=False):
         run_id = entry.spec.run_id
         damage(store.folder(run_id) / "result.json", dict(store.result(run_id) or {}))
-    return store
-
-
-def test_the_page_shows_all_of_them_escaped(damaged: Store) -> None:
-    found = collect(damaged.root, STUDY)
-    assert found.facts["statuses"] == {"done": len(STUDY.entries) - len(DAMAGES), "invalid": len(DAMAGES)}
-    write(damaged.root, found)
-    page = build_page(damaged.root, STUDY.name).path.read_text(encoding="utf-8")
-    said = (
-        page.replace("&#39;", "'").replace("&#34;", '"').replace("&quot;", '"')
-    )  # quotes may stand in text as they are
-    for name, (_, words) in DAMAGES.items():
-        assert html.escape(words, quote=False) in said, name
-    assert "<script>alert" not in page
+        status, none = store.state(run_id)
+        assert (status.state, none) == ("invalid", None), words
+        assert status.reason.startswith("result.json ")
+        assert words in status.reason
+        assert len(status.reason) < 400
+        refusal = store.refusal(run_id)
+        assert refusal is not None
+        assert str(store.folder(run_id)) in str(refusal)
+        assert str(refusal).endswith(refusal.fix)
+        said[run_id] = status.reason
+    for row in collect(store.root, STUDY).rows(RUNS):
+        if row["run_id"] in said:
+            assert (row["status"], row["reason"], row["value"]) == ("invalid", said[row["run_id"]], None)
+        else:
+            assert row == whole[row["run_id"]]
 
 
 @pytest.mark.parametrize("text", ["{", '{"state": 5}', '{"attempt": -1}'])

@@ -197,6 +197,21 @@ def test_what_lacks_a_round_gets_a_spare_one_with_its_reference(spec: SessionSpe
     assert not any(d["round"] >= spec.blocks for d in entry["direct"])
 
 
+def test_a_direct_run_that_lacks_a_round_brings_the_cases_it_is_compared_with(spec: SessionSpec) -> None:
+    ranks = FakeRanks()
+    seen = Counter[str]()
+
+    def load(number: int) -> Load:
+        seen["direct"] += (direct := ranks.asked[-1]["do"] == "direct")
+        return BUSY if direct and seen["direct"] <= 3 else QUIET
+
+    rounds = measured(spec, ranks, load)
+    entry = rounds.entry
+    spare = {b["case_id"] for b in entry["blocks"] if b["round"] == 6}
+    assert spare >= set(rounds.cases.uses["local"]["iid"].values())
+    assert [d["disturbed"] for d in entry["direct"] if d["round"] == 6] == [False]
+
+
 def test_nothing_is_repeated_once_the_stated_minutes_are_over(spec: SessionSpec) -> None:
     ranks = FakeRanks()
     rounds = LinkRounds(
