@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.compressors.compressor import PerTensor
-from reference_impls.compressors.signs import ScaledSigns
 from reference_impls.core.compute import Key
 from tests.support import each
 
@@ -51,25 +48,3 @@ def test_what_is_applied_is_the_mean_plus_the_change_of_the_error(
             moved, g.mean(0) + error - total_error(simulated, n, d, form), rtol=0, atol=1e-12
         )
     assert total_error(simulated, n, d, form).abs().max() > 0
-
-
-def test_each_tensor_has_a_scale_of_its_own() -> None:
-    parts = [torch.full((5,), 1.0), torch.full((9,), 100.0), torch.full((1,), 0.01)]
-    compressor = PerTensor(ScaledSigns("l1"), (5, 9, 1))
-    x = torch.cat(parts)
-    wire = torch.zeros(compressor.wire_bytes(15), dtype=torch.uint8)
-    assert wire.numel() == (1 + 4) + (2 + 4) + (1 + 4)
-    compressor.encode(x, KEY, wire)
-    out = torch.empty(15)
-    compressor.decode(wire, out)
-    torch.testing.assert_close(out, x)
-    with pytest.raises(ValueError, match="15 elements"):
-        compressor.wire_bytes(14)
-
-
-def test_golden_bytes_of_scaled_signs() -> None:
-    x = torch.tensor([1.0, -2.0, 0.0, -0.0, 3.0, -4.0, 0.5, -0.5, 1.0])
-    wire = torch.zeros(6, dtype=torch.uint8)
-    ScaledSigns("l1").encode(x, KEY, wire)
-    assert bytes(wire[:2].tolist()) == bytes([0b01011101, 0b1])
-    assert wire[2:].clone().view(torch.float32).item() == pytest.approx(12 / 9)

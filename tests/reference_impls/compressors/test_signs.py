@@ -92,34 +92,26 @@ def test_decode_accumulate_adds_rows_in_their_order(n, d):
 
 
 @each("d", [1, 40, 133])
-def test_rows_pack_as_they_would_alone(d):
-    bits = coins(3, 2, d, seed=d)
-    wire = packed(bits)
-    assert torch.equal(wire, torch.stack([torch.stack([packed(b) for b in rows]) for rows in bits]))
-    out = torch.empty_like(bits)
-    signs.unpack(wire, out)
-    assert torch.equal(out, bits)
-    values = torch.empty(bits.shape)
-    signs.unpack_signs(wire, values)
-    assert torch.equal(values > 0, bits)
-    votes = torch.empty(3, d, dtype=torch.int32)
-    signs.count_votes(wire, votes)
-    assert torch.equal(votes, bits.sum(1, dtype=torch.int32))
-    total = torch.zeros(3, d)
-    scales = torch.rand(3, 2, generator=torch.Generator().manual_seed(d))
-    signs.decode_accumulate(wire, scales, total)
-    alone = torch.zeros(3, d)
-    for row in range(3):
-        signs.decode_accumulate(wire[row], scales[row], alone[row])
-    assert torch.equal(total, alone)
-
-
-def test_a_wire_that_starts_anywhere():
-    """A piece of a larger buffer need not start at a multiple of four bytes."""
-    bits = coins(100)
+def test_rows_are_as_they_would_be_alone_wherever_they_start(d):
+    bits, scales = coins(3, 2, d, seed=d), torch.rand(3, 2, generator=torch.Generator().manual_seed(d))
     for offset in range(5):
-        buffer = torch.zeros(offset + signs.wire_bytes(100), dtype=torch.uint8)
-        signs.pack(bits, buffer[offset:])
-        out = torch.empty_like(bits)
-        signs.unpack(buffer[offset:], out)
+        room = torch.zeros(3, 2, offset + signs.wire_bytes(d), dtype=torch.uint8)
+        wire = room[..., offset:]
+        signs.pack(bits, wire)
+        assert torch.equal(wire, torch.stack([torch.stack([packed(b) for b in rows]) for rows in bits]))
+        out, values, votes = (
+            torch.empty_like(bits),
+            torch.empty(bits.shape),
+            torch.empty(3, d, dtype=torch.int32),
+        )
+        signs.unpack(wire, out)
+        signs.unpack_signs(wire, values)
+        signs.count_votes(wire, votes)
         assert torch.equal(out, bits)
+        assert torch.equal(values > 0, bits)
+        assert torch.equal(votes, bits.sum(1, dtype=torch.int32))
+        total, alone = torch.zeros(3, d), torch.zeros(3, d)
+        signs.decode_accumulate(wire, scales, total)
+        for row in range(3):
+            signs.decode_accumulate(wire[row], scales[row], alone[row])
+        assert torch.equal(total, alone)
