@@ -1,0 +1,54 @@
+"""Error feedback: what is applied is the mean gradient and the change of what is still owed, element by element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+from tests.support import each
+
+TWO_PHASE = {"form": "two-phase"}
+KEPT = {"error_feedback": True}
+
+
+def owed(cluster: SimulatedCluster, d: int) -> Tensor:
+    """E: the mean of the workers' errors plus the servers' own, piece by piece."""
+    state = cluster._workers[0].buckets[0].state
+    name = "worker_error" if "worker_error" in state else "error"
+    errors = torch.stack([cluster.state(r, name)[0] for r in range(cluster.world_size)]).mean(0)
+    if "server_error" in state:
+        errors = (
+            errors + torch.cat([cluster.state(r, "server_error")[0] for r in range(cluster.world_size)])[:d]
+        )
+    return errors
+
+
+@each(
+    ("name", "options", "n", "d"),
+    [
+        ("ef-signsgd", {"granularity": "bucket"}, 3, 7),
+        ("ef-signsgd", {"granularity": "bucket", "norm": "l2", **TWO_PHASE}, 5, 3),
+        ("ef-signsgd", {"granularity": "bucket", **TWO_PHASE}, 4, 100),
+        ("top-k", {"ratio": 0.1, **TWO_PHASE}, 3, 200),
+        ("random-k", {"ratio": 0.1, **KEPT}, 3, 60),
+        ("qsgd", {**KEPT, **TWO_PHASE}, 3, 100),
+        ("thc", {"chunk": 64}, 3, 300),
+        ("thc", {"chunk": 64, "form": "sum"}, 5, 3),
+    ],
+)
+def test_what_is_applied_is_the_mean_plus_the_change_of_the_error(
+    name: str, options: dict[str, Any], n: int, d: int
+) -> None:
+    """x_{t+1} - x_t = -(mean g_t + E_{t-1} - E_t)."""
+    cluster = SimulatedCluster(name, [torch.zeros(d, dtype=torch.float64)], n, lr=1.0, **options)
+    for step in range(5):
+        before, error = cluster.parameters(0)[0].clone(), owed(cluster, d)
+        g = torch.randn(n, d, generator=torch.Generator().manual_seed(31 * step + d), dtype=torch.float64)
+        cluster.step([[row] for row in g])
+        moved = before - cluster.parameters(0)[0]
+        atol = 2e-6 if name == "thc" else 1e-12
+        torch.testing.assert_close(moved, g.mean(0) + error - owed(cluster, d), rtol=0, atol=atol)
+    assert owed(cluster, d).abs().max() > 0.01
