@@ -19,19 +19,14 @@ from torch import Tensor, nn
 from reference_impls import DataParallelOptimizer, ddp_hook
 from reference_impls.core.errors import ExchangeError, UnsupportedError
 from reference_impls.runtime.engine import ProcessGroupBackend
+from tests.reference_impls.frontends import loss, net
 from tests.reference_impls.gloo import Ranks, outcome, run_ranks
 
 pytestmark = pytest.mark.gloo
 
 
-def _net() -> nn.Sequential:
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 3))
-
-
 def _step(model: nn.Module, optimizer: Any, rank: int, step: int) -> None:
-    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(100 * step + rank))
-    model(x).square().mean().backward()
+    loss(model, rank, step).backward()
     optimizer.step()
     optimizer.zero_grad()
 
@@ -46,7 +41,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 
 def _alone(rank: int, size: int, call: str, ends: bool) -> Any:
     """Rank 1 makes the call after 9 steps, a matter of 40 for the others (ends: who then take no more)."""
-    model, options = _net(), {"period": 4}
+    model, options = net(), {"period": 4}
     name = "local-sgd"
     if call == "state_dict":  # it communicates where a fragment is under way
         name, options = "streaming-diloco", {"period": 4, "overlap": 3, "total_steps": 400}
@@ -93,7 +88,7 @@ ENTRANCES: dict[str, Callable[..., Any]] = {
 
 def _built_differently(rank: int, size: int) -> Any:
     return {
-        (entrance, what): outcome(partial(make, _net(), timeout_s=20.0, **options(rank)))
+        (entrance, what): outcome(partial(make, net(), timeout_s=20.0, **options(rank)))
         for entrance, make in ENTRANCES.items()
         for what, (_, options) in DIFFERING.items()
         if entrance == "optimizer" or what != "a factory"
@@ -161,24 +156,15 @@ def test_odd_buffers_are_those_of_rank_0(ranks: Callable[[int], Ranks], in_a_ste
 
 
 def _refused(rank: int, size: int) -> Any:
-    odd = {
-        "sparse": torch.eye(3).to_sparse(),
-        "csr": torch.eye(3).to_sparse_csr(),
-    }
     found = {}
-    for name, buffer in odd.items():
-        model = _WithBuffers({name: buffer})
-        found[name] = [
-            outcome(partial(DataParallelOptimizer, model, "allreduce-sgd", broadcast_buffers=sync))
-            for sync in (True, False)
-        ]
-        found[name].append(
-            outcome(
-                partial(
-                    DataParallelOptimizer, model, "allreduce-sgd", broadcast=False, broadcast_buffers=False
-                )
-            )
+    for name, buffer in {"sparse": torch.eye(3).to_sparse(), "csr": torch.eye(3).to_sparse_csr()}.items():
+        build = partial(DataParallelOptimizer, _WithBuffers({name: buffer}), "allreduce-sgd")
+        ways = (
+            {"broadcast_buffers": True},
+            {"broadcast_buffers": False},
+            {"broadcast": False, "broadcast_buffers": False},
         )
+        found[name] = [outcome(partial(build, **way)) for way in ways]
     return found
 
 
@@ -192,7 +178,7 @@ def test_buffers_that_cannot_be_sent_are_refused_by_name(ranks: Callable[[int], 
 
 def _local_error(rank: int, size: int) -> Any:
     """A collective that torch refuses on every rank."""
-    model = _net()
+    model = net()
     optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1)
     backend: ProcessGroupBackend = optimizer._backend
     work = dist.all_reduce(torch.zeros(3, dtype=torch.int16), async_op=True)
@@ -209,7 +195,7 @@ def test_an_error_of_torchs_own_is_no_lost_peer(ranks: Callable[[int], Ranks]) -
 
 
 def _forks(rank: int, size: int) -> Any:
-    model = _net()
+    model = net()
     optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1, timeout_s=8.0)
     for step in range(20):
         if step == 3 and rank == 0:

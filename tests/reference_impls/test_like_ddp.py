@@ -15,24 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 from reference_impls import DataParallelOptimizer, create
 from reference_impls.core.errors import UnknownOptionError, UsageError
 from reference_impls.frontends.attached import attach
+from tests.reference_impls.frontends import loss, net
 from tests.reference_impls.gloo import Ranks, outcome
 
 pytestmark = pytest.mark.gloo
-SIZE, STEPS, WIDTH = 2, 6, 8
-BUCKETS = {"bucket_bytes": 4 * WIDTH * WIDTH}  # several, so that some leave during backward
-
-
-def _net(seed: int = 0, norm: bool = False) -> nn.Sequential:
-    torch.manual_seed(seed)
-    layers: list[nn.Module] = [nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh()]
-    return nn.Sequential(*layers, *([nn.BatchNorm1d(WIDTH)] if norm else []), nn.Linear(WIDTH, 3))
-
-
-def _loss(model: nn.Module, rank: int, step: int) -> Tensor:
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    x, y = torch.randn(4, WIDTH, generator=generator), torch.randn(4, 3, generator=generator)
-    dtype = next(model.parameters()).dtype
-    return (model(x.to(dtype)) - y.to(dtype)).square().mean()
+SIZE, STEPS = 2, 6
+BUCKETS = {"bucket_bytes": 128}  # several, so that some leave during backward
 
 
 def _values(model: nn.Module) -> dict[str, Tensor]:
@@ -54,21 +42,21 @@ def _norms(rank: int, size: int, clip: float) -> Any:
 
     A norm may be logged between backward and step, by a clip that changes nothing.
     """
-    ours, theirs = _net(), _net()
+    ours, theirs = net(), net()
     optimizer = DataParallelOptimizer(ours, "allreduce-sgd", lr=0.05, clip_norm=clip, **BUCKETS)
     wrapped, plain = DistributedDataParallel(theirs), torch.optim.SGD(theirs.parameters(), lr=0.05)
     seen = [optimizer.last_grad_norm]
     for step in range(STEPS):
-        _loss(ours, rank, step).backward()
+        loss(ours, rank, step).backward()
         assert nn.utils.clip_grad_norm_(ours.parameters(), float("inf")) > 0
         optimizer.step()
         optimizer.zero_grad()
-        _loss(wrapped, rank, step).backward()
+        loss(wrapped, rank, step).backward()
         expected = nn.utils.clip_grad_norm_(theirs.parameters(), clip)
         plain.step()
         plain.zero_grad()
         seen.append((optimizer.last_grad_norm, expected))
-    without = DataParallelOptimizer(_net(), "allreduce-sgd", lr=0.05)
+    without = DataParallelOptimizer(net(), "allreduce-sgd", lr=0.05)
     return seen, without.last_grad_norm, _values(ours), _values(theirs)
 
 
@@ -92,7 +80,8 @@ def _batch_norm(rank: int, size: int, parts: int) -> Any:
     """Buffers after every step, and at last those of ours and of DDP; two micro-batches a step where asked for."""
     trained, seen = [], []
     for ours in (True, False):
-        model = _net(seed=rank, norm=True)
+        model = net(seed=rank)
+        model.insert(4, nn.BatchNorm1d(5))
         wrapped: nn.Module = model
         optimizer: torch.optim.Optimizer
         if ours:
@@ -104,13 +93,13 @@ def _batch_norm(rank: int, size: int, parts: int) -> Any:
         for step in range(STEPS):
             for part in range(parts):
                 with no_sync() if part + 1 < parts else nullcontext():
-                    _loss(wrapped, rank, 10 * step + part).backward()
+                    loss(wrapped, rank, 10 * step + part).backward()
             if not ours:
                 seen.append({k: v for k, v in _values(model).items() if "4." in k})
             optimizer.step()
             optimizer.zero_grad()
         if not ours:
-            wrapped(torch.zeros(2, WIDTH))  # DDP synchronises before a forward
+            wrapped(torch.zeros(2, 6))  # DDP synchronises before a forward
             with torch.no_grad():
                 for name, buffer in model.named_buffers():
                     buffer.copy_(seen[-1][name])
@@ -135,17 +124,17 @@ def test_a_model_wrapped_in_ddp_is_refused_by_that_name(ranks: Callable[[int], R
 
 
 def _wrapped(rank: int, size: int) -> dict[str, Any]:
-    bare = _net()
+    bare = net()
     model = DistributedDataParallel(bare)
     optimizer = DataParallelOptimizer(bare.named_parameters(), "allreduce-sgd", **BUCKETS)
 
     def train() -> None:
         for step in range(2):
-            _loss(model, rank, step).backward()
+            loss(model, rank, step).backward()
             optimizer.step()
             optimizer.zero_grad()
 
-    given = partial(DataParallelOptimizer, DistributedDataParallel(_net()), "allreduce-sgd")
+    given = partial(DataParallelOptimizer, DistributedDataParallel(net()), "allreduce-sgd")
     return {"given": outcome(given), "wrapped": outcome(train)}
 
 
@@ -153,14 +142,14 @@ def _scaled(rank: int, size: int) -> Any:
     """A GradScaler, with gradients unscaled before the step or not: on all ranks alike, whoever overflows."""
     found = {}
     for how in ("plain", "unscaled", "attached"):
-        model, scaler = _net(), torch.amp.GradScaler("cpu", init_scale=1000.0)
+        model, scaler = net(), torch.amp.GradScaler("cpu", init_scale=1000.0)
         optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
         if how == "attached":
             attach(optimizer, model, "allreduce", **BUCKETS)
         else:
             optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1, **BUCKETS)
         before = _values(model)
-        scaler.scale(_loss(model, rank, 0) * (float("inf") if rank else 1.0)).backward()
+        scaler.scale(loss(model, rank, 0) * (float("inf") if rank else 1.0)).backward()
         if how == "unscaled":
             scaler.unscale_(optimizer)
         error = outcome(partial(scaler.step, optimizer))
