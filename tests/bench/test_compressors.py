@@ -8,7 +8,7 @@ Seconds are compared with nothing: what changed from commit to commit is asv's q
 from __future__ import annotations
 
 import timeit
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,13 +71,7 @@ passes."""
 BYTES_SAVED = {"signs": 31, "standard-dithering-8bit": 3.9, "exponential-dithering": 3.9, "bf16": 2}
 
 
-def hold(
-    benchmark: Any,
-    ours: Callable[[], object],
-    other: Callable[[], object],
-    bar: float,
-    rounds: int = ROUNDS,
-) -> None:
+def hold(benchmark, ours, other, bar, rounds=ROUNDS):
     """Time both in turns, and assert that `other` takes at least half of `bar` times as long as ours."""
     others: list[float] = []
     benchmark.pedantic(

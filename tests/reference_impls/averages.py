@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
 
 
-def stepped(
-    algorithm: str, rows: Tensor, sizes: list[int] | None = None, *, seed: int = 0, **options: Any
-) -> SimulatedCluster:
+def stepped(algorithm, rows, sizes=None, *, seed=0, **options):
     """A cluster that has taken one step; rows [n, d], cut into tensors of `sizes`."""
     sizes = sizes or [rows.shape[-1]]
     cluster = SimulatedCluster(
@@ -32,9 +28,7 @@ def answers(cluster: SimulatedCluster) -> Tensor:
     return -torch.stack([torch.cat(cluster.parameters(rank)) for rank in range(cluster.world_size)])
 
 
-def mean(
-    algorithm: str, rows: Tensor, sizes: list[int] | None = None, *, seed: int = 0, **options: Any
-) -> Tensor:
+def mean(algorithm, rows, sizes=None, *, seed=0, **options):
     """[d], after a check that all ranks see the same bits."""
     seen = answers(stepped(algorithm, rows, sizes, seed=seed, **options))
     for other in seen[1:]:

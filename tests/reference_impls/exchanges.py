@@ -35,16 +35,7 @@ def requests(exchange: Exchange[Any], answer: Callable[[Collective], Tensor]) ->
         return asked
 
 
-def buckets(
-    size: int,
-    lengths: Sequence[int],
-    *,
-    dtype: torch.dtype = torch.float32,
-    hyper: dict[str, Any] | None = None,
-    start: int = 0,
-    step: int = 0,
-    seed: int = 0,
-) -> list[Bucket]:
+def buckets(size, lengths, *, dtype=torch.float32, hyper=None, start=0, step=0, seed=0):
     """One bucket a rank, with parameters of the given lengths, all zeros, and no declared state."""
     return [
         _bucket(Group("world", rank, size), lengths, dtype, hyper or {}, start, step, seed)
@@ -52,15 +43,7 @@ def buckets(
     ]
 
 
-def _bucket(
-    world: Group,
-    lengths: Sequence[int],
-    dtype: torch.dtype,
-    hyper: dict[str, Any],
-    start: int,
-    step: int,
-    seed: int,
-) -> Bucket:
+def _bucket(world, lengths, dtype, hyper, start, step, seed):
     params, views, place = torch.zeros(sum(lengths), dtype=dtype), [], 0
     for i, length in enumerate(lengths):
         part = slice(place, place + length)
@@ -70,15 +53,7 @@ def _bucket(
     return Bucket(0, params, torch.zeros_like(params), tuple(views), train_state, lambda: [hyper], start)
 
 
-def local_workers(
-    algorithm: str,
-    groups: Sequence[dict[str, Any]],
-    size: int,
-    *,
-    seed: int = 0,
-    bucket_bytes: int = 1 << 20,
-    **options: Any,
-) -> LocalWorkers:
+def local_workers(algorithm, groups, size, *, seed=0, bucket_bytes=1 << 20, **options):
     """Workers with their own copies of `groups` (params, param_names and hyper-parameters), in lock-step."""
     method = create(algorithm, **options)
     workers = []

@@ -48,9 +48,7 @@ def sharded(mesh: DeviceMesh, model: Any = None, **policy: Any) -> Any:
     return model
 
 
-def enter(
-    frontend: str, method: str, options: dict[str, Any], size: int, seed: int = 1, wrap: str = ""
-) -> Any:
+def enter(frontend, method, options, size, seed=1, wrap=""):
     """model: what is called. state: who holds the method's state. steps: who steps. wrap: "compiled" and what `net` knows."""
     model = net(seed, wrap)
     if frontend.startswith("fsdp"):

@@ -128,14 +128,7 @@ class Ranks:
             self._pipes.append(ours)
 
 
-def run_ranks(
-    function: Callable[..., Any],
-    size: int,
-    *arguments: Any,
-    timeout_s: float = 120.0,
-    joins: bool = True,
-    awaited: Collection[int] | None = None,
-) -> list[Any]:
+def run_ranks(function, size, *arguments, timeout_s=120.0, joins=True, awaited=None):
     """As `Ranks.run`, on processes of its own. joins: whether to expect all of them to end well afterwards."""
     own = Ranks(size)
     try:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.core.registry import Method
 
 RATE, DECAY = 0.01, 0.2
 SHAPES = ((5, 7), (11,), (3, 3, 3))
@@ -44,9 +42,7 @@ def gradient(step: int, rank: int, dtype: torch.dtype = torch.float32) -> list[T
     ]
 
 
-def cluster(
-    algorithm: str | Method, size: int, precision: torch.dtype = torch.float32, **options: Any
-) -> SimulatedCluster:
+def cluster(algorithm, size, precision=torch.float32, **options):
     if isinstance(algorithm, str):
         never = {} if algorithm in NEVER_SYNCHRONISED else {"momentum_sync": "never"}
         options = {**never, "weight_decay": DECAY, **options}
@@ -60,9 +56,7 @@ def exact(size: int, momentum_sync: str, **options: Any) -> SimulatedCluster:
     )
 
 
-def advance(
-    trained: SimulatedCluster, steps: int, gradients: Callable[..., list[Tensor]] = gradient, first: int = 0
-) -> None:
+def advance(trained, steps, gradients=gradient, first=0):
     for step in range(first, first + steps):
         trained.step([gradients(step, rank) for rank in range(trained.world_size)])
 

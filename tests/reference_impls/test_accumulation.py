@@ -91,9 +91,7 @@ def test_accumulated_unused_and_tied_as_in_one_process(parts: int, ranks: Callab
         assert torch.equal(found["values"]["dead"], torch.ones(5))
 
 
-def test_buckets_leave_before_backward_is_over_where_all_their_parameters_are_used(
-    ranks: Callable[[int], Ranks],
-) -> None:
+def test_buckets_leave_before_backward_is_over_where_all_their_parameters_are_used(ranks):
     for found in ranks(SIZE).run(_gloo, 2, True):
         assert isinstance(found, dict), found
         assert found["shards"] >= 4

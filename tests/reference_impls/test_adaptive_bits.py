@@ -10,11 +10,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.core.schedules import (
-    factor_for,
-    nominal_bits,
-    wanted_levels,
-)
+from reference_impls.core.schedules import factor_for, nominal_bits, wanted_levels
 from tests.support import each
 
 

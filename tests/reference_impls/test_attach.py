@@ -125,14 +125,7 @@ def _near(a: dict[str, Any], b: dict[str, Any]) -> bool:
     return all(torch.allclose(v, b[k], atol=1e-6) for k, v in a.items() if isinstance(v, Tensor))
 
 
-def _trained(
-    rank: int,
-    how: str,
-    method: str,
-    loop: Callable[..., Any] = _loop,
-    pieces: str = "",
-    **settings: Any,
-) -> dict[str, Any]:
+def _trained(rank, how, method, loop=_loop, pieces="", **settings):
     """Train one `Net` by the driver or attached to a torch optimizer; what came out."""
     model = Net(pieces)
     if rank:

@@ -10,12 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls.aggregators.compressed_all_reduce import (
-    WIRE_VERSION,
-    Norm,
-    Scale,
-    compressed_all_reduce,
-)
+from reference_impls.aggregators.compressed_all_reduce import WIRE_VERSION, Norm, Scale, compressed_all_reduce
 from reference_impls.compressors import signs
 from reference_impls.core.collectives import AllToAll, Collective
 from tests.reference_impls.exchanges import buckets, requests, run
@@ -31,16 +26,7 @@ SCALES = [
 class Ranks:
     """n ranks with their carried errors."""
 
-    def __init__(
-        self,
-        size: int,
-        lengths: Sequence[int],
-        norm: Norm = "l2",
-        scale: Scale = "chunk",
-        *,
-        pads: bool = False,
-        dtype: torch.dtype = torch.float64,
-    ) -> None:
+    def __init__(self, size, lengths, norm="l2", scale="chunk", *, pads=False, dtype=torch.float64):
         self.size, self.norm, self.scale = size, norm, scale
         self.buckets = buckets(size, lengths, dtype=dtype)
         self.worker = [torch.zeros(sum(lengths), dtype=dtype) for _ in range(size)]
@@ -89,9 +75,7 @@ def quantised(x: np.ndarray, blocks: Sequence[slice], norm: Norm) -> np.ndarray:
 
 @each(("lengths", "size"), zip(LENGTHS, (8, 8, 3, 4, 5, 2), strict=True))
 @each(("norm", "scale"), SCALES)
-def test_it_is_its_definition_and_what_is_lost_is_kept(
-    lengths: list[int], size: int, norm: Norm, scale: Scale
-) -> None:
+def test_it_is_its_definition_and_what_is_lost_is_kept(lengths, size, norm, scale):
     """Blocks up: tensors, chunks, or all. Blocks down: a chunk, or what it has of a tensor.
 
     out_t = mean u_t + E_(t-1) - E_t in every element, in double precision.

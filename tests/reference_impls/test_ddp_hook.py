@@ -91,14 +91,7 @@ def _two(ranks: Callable[[int], Ranks]) -> Callable[..., list[Any]]:
 # ---- the same training as our own optimizer ----------------------------------------------------------------------------
 
 
-def _beside_ours(
-    rank: int,
-    size: int,
-    name: str,
-    options: dict[str, Any],
-    whole: bool = True,
-    view: bool = False,
-) -> Any:
+def _beside_ours(rank, size, name, options, whole=True, view=False):
     """Parameters and bytes of our optimizer and of the hook, and of each of DDP's buckets whether it is a step's last."""
     mine = Crooked(whole)
     ours = DataParallelOptimizer(mine, name, lr=0.1, momentum=0.9, **OURS, **_with_sgd(name), **options)

@@ -12,14 +12,7 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster
 from reference_impls.core.algorithm import Algorithm, Bucket, option
-from reference_impls.core.collectives import (
-    Collective,
-    Exchange,
-    Group,
-    Ledger,
-    finish,
-    start,
-)
+from reference_impls.core.collectives import Collective, Exchange, Group, Ledger, finish, start
 from reference_impls.core.errors import MismatchError, UnsupportedError, UsageError
 from reference_impls.core.registry import Method
 from reference_impls.runtime.engine import Engine, SimulatedBackend
@@ -92,9 +85,7 @@ def submitted(driver: Engine, backend: Recording, count: int, kind: str = "step"
         ),
     ],
 )
-def test_backward_does_not_wait_for_the_last_collective_of_a_submission(
-    count: int, first: str, later: str
-) -> None:
+def test_backward_does_not_wait_for_the_last_collective_of_a_submission(count, first, later):
     """From the second step of a kind on it is known which one is the last; launches keep their order."""
     driver, backend = engine()
     assert submitted(driver, backend, count) == first
@@ -225,9 +216,7 @@ def sizes(elements: list[int], bucket_bytes: int | None, groups: int = 1) -> lis
         ([4, 4, 300], [[4, 4], [300]]),
     ],
 )
-def test_a_run_ends_before_it_exceeds_the_bucket_unless_it_is_small(
-    elements: list[int], buckets: list[list[int]]
-) -> None:
+def test_a_run_ends_before_it_exceeds_the_bucket_unless_it_is_small(elements, buckets):
     assert sizes(elements, 400) == buckets
 
 

@@ -208,9 +208,7 @@ def after_24_steps(name: str, size: int, options: dict[str, Any]) -> SimulatedCl
 
 
 @each(("name", "options", "other", "others", "atol"), LOCAL)
-def test_local_methods_are_one(
-    name: str, options: dict[str, Any], other: str, others: dict[str, Any], atol: float
-) -> None:
+def test_local_methods_are_one(name, options, other, others, atol):
     """Four workers, 24 steps; ``BIT``: to the bit."""
     a, b = after_24_steps(name, 4, options), after_24_steps(other, 4, others)
     for rank in range(4):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,9 +89,7 @@ def _resumed(rank: int, size: int, frontend: str, folder: str) -> list[tuple[str
 
 
 @pytest.mark.parametrize("frontend", FRONTENDS)
-def test_a_training_goes_on_to_the_bit_from_every_way_of_saving(
-    frontend: str, ranks: Callable[[int], Ranks], tmp_path: Path
-) -> None:
+def test_a_training_goes_on_to_the_bit_from_every_way_of_saving(frontend, ranks, tmp_path):
     """What `torch.compile` and ``checkpoint_wrapper`` put into names changes neither bits nor checkpoints."""
     size = FRONTENDS[frontend]
     assert ranks(size).run(_resumed, frontend, str(tmp_path), timeout_s=PATIENCE_S) == [[]] * size
@@ -213,9 +210,7 @@ def _bad_step(rank: int, size: int, frontend: str, name: str, value: float) -> d
         *(("fsdp_hook", name, math.inf) for name in KEEP[:2]),
     ],
 )
-def test_one_step_that_is_not_finite_leaves_the_state(
-    frontend: str, name: str, value: float, ranks: Callable[[int], Ranks]
-) -> None:
+def test_one_step_that_is_not_finite_leaves_the_state(frontend, name, value, ranks):
     results = ranks(2).run(_bad_step, frontend, name, value)
     for own in results:
         assert isinstance(own, dict), own

@@ -98,9 +98,7 @@ def _compressed(rank: int, size: int) -> Any:
     return found
 
 
-def test_a_compressed_reduction_goes_across_nodes_and_keeps_state_by_module(
-    ranks: Callable[[int], Ranks],
-) -> None:
+def test_a_compressed_reduction_goes_across_nodes_and_keeps_state_by_module(ranks):
     results = ranks(4).run(_compressed, timeout_s=PATIENCE_S)
     for rank, result in enumerate(results):
         assert isinstance(result, dict), result
@@ -163,9 +161,7 @@ def _beside_whole(rank: int, size: int) -> Any:
     return found
 
 
-def test_a_method_that_goes_by_the_element_is_the_same_on_parts_to_the_bit(
-    ranks: Callable[[int], Ranks],
-) -> None:
+def test_a_method_that_goes_by_the_element_is_the_same_on_parts_to_the_bit(ranks):
     start = torch.cat([p.detach().flatten() for p in net().parameters()])
     for result in ranks(4).run(_beside_whole, timeout_s=PATIENCE_S):
         assert isinstance(result, dict), result

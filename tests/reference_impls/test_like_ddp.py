@@ -61,9 +61,7 @@ def _norms(rank: int, size: int, clip: float) -> Any:
 
 
 @pytest.mark.parametrize("clip", [0.05, float("inf")])
-def test_the_norm_of_the_last_step_is_that_of_the_mean_before_clipping(
-    clip: float, ranks: Callable[[int], Ranks]
-) -> None:
+def test_the_norm_of_the_last_step_is_that_of_the_mean_before_clipping(clip, ranks):
     results = ranks(SIZE).run(_norms, clip)
     for (first, *norms), without, _, _ in results:
         assert first is without is None
@@ -157,9 +155,7 @@ def _scaled(rank: int, size: int) -> Any:
     return found
 
 
-def test_a_grad_scaler_is_refused_and_scaled_gradients_are_never_applied(
-    ranks: Callable[[int], Ranks],
-) -> None:
+def test_a_grad_scaler_is_refused_and_scaled_gradients_are_never_applied(ranks):
     for result in ranks(SIZE).run(_scaled):
         assert isinstance(result, dict), result
         for how, ((kind, message), untouched) in result.items():

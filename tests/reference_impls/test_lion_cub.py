@@ -44,9 +44,7 @@ def lion(steps: int, gradients: Callable[[int], list[Tensor]], dtype: torch.dtyp
 
 
 @each(("size", "momentum_sync"), [(1, "never"), (2, "doubling"), (3, "selective"), (5, "periodic")])
-def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronisation(
-    size: int, momentum_sync: str
-) -> None:
+def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronisation(size, momentum_sync):
     """u and m are linear in g, so whatever synchronising does is an interaction with compression."""
 
     def double(step: int, rank: int) -> list[Tensor]:
@@ -81,9 +79,7 @@ def test_when_all_agree_on_the_largest_vote_nothing_overflows(bits: int, sizes: 
 
 
 @pytest.mark.parametrize(("name", "bucket_bytes"), [("lion-cub-1bit", 64), ("lion-update-mean", 1 << 20)])
-def test_a_clipped_worker_is_lion_on_the_clipped_gradient_of_the_whole_model(
-    name: str, bucket_bytes: int
-) -> None:
+def test_a_clipped_worker_is_lion_on_the_clipped_gradient_of_the_whole_model(name, bucket_bytes):
     norm = 3.0
     own = [torch.nn.Parameter(p) for p in parameters()]
     plain = Lion(own, lr=RATE, weight_decay=DECAY)
@@ -218,9 +214,7 @@ def test_a_synchronisation_gives_all_ranks_the_mean_and_keeps_the_sum() -> None:
 
 
 @pytest.mark.parametrize(("fraction", "chosen"), [(0.01, {1}), (0.55, {1, 2})])
-def test_selective_averages_the_tensors_on_which_workers_disagree_most(
-    fraction: float, chosen: set[int]
-) -> None:
+def test_selective_averages_the_tensors_on_which_workers_disagree_most(fraction, chosen):
     """Parameter 1 (11 elements) is opposite on half of the ranks, 2 (27) differs a little, 0 (35) is nearly common."""
 
     def disagreeing(step: int, rank: int) -> list[Tensor]:

@@ -51,9 +51,7 @@ def drawn(params: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
     return [0.1 * p + torch.randn(p.shape, generator=draw) for p in params]
 
 
-def unused(
-    params: list[Tensor], rank: int, step: int, ranks_with_it: tuple[int, ...] = ()
-) -> list[Tensor | None]:
+def unused(params, rank, step, ranks_with_it=()):
     """Of all parameters but the last, which only `ranks_with_it` have one for."""
     found = drawn(params, rank, step)
     return found if rank in ranks_with_it else [*found[:UNUSED], None]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -39,9 +37,7 @@ def owed(cluster: SimulatedCluster, d: int) -> Tensor:
         ("thc", {"chunk": 64, "form": "sum"}, 5, 3),
     ],
 )
-def test_what_is_applied_is_the_mean_plus_the_change_of_the_error(
-    name: str, options: dict[str, Any], n: int, d: int
-) -> None:
+def test_what_is_applied_is_the_mean_plus_the_change_of_the_error(name, options, n, d):
     """x_{t+1} - x_t = -(mean g_t + E_{t-1} - E_t)."""
     cluster = SimulatedCluster(name, [torch.zeros(d, dtype=torch.float64)], n, lr=1.0, **options)
     for step in range(5):

@@ -94,9 +94,7 @@ def test_every_method_refuses_impossible_learning_rates(name: str) -> None:
         ("allreduce-sgd", {"nesterov": True, "momentum": 0.9, "dampening": 0.1}, "nesterov=True .* dampening 0"),
     ],
 )  # fmt: skip
-def test_the_error_names_method_option_value_and_what_is_allowed(
-    name: str, options: dict[str, Any], says: str
-) -> None:
+def test_the_error_names_method_option_value_and_what_is_allowed(name, options, says):
     with pytest.raises(UnsupportedError, match=f"^{name}: {says}"):
         create(name, **options)
 
@@ -171,8 +169,6 @@ def test_every_method_clips_or_refuses_by_its_own_name(name: str) -> None:
         ("streaming-diloco", {"period": 4, "overlap": 4}, 2), ("streaming-diloco", {"inner_state": "reset"}, 2),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_before_the_first_step(
-    name: str, options: dict[str, Any], size: int
-) -> None:
+def test_what_cannot_be_is_refused_before_the_first_step(name, options, size):
     with pytest.raises(UnsupportedError):
         SimulatedCluster(name, [torch.zeros(8)], size, **options)

@@ -35,10 +35,7 @@ def one_bit_ratio(name: str, warm_up: float, n: int) -> float:
     return half / (warm_up * half + (1 - warm_up) * costs(name, n, warmup_steps=1)["compressed"])
 
 
-@pytest.mark.parametrize(
-    ("warm_up", "traffic"),
-    [(0.01, 24.43), (0.15, 5.66), (0.25, 3.66)],
-)
+@pytest.mark.parametrize(("warm_up", "traffic"), [(0.01, 24.43), (0.15, 5.66), (0.25, 3.66)])
 def test_warm_up_caps_the_speedup(warm_up: float, traffic: float) -> None:
     """APM-1: fp32 all-reduce over APMSqueeze, all steps together; always below 1/w."""
     sent = costs("apmsqueeze", 4, warmup_steps=1)

@@ -119,9 +119,7 @@ def test_a_plugin_file_adds_an_algorithm(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("_plugins_of_the_test_alone")
-def test_a_plugin_is_known_to_processes_that_are_started_from_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plugin_is_known_to_processes_that_are_started_from_here(tmp_path, monkeypatch):
     (tmp_path / "half_plugin.py").write_text(PLUGIN)
     monkeypatch.chdir(tmp_path)
     load_plugin("half_plugin.py")

@@ -102,9 +102,7 @@ def test_neighbouring_readings_of_the_rule_give_other_lists() -> None:
         (RESNET, 0.2, 2, "cosine", 1, 26_936), (RESNET, 0.4, 2, "cosine", 1, 25_101),
     ],
 )  # fmt: skip
-def test_other_schedules_and_powers(
-    rate: dict[str, Any], alpha: float, h_base: int, schedule: str, power: float, count: int
-) -> None:
+def test_other_schedules_and_powers(rate, alpha, h_base, schedule, power, count):
     assert len(syncs(alpha, h_base, schedule, power, **rate)) == count
 
 

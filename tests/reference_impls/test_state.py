@@ -164,9 +164,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(words: st
     ],
     ids=str,
 )
-def test_the_state_of_other_ranks_or_another_optimizer_is_refused(
-    name: str | Method, other: str, size: int, words: str
-) -> None:
+def test_the_state_of_other_ranks_or_another_optimizer_is_refused(name, other, size, words):
     state = _advance(_cluster(name, 3), 2).state_dict()
     into = _cluster(other or name, size)
     held = [p.clone() for p in into.parameters(0)]

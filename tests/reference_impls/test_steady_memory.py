@@ -50,11 +50,7 @@ ALLOCATES: Final[dict[str, str]] = {
             "gs-sgd:step",
             "control-random-k:step",
         ),
-        "its compressor": (
-            "apmsqueeze-prototype:compressed",
-            "sparseloco-sgd:round-1",
-            "demo:step",
-        ),
+        "its compressor": ("apmsqueeze-prototype:compressed", "sparseloco-sgd:round-1", "demo:step"),
     }.items()
     for case in cases
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -11,17 +9,13 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms.local_updates import Outer
 from reference_impls.runtime.alone import traced
-from tests.reference_impls.local_training import (
-    RATE,
-)
+from tests.reference_impls.local_training import RATE
 from tests.support import each
 
 LENGTHS = (5, 3, 8, 2, 7, 4, 6)  # a bucket each, with the bucket size below
 
 
-def model(
-    name: str = "streaming-diloco-sgd", size: int = 3, dtype: torch.dtype = torch.float64, **options: Any
-) -> SimulatedCluster:
+def model(name="streaming-diloco-sgd", size=3, dtype=torch.float64, **options):
     """Seven parameters in seven buckets."""
     generator = torch.Generator().manual_seed(1)
     params = [torch.randn(d, generator=generator, dtype=torch.float64).to(dtype) for d in LENGTHS]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import torch.distributed as dist
 from reference_impls import DataParallelOptimizer, create
 from reference_impls.core.errors import UsageError
 from reference_impls.core.registry import Method
-from tests.reference_impls.gloo import Ranks
 from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
 from tests.reference_impls.table import ROWS, STEPS, Row
 from tests.reference_impls.test_engine import Delayed
@@ -122,9 +120,7 @@ def _trained_twice(rank: int, size: int) -> dict[str, Any]:
     return found
 
 
-def test_a_training_with_silent_and_traced_steps_in_it_has_the_same_bits_and_bytes(
-    ranks: Callable[[int], Ranks],
-) -> None:
+def test_a_training_with_silent_and_traced_steps_in_it_has_the_same_bits_and_bytes(ranks):
     results = ranks(SIZE).run(_trained_twice, timeout_s=200)
     for result in results:
         assert isinstance(result, dict), result

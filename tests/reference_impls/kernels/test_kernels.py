@@ -34,11 +34,7 @@ def test_a_cpu_takes_no_kernel(monkeypatch):
 
 @pytest.mark.parametrize(
     "tensors",
-    [
-        (torch.zeros(()),),
-        (torch.zeros(6, 2).T,),
-        (torch.zeros(4), torch.zeros(8)[::2]),
-    ],
+    [(torch.zeros(()),), (torch.zeros(6, 2).T,), (torch.zeros(4), torch.zeros(8)[::2])],
     ids=["a number", "rows of others", "every other element"],
 )
 def test_kernels_take_rows_of_neighbours_alone(tensors, monkeypatch):
