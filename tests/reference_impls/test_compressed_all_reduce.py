@@ -6,12 +6,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
 from reference_impls.aggregators.compressed_all_reduce import WIRE_VERSION, Norm, Scale, compressed_all_reduce
-from reference_impls.compressors import signs
 from reference_impls.core.collectives import AllToAll, Collective
 from tests.reference_impls.exchanges import buckets, requests, run
 from tests.support import each
@@ -109,49 +107,25 @@ def test_it_is_its_definition_and_what_is_lost_is_kept(lengths, size, norm, scal
 
 
 @each("zero", [0.0, -0.0])
-def test_a_zero_of_either_sign_is_sent_and_booked_as_plus(zero: float) -> None:
-    """Message and error must tell the same story; codes exist that send +1 and book 0, or send -1 for -0.0."""
-    d, size = 16, 2
-    (bucket, _) = buckets(size, [d])
-    u = torch.full((d,), -2.0)
-    u[3] = u[9] = zero
-    error = torch.zeros(d)
-    messages: list[Collective] = []
+def test_message_of_two_tensors_to_the_byte(zero: float) -> None:
+    """Chunk 0 of 16 elements on 2 ranks holds a tensor of 3 and the head of one of 13: two scales behind a byte.
 
-    def answer(request: Collective) -> Tensor:
-        messages.append(request)
-        return (
-            request.buffer.view(size, -1)
-            if isinstance(request, AllToAll)
-            else request.buffer.expand(size, -1)
-        )
-
-    requests(compressed_all_reduce(bucket, u, error, torch.zeros(8), "m"), answer)
-    up = messages[0].buffer.view(size, -1)
-    bits = torch.empty(size, 8, dtype=torch.bool)
-    signs.unpack(up[:, :1], bits)
-    assert bits.flatten().tolist() == [i in (3, 9) for i in range(d)]
-    scale = math.sqrt(7 * 4 / 8)
-    for i in (3, 9):
-        assert float(error[i]) == pytest.approx(-scale)
-    assert float(error[0]) == pytest.approx(-2 + scale)
-
-
-def test_message_of_two_tensors_to_the_byte() -> None:
-    """Chunk 0 of 16 elements on 2 ranks holds a tensor of 3 and the head of one of 13: two scales behind a byte."""
+    A zero of either sign is sent and booked as plus; codes exist that send +1 and book 0, or send -1 for -0.0.
+    """
     (bucket, _) = buckets(2, [3, 13])
-    u = torch.tensor([3.0, -3.0, 3.0] + [4.0, -4.0, 4.0, -4.0, -4.0] + [-4.0] * 8)
-    messages: list[Collective] = []
+    u = torch.tensor([3.0, -3.0, 3.0] + [5.0, -5.0, zero, -5.0, -5.0] + [-4.0] * 8)
+    error, messages = torch.zeros(16), list[Collective]()
 
     def answer(request: Collective) -> Tensor:
         messages.append(request)
         rows = request.buffer.view(2, -1) if isinstance(request, AllToAll) else request.buffer.expand(2, -1)
         return rows.clone()
 
-    requests(compressed_all_reduce(bucket, u, torch.zeros(16), torch.zeros(8), "m", "l1", "tensor"), answer)
+    requests(compressed_all_reduce(bucket, u, error, torch.zeros(8), "m", "l1", "tensor"), answer)
     assert WIRE_VERSION == 1
     three, four, none = (list(np.float32(v).tobytes()) for v in (3.0, 4.0, 0.0))
     assert messages[0].buffer.view(2, -1).tolist() == [[0b00101101, *three, *four], [0, *four, *none]]
+    assert error.tolist() == [0, 0, 0, 1, -1, -4, -1, -1, *[0] * 8]
 
 
 def test_the_scale_over_non_zeros_is_of_those_alone_and_a_block_of_zeros_stays_zero() -> None:

@@ -25,34 +25,15 @@ WARM: Final = 4  # steps: the pool and the compiler have seen every size then
 ALLOCATES: Final[dict[str, str]] = {
     case: reason
     for reason, cases in {
-        "torch's AdamW makes two temporaries a tensor": (
-            "allreduce-adamw:step",
-            "allreduce-fp16:step",
-            "ef-sign-adam:compressed",
-            "cubic-rule:round-1",
-            "swap:step",
-            "swap:round-1",
-            "qsr-adamw:round-1",
-            "local-adamw:round-1",
-            "slowmo-adamw:round-1",
-            "diloco:round-1",
-            "streaming-diloco:round-1",
-            "sparseloco:round-1",
-            "noloco:round-1",
-        ),
-        "torch's SGD makes the momentum anew that was reset": ("slowmo-sgd:round-1",),
-        "how much is sent depends on the data": (
-            "random-k:step",
-            "gtop-k:step",
-            "dgc:ratio-0.1",
-            "sketched-sgd:step",
-            "sketched-sgd-theory:step",
-            "gs-sgd:step",
-            "control-random-k:step",
-        ),
-        "its compressor": ("apmsqueeze-prototype:compressed", "sparseloco-sgd:round-1", "demo:step"),
+        "torch's AdamW makes two temporaries a tensor": "allreduce-adamw:step allreduce-fp16:step ef-sign-adam:compressed "
+        "cubic-rule:round-1 swap:step swap:round-1 qsr-adamw:round-1 local-adamw:round-1 slowmo-adamw:round-1 diloco:round-1 "
+        "streaming-diloco:round-1 sparseloco:round-1 noloco:round-1",
+        "torch's SGD makes the momentum anew that was reset": "slowmo-sgd:round-1",
+        "how much is sent depends on the data": "random-k:step gtop-k:step dgc:ratio-0.1 sketched-sgd:step "
+        "sketched-sgd-theory:step gs-sgd:step control-random-k:step",
+        "its compressor": "apmsqueeze-prototype:compressed sparseloco-sgd:round-1 demo:step",
     }.items()
-    for case in cases
+    for case in cases.split()
 }
 
 
