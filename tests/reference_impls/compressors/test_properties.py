@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls.algorithms.half_precision import Halves
+from reference_impls.algorithms.half_precision import Halves, power_for
 from reference_impls.compressors import packing, signs, sparse, transforms
 from reference_impls.compressors.compressor import PerTensor
 from reference_impls.compressors.levels import GeometricLevels, MinMax, Natural, UniformLevels
@@ -259,3 +259,16 @@ def test_golden_bytes(compressor: Any, x: list[float], expected: bytes) -> None:
 def test_per_tensor_messages_are_of_these_tensors_alone() -> None:
     with pytest.raises(ValueError, match="15 elements"):
         PerTensor(ScaledSigns("l1"), (5, 9, 1)).wire_bytes(14)
+
+
+def test_power_for_leaves_room_for_every_sum() -> None:
+    for n in (1, 2, 3, 7, 8, 64, 1024):
+        for largest in (1e-45, 1e-30, 6e-8, 1.0, 1.999, 2.0, 65504.0, 1e5, 3.4e38):
+            top = torch.tensor(largest)
+            k = int(power_for(top, n))
+            scaled = top * 2.0**k
+            total = sum([scaled.to(torch.float16)] * n, torch.zeros((), dtype=torch.float16))
+            assert bool(total.isfinite())
+            assert float(scaled) * n <= 2**15
+            assert float(scaled) * n > 2**12 or k == 126
+    assert not power_for(torch.tensor([0.0, math.inf, math.nan]), 4).any()
