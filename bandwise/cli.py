@@ -10,18 +10,23 @@ error. Exit codes: 0 well, 2 the request is wrong, 3 a run or the store ended in
 from __future__ import annotations
 
 import argparse
+import codecs
 import gc
 import importlib
+import importlib.util
 import io
+import json
 import os
 import sys
 import textwrap
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
-from bandwise.options import OptionError, extra_needed, require_checkout
+if TYPE_CHECKING:
+    from slurm.profile import Profile
 
 USAGE, FAILURE, INTERRUPTED = 2, 3, 130
 HELP_WIDTH = 80
@@ -160,7 +165,7 @@ def _registered() -> list[str]:
     """Names of all methods, and of the workloads from outside where a file has imported what registers them."""
     from reference_impls import list_algorithms
 
-    workloads = sys.modules.get("suite.workloads.registry")
+    workloads = sys.modules.get("suite.workloads.base")
     return [*list_algorithms(), *(workloads.from_outside() if workloads else ())]
 
 
@@ -218,3 +223,221 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 if __name__ == "__main__":
     sys.exit(main())
+
+# ---- what several verbs have in common: values as people type them, where runs are trained, where results lie
+
+
+class OptionError(ValueError):
+    """An option on the command line cannot be read; the message shows the form."""
+
+
+def parse_settings(settings: Sequence[str], flag: str = "--set") -> dict[str, Any]:
+    """``["a=1", "b=never"]`` -> ``{"a": 1, "b": "never"}``. Raises `OptionError`."""
+    found: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key:
+            raise OptionError(f"{flag} {setting!r}: write {flag} key=value")
+        if key in found:
+            raise OptionError(f"{flag} {key} is given twice")
+        found[key] = parse_value(text)
+    return found
+
+
+def parse_value(text: str) -> Any:
+    """A number, true, false, null or a JSON list where the text is one; else the text itself."""
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+    except ValueError:
+        return text
+    return text if isinstance(value, dict) else value
+
+
+def _refuse(name: str) -> float:
+    """NaN and Infinity are words here, not numbers."""
+    raise ValueError(name)
+
+
+METAVAR = "local|slurm|PROFILE"
+
+
+def add_place_option(parser: argparse.ArgumentParser, default: str | None, text: str) -> None:
+    """``--on local``, ``--on slurm`` (the default profile), ``--on slurm:NAME``, or a profile's name or path alone."""
+    parser.add_argument("--on", default=default, metavar=METAVAR, help=text)
+
+
+def profile_of(where: str) -> Profile | None:
+    """The profile that was asked for, None for this machine. Raises `OptionError`, or `YamlError` for a wrong file."""
+    if where == "local":
+        return None
+    from slurm.profile import UnknownProfileError, load_profile
+
+    name = where.removeprefix("slurm:") or "slurm"
+    try:
+        return load_profile(name)
+    except UnknownProfileError as error:
+        raise OptionError(
+            f"--on {where}: {error}; write local, slurm, or slurm:PROFILE, or a profile's name or path alone"
+        ) from None
+
+
+# ---- what only a checkout has. The installed wheel holds the methods and this command alone; the suite and its results are in a
+# checkout, and it needs more packages than the methods do, which are the extra `bandwise[suite]`.
+
+TOP: Final = Path(__file__).resolve().parents[1]
+
+
+SUITE_PACKAGES: Final = {
+    "adjustText": "adjustText",
+    "itables": "itables",
+    "jinja2": "Jinja2",
+    "markdown_it": "markdown-it-py",
+    "matplotlib": "matplotlib",
+    "pydantic": "pydantic",
+    "scipy": "scipy",
+    "seaborn": "seaborn",
+    "sklearn": "scikit-learn",
+    "submitit": "submitit",
+    "yaml": "PyYAML",
+}
+"""What the extra installs: name of an import -> distribution."""
+
+
+class CheckoutError(ValueError):
+    """The verb needs a checkout; the message says how to get one."""
+
+
+def require_checkout(verb: str) -> None:
+    """Raise `CheckoutError` unless the suite of this project can be imported."""
+    if not has_checkout():
+        raise CheckoutError(
+            f"`bandwise {verb}` works in a checkout of the project: clone it and there run `make bench`, or "
+            "`pip install -e '.[suite]'`"
+        )
+
+
+def extra_needed(verb: str, error: ModuleNotFoundError) -> str:
+    """What to install, in a line, where a verb lacks a package of the extra; empty where another one is missing."""
+    name = (error.name or "").partition(".")[0]
+    if name not in SUITE_PACKAGES:
+        return ""
+    what = "-e '.[suite]'" if (TOP / "pyproject.toml").is_file() else "'bandwise[suite]'"
+    return f"`bandwise {verb}` needs {SUITE_PACKAGES[name]}, which is not installed: pip install {what}"
+
+
+def has_checkout() -> bool:
+    """Whether the suite can be imported."""
+    try:
+        return importlib.util.find_spec("suite.runs") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def results_root(args: argparse.Namespace) -> Path:
+    """The results folder that was asked for."""
+    from suite.runs.store import default_root
+
+    return args.results if args.results is not None else default_root()
+
+
+# ---- how answers look: one JSON document, or lines and plain tables; and the line that shows progress
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output; in ASCII where that has another encoding than UTF-8."""
+    unicode = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
+    print(json.dumps(value, indent=1, ensure_ascii=not unicode, allow_nan=False))
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Rows under column names, padded with blanks; numbers to the right."""
+    if not rows:
+        return "(none)"
+    cells = [[_text(row.get(column)) for column in columns] for row in rows]
+    numeric = [all(isinstance(row.get(column), int | float) for row in rows) for column in columns]
+    widths = [max(len(column), *(len(line[i]) for line in cells)) for i, column in enumerate(columns)]
+    lines = [columns, *cells]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def duration(seconds: float) -> str:
+    """``42 s``, ``3 min 05 s``, ``2 h 10 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def counted(states: Mapping[str, int]) -> str:
+    """``12 done, 1 diverged``."""
+    return ", ".join(f"{count} {state}" for state, count in states.items()) or "none"
+
+
+class ProgressLine:
+    """Counts and time left: one line that is rewritten on a terminal, a line every `every_s` seconds elsewhere.
+
+    The time left follows from the pace since the first sign of progress: what comes before it, imports and compiling, does not
+    come again.
+    """
+
+    def __init__(self, label: str, stream: TextIO | None = None, every_s: float = 10.0) -> None:
+        self._label = label
+        self._stream = sys.stderr if stream is None else stream
+        self._live = self._stream.isatty()
+        self._every_s = 0.2 if self._live else every_s
+        self._started = time.monotonic()
+        self._shown = self._started
+        self._begun: tuple[float, float] | None = None
+        self._width = 0
+        self._note = ""
+
+    def runs(self, ended: int, total: int, share: float, states: Mapping[str, int], note: str = "") -> None:
+        """Tell how far a sweep is: runs ended, of how many, and the share of the work (0 to 1), for the time left."""
+        self._show(f"{ended} of {total} runs ({counted(states)})", share, note)
+
+    def steps(self, done: int, total: int) -> None:
+        """Tell how far a single run is."""
+        self._show(f"step {done} of {total}", done / total, "")
+
+    def close(self) -> None:
+        """Leave the terminal on a fresh line."""
+        if self._live and self._width:
+            print(file=self._stream, flush=True)
+            self._width = 0
+
+    def _show(self, text: str, share: float, note: str) -> None:
+        now = time.monotonic()
+        if self._begun is None and share > 0:
+            self._begun = now, share
+        if note == self._note and now - self._shown < self._every_s:
+            return
+        self._shown, self._note = now, note
+        left = ""
+        if self._begun is not None and self._begun[1] < share < 1:
+            pace = (share - self._begun[1]) / (now - self._begun[0])
+            left = f", about {duration((1 - share) / pace)} left"
+        self._write(
+            "; ".join(filter(None, [f"{self._label}: {text}, {duration(now - self._started)}{left}", note]))
+        )
+
+    def _write(self, text: str) -> None:
+        if self._live:
+            self._stream.write("\r" + text.ljust(self._width))
+            self._stream.flush()
+            self._width = len(text)
+        else:
+            print(text, file=self._stream, flush=True)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

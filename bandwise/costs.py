@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from bandwise.options import parse_value
+from bandwise.cli import parse_value
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.registry import Method, create, registry
 from reference_impls.core.units import UnitError

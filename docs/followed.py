@@ -117,11 +117,9 @@ def one_run(folder: Path) -> None:
     """Carry the sweep of that folder out, and draw its dot."""
     from bandwise import load
     from bandwise.cli import main as command
-    from report.accuracy import seeds
-    from report.data import Panel
+    from report.accuracy import Panel, seeds
     from suite.analysis.collect import collect_sweep, write
-    from suite.analysis.columns import RUNS, SENSITIVITY, SUMMARY
-    from suite.analysis.tables import rows_of
+    from suite.analysis.tables import RUNS, SENSITIVITY, SUMMARY, rows_of
 
     file = str(folder / "one.yaml")
     command(["sweep", file, "--jobs", "1", "--results", str(folder)])

@@ -26,22 +26,33 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from scipy import stats
 
-from bandwise import output
-from bandwise.cli import GROUPS, main, parser_of
+from bandwise.cli import GROUPS, main, parser_of, table
 from docs.document import fill, markdown
 from docs.measured import files as advice_known
 from docs.ngrams import ngram_bits
 from reference_impls.core.catalogue import BUILT_IN
 from reference_impls.core.facts import facts
 from reference_impls.core.registry import create
-from report.data import SHARDINGS
+from report.accuracy import SHARDINGS
 from report.figures import FAMILIES
 from report.numbers import weight
 from report.pages import slug
 from slurm.profile import ProfileFile
-from suite.analysis.columns import CLAIMS, CONFIRMED, NET, ONE_WORKER, PARTS, SUMMARY, WORTH
 from suite.analysis.published import STUDY_FACTS, documents_root, session_facts_path
-from suite.analysis.tables import SESSION, Row, read_frame, read_table, table_path
+from suite.analysis.tables import (
+    CLAIMS,
+    CONFIRMED,
+    NET,
+    ONE_WORKER,
+    PARTS,
+    SESSION,
+    SUMMARY,
+    WORTH,
+    Row,
+    read_frame,
+    read_table,
+    table_path,
+)
 from suite.claims.claim import WORDS, load_claims
 from suite.claims.verdict import COUNTS_AS, MEASURED, deciding, effect, group_of, statements
 from suite.runs.files import write_atomic
@@ -414,7 +425,7 @@ def advice(root: Path, rows: str) -> str:
         {**row, "worth": f"{row['worth']:.2f} [{row['worth_low']:.2f}, {row['worth_high']:.2f}]"}
         for row in json.loads(said.getvalue())["methods"][: int(rows)]
     ]
-    text = output.table(found, ["method", "step_ms", "overlapped_ms", "speedup", "MB_sent", "worth"])
+    text = table(found, ["method", "step_ms", "overlapped_ms", "speedup", "MB_sent", "worth"])
     return f"```console\n$ bandwise {' '.join(command)}\n{text}\n...\n```"
 
 

@@ -18,10 +18,9 @@ import pandas as pd
 
 from bandwise.costs import MEASURED
 from docs.document import fill, markdown
-from suite.analysis.columns import ARMS, CASES, WORTH
 from suite.analysis.published import documents_root
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
-from suite.analysis.tables import SESSION, read_frame, table_path
+from suite.analysis.tables import ARMS, CASES, SESSION, WORTH, read_frame, table_path
 from suite.runs.files import dump
 from suite.runs.sweep import load_sweep
 from suite.timing.cases import cases_of

@@ -1,31 +1,175 @@
 """How methods end at a fixed budget: the table of methods and of controls, every seed, and who is equal, in sentences.
 
 Nothing is said that the tables do not hold: a study that is not sensitive names nobody equal, and runs that did not finish are
-counted before anything else could hide them.
+counted before anything else could hide them. Of a method it says
+
+- *equal*: the whole interval of the paired difference lies inside the margin, in a study that would have seen a bad method;
+- *better by*, *worse by*: it lies wholly outside of it, on that side, by the mean; *worse* without a number: seeds diverged;
+- *undecided*: there is an interval, and it is neither;
+- *not known*: there is no interval, or the study is not sensitive; the reason stands beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, Literal
 
+import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
 from report import numbers as write
-from report.data import Panel, StudyData
 from report.figures import COLOURS, FAMILIES, colour, difference_axis, look, name_lines, new_figure
 from report.numbers import interval, number, ratio, signed
-from report.sessions import speed_sentences
+from report.pages import slug
 from report.tables import Cell, Column, Make, View, count, size
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
 from suite.analysis.tables import Row
 
-CLASSES: Final = MappingProxyType(
+Word = Literal["equal", "better by", "worse by", "undecided", "not known"]
+CLASSES: Final[Mapping[Word, str]] = MappingProxyType(
     {"equal": "yes", "better by": "yes", "worse by": "no", "undecided": "maybe", "not known": "maybe"}
 )
 LINE_HEIGHT: Final = 0.2
 """Inches a method."""
+
+
+METRICS = {
+    "accuracy": "accuracy (%)",
+    "bits_per_byte": "bits a byte",
+    "excess_loss": "excess loss",
+    "test_loss": "test loss",
+    "log_loss": "log loss (nats)",
+}
+SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class", "by-package": "shards by package"}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What is compared with each other: one workload, sharding and world size, with its rows and its yardstick.
+
+    budgets: rows by budget of steps; empty where the sweep has one budget alone. worth: rows of what each training is worth in
+    steps of the reference.
+    """
+
+    workload: str
+    sharding: str
+    world_size: int
+    summary: list[Row]
+    runs: list[Row]
+    verdict: Row
+    facts: Mapping[str, Any]
+    budgets: list[Row] = field(default_factory=list)
+    worth: list[Row] = field(default_factory=list)
+
+    @property
+    def slug(self) -> str:
+        """A name for anchors and files: letters, digits and hyphens."""
+        return slug(f"{self.workload}-{self.sharding}-n{self.world_size}")
+
+    @property
+    def title(self) -> str:
+        """For headings: shards by class."""
+        return SHARDINGS.get(self.sharding, self.sharding)
+
+    @property
+    def place(self) -> str:
+        """Where the panel is told from others of its study: Shards by class."""
+        return self.title[0].upper() + self.title[1:]
+
+    @property
+    def whole_place(self) -> str:
+        """The same with workload and workers."""
+        return f"{self.workload}, {self.title}, {self.world_size} workers"
+
+    @property
+    def higher(self) -> bool:
+        """Whether a higher metric is better."""
+        return bool(self.facts["direction"] == "higher")
+
+    @property
+    def metric(self) -> str:
+        """The metric in words; one that only its workload knows comes with its unit."""
+        name, unit = str(self.facts["metric"]), f" ({self.unit})" if self.unit else ""
+        return METRICS.get(name, name.replace("_", " ") + unit)
+
+    @property
+    def unit(self) -> str:
+        """Of metric differences: points, bits/byte, or nothing."""
+        return "" if self.facts["unit"] == "1" else str(self.facts["unit"])
+
+    @property
+    def digits(self) -> int:
+        """Decimals in which the metric is written: two for points, four for the smaller units."""
+        return 2 if self.facts["unit"] == "points" else 4
+
+    @property
+    def margin(self) -> float:
+        """Largest difference that counts as equal."""
+        return float(self.facts["margin"])
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether the negative controls show that a bad method would have been seen."""
+        return bool(self.verdict["sensitive"])
+
+    def judged(self, row: Row) -> tuple[Word, str, str]:
+        """The one rule of what is said of the accuracy of a method.
+
+        Args:
+            row: Of the summary, of a method that is compared with a baseline.
+
+        Returns:
+            The word; the same with the difference to the baseline, where the word is of it; why it is not known, or worse
+            without a number.
+        """
+        planned, pairs, mean = row["n"] or 0, row["n_pairs"] or 0, row["diff_mean"]
+        if row["n_diverged"]:
+            return "worse by", "worse", f"{row['n_diverged']} of {planned} seeds diverged"
+        if mean is None or row["diff_low"] is None or row["diff_high"] is None:
+            few = planned < MINIMUM_FOR_INTERVAL
+            why = f"{planned} seeds" if few else f"{pairs} of {planned} seeds finished"
+            return "not known", "not known", f"{why}: an interval needs {MINIMUM_FOR_INTERVAL}"
+        if row["equal"] == "no":
+            word: Word = "better by" if (mean > 0) == self.higher else "worse by"
+            return word, f"{word} {abs(mean):.{self.digits}f} {self.unit}".rstrip(), ""
+        if row["equal"] in ("yes", "undecided") and self.sensitive:
+            word = "equal" if row["equal"] == "yes" else "undecided"
+            return word, word, ""
+        why = "" if self.sensitive else f": {self.verdict['reason']}"
+        return "not known", "not known", f"not sensitive{why}"
+
+    def differences(self, rows: Sequence[Row]) -> pd.DataFrame:
+        """The metric of arms less that of their baselines with the same seed.
+
+        Args:
+            rows: Of the summary, each with a baseline.
+
+        Returns:
+            DataFrame, a row a seed in rising order, a column an arm in the order of `rows`; nan where either did not finish.
+        """
+        runs = pd.DataFrame(self.runs, columns=["arm", "seed", "status", "value"]).astype({"value": float})
+        done = runs[runs["status"] == "done"].pivot(index="seed", columns="arm", values="value")
+        needed = [row[name] for row in rows for name in ("arm", "baseline")]
+        values = done.reindex(index=sorted(runs["seed"].unique()), columns=list(dict.fromkeys(needed)))
+        return pd.DataFrame({row["arm"]: values[row["arm"]] - values[row["baseline"]] for row in rows})
+
+    @property
+    def baselines(self) -> list[Row]:
+        """The uncompressed runs."""
+        return [row for row in self.summary if row["baseline"] is None and not row["control"]]
+
+    @property
+    def methods(self) -> list[Row]:
+        """What is compared with a baseline, controls left out."""
+        return [row for row in self.summary if row["baseline"] is not None and not row["control"]]
+
+    @property
+    def controls(self) -> list[Row]:
+        """The negative controls."""
+        return [row for row in self.summary if row["control"]]
 
 
 def _measured(mean: str, low: str, high: str, digits: int, sign: bool) -> Make:
@@ -43,8 +187,8 @@ def _columns(panel: Panel, ranks: bool) -> tuple[Column, ...]:
     def equal(row: Row) -> Cell:
         if row["baseline"] is None:
             return Cell("baseline", css="quiet")
-        judged = panel.judged(row)
-        return Cell(judged.short, judged.word, judged.reason, CLASSES[judged.word])
+        word, short, why = panel.judged(row)
+        return Cell(short, word, why, CLASSES[word])
 
     def seeds(row: Row) -> Cell:
         done, planned, pairs = (int(number(row[name]) or 0) for name in ("n_done", "n", "n_pairs"))
@@ -249,23 +393,3 @@ def option_sentence(panel: Panel, place: str) -> str | None:
         f"{place}: options decide: {worse['arm']} ends at {_difference(panel, worse)}{unit}, "
         f"{better['arm']} at {_difference(panel, better)}{unit} (95 % paired t, {_pairs([worse, better])})."
     )
-
-
-def failure_sentence(study: StudyData) -> str | None:
-    """How many runs did not finish, by status; None when all did."""
-    statuses = {name: number for name, number in study.facts["statuses"].items() if name != "done"}
-    if not statuses:
-        return None
-    listed = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in statuses.items())
-    total = sum(study.facts["statuses"].values())
-    return f"{sum(statuses.values())} of {total} runs did not finish: {listed}. They are listed below and in no mean."
-
-
-def headline(study: StudyData) -> list[str]:
-    """The study in a few sentences, in the order in which they are read."""
-    several = len({(panel.workload, panel.world_size) for panel in study.panels}) > 1
-    found: list[str | None] = [*speed_sentences(study)]
-    for panel in study.panels:
-        place = f"{panel.workload}, {panel.title}, n = {panel.world_size} workers" if several else panel.place
-        found += [equality_sentence(panel, place), option_sentence(panel, place)]
-    return [sentence for sentence in [*found, failure_sentence(study)] if sentence]

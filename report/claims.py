@@ -10,9 +10,8 @@ from typing import Any, Final
 
 from report.pages import Place, ReportError, write_page
 from report.tables import Cell, Column, View, text
-from suite.analysis.columns import CLAIMS, PARTS
 from suite.analysis.published import find_frame, origin_words
-from suite.analysis.tables import Row, rows_of, to_csv
+from suite.analysis.tables import CLAIMS, PARTS, Row, rows_of, to_csv
 from suite.claims.claim import JUDGED, WORDS
 from suite.claims.verdict import MEASURED, deciding, effect, group_of, statements
 

@@ -18,14 +18,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from scipy import stats
 
-from report.data import PANEL, Panel, StudyData
+from report.accuracy import Panel
+from report.data import PANEL, StudyData
 from report.equal_time import families
 from report.figures import COLOURS, FAMILIES, colour, difference_axis, look, new_figure
 from report.numbers import byte_count
 from report.pages import Picture, Place
-from suite.analysis.columns import CURVES
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
-from suite.analysis.tables import Row
+from suite.analysis.tables import CURVES, Row
 
 MOST_POINTS: Final = 120
 """Most points of a curve that a picture draws; the table has all."""

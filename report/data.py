@@ -15,23 +15,9 @@ from typing import Any
 
 import pandas as pd
 
+from report.accuracy import SHARDINGS, Panel
 from report.claims import Verdicts, load_verdicts
-from report.equality import Accuracy, accuracy
 from report.pages import ReportError, slug
-from suite.analysis.columns import (
-    ARMS,
-    BUDGET_TABLES,
-    CASES,
-    CURVES,
-    DIRECT,
-    NET,
-    NET_ROUNDS,
-    OF_STUDY,
-    PROBE,
-    SPEED_TABLES,
-    WORTH,
-    Table,
-)
 from suite.analysis.published import (
     FACTS_SCHEMA,
     Side,
@@ -43,8 +29,20 @@ from suite.analysis.published import (
     source,
 )
 from suite.analysis.tables import (
+    ARMS,
+    BUDGET_TABLES,
+    CASES,
+    CURVES,
+    DIRECT,
+    NET,
+    NET_ROUNDS,
+    OF_STUDY,
+    PROBE,
     SESSION,
+    SPEED_TABLES,
+    WORTH,
     Row,
+    Table,
     TableError,
     frame_of,
     read_frame,
@@ -53,15 +51,6 @@ from suite.analysis.tables import (
     table_path,
 )
 from suite.timing.spec import not_shown
-
-METRICS = {
-    "accuracy": "accuracy (%)",
-    "bits_per_byte": "bits a byte",
-    "excess_loss": "excess loss",
-    "test_loss": "test loss",
-    "log_loss": "log loss (nats)",
-}
-SHARDINGS = {"iid": "shards i.i.d.", "by-class": "shards by class", "by-package": "shards by package"}
 
 
 def by_arm(rows: Iterable[Row], **cells: object) -> dict[str, Row]:
@@ -72,111 +61,6 @@ def by_arm(rows: Iterable[Row], **cells: object) -> dict[str, Row]:
 def grouped(missing: Mapping[str, Iterable[str]]) -> list[str]:
     """`a, b (why)` for every reason, in the order given."""
     return [f"{', '.join(names)} ({why})" for why, names in missing.items()]
-
-
-@dataclass(frozen=True)
-class Panel:
-    """What is compared with each other: one workload, sharding and world size, with its rows and its yardstick.
-
-    budgets: rows by budget of steps; empty where the sweep has one budget alone. worth: rows of what each training is worth in
-    steps of the reference.
-    """
-
-    workload: str
-    sharding: str
-    world_size: int
-    summary: list[Row]
-    runs: list[Row]
-    verdict: Row
-    facts: Mapping[str, Any]
-    budgets: list[Row] = field(default_factory=list)
-    worth: list[Row] = field(default_factory=list)
-
-    @property
-    def slug(self) -> str:
-        """A name for anchors and files: letters, digits and hyphens."""
-        return slug(f"{self.workload}-{self.sharding}-n{self.world_size}")
-
-    @property
-    def title(self) -> str:
-        """For headings: shards by class."""
-        return SHARDINGS.get(self.sharding, self.sharding)
-
-    @property
-    def place(self) -> str:
-        """Where the panel is told from others of its study: Shards by class."""
-        return self.title[0].upper() + self.title[1:]
-
-    @property
-    def whole_place(self) -> str:
-        """The same with workload and workers."""
-        return f"{self.workload}, {self.title}, {self.world_size} workers"
-
-    @property
-    def higher(self) -> bool:
-        """Whether a higher metric is better."""
-        return bool(self.facts["direction"] == "higher")
-
-    @property
-    def metric(self) -> str:
-        """The metric in words; one that only its workload knows comes with its unit."""
-        name, unit = str(self.facts["metric"]), f" ({self.unit})" if self.unit else ""
-        return METRICS.get(name, name.replace("_", " ") + unit)
-
-    @property
-    def unit(self) -> str:
-        """Of metric differences: points, bits/byte, or nothing."""
-        return "" if self.facts["unit"] == "1" else str(self.facts["unit"])
-
-    @property
-    def digits(self) -> int:
-        """Decimals in which the metric is written: two for points, four for the smaller units."""
-        return 2 if self.facts["unit"] == "points" else 4
-
-    @property
-    def margin(self) -> float:
-        """Largest difference that counts as equal."""
-        return float(self.facts["margin"])
-
-    @property
-    def sensitive(self) -> bool:
-        """Whether the negative controls show that a bad method would have been seen."""
-        return bool(self.verdict["sensitive"])
-
-    def judged(self, row: Row) -> Accuracy:
-        """What is said of the accuracy of one of its methods."""
-        why = "" if self.sensitive else str(self.verdict["reason"])
-        return accuracy(row, higher=self.higher, not_sensitive=why)
-
-    def differences(self, rows: Sequence[Row]) -> pd.DataFrame:
-        """The metric of arms less that of their baselines with the same seed.
-
-        Args:
-            rows: Of the summary, each with a baseline.
-
-        Returns:
-            DataFrame, a row a seed in rising order, a column an arm in the order of `rows`; nan where either did not finish.
-        """
-        runs = pd.DataFrame(self.runs, columns=["arm", "seed", "status", "value"]).astype({"value": float})
-        done = runs[runs["status"] == "done"].pivot(index="seed", columns="arm", values="value")
-        needed = [row[name] for row in rows for name in ("arm", "baseline")]
-        values = done.reindex(index=sorted(runs["seed"].unique()), columns=list(dict.fromkeys(needed)))
-        return pd.DataFrame({row["arm"]: values[row["arm"]] - values[row["baseline"]] for row in rows})
-
-    @property
-    def baselines(self) -> list[Row]:
-        """The uncompressed runs."""
-        return [row for row in self.summary if row["baseline"] is None and not row["control"]]
-
-    @property
-    def methods(self) -> list[Row]:
-        """What is compared with a baseline, controls left out."""
-        return [row for row in self.summary if row["baseline"] is not None and not row["control"]]
-
-    @property
-    def controls(self) -> list[Row]:
-        """The negative controls."""
-        return [row for row in self.summary if row["control"]]
 
 
 @dataclass(frozen=True)

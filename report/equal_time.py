@@ -22,13 +22,13 @@ from matplotlib.figure import Figure
 from scipy.interpolate import PchipInterpolator
 
 from report import numbers as write
-from report.data import LinkData, Panel, StudyData, by_arm, grouped
+from report.accuracy import Panel
+from report.data import LinkData, StudyData, by_arm, grouped
 from report.figures import COLOURS, FAMILIES, MARKS, colour, look, name_points, new_figure, times_axis
 from report.numbers import factors, interval, plain, times
 from report.pages import Place, slug
 from report.tables import Cell, Column, View, text
-from suite.analysis.columns import CONFIRMED, ONE_WORKER
-from suite.analysis.tables import Row
+from suite.analysis.tables import CONFIRMED, ONE_WORKER, Row
 from suite.links.link import REAL
 from suite.runs.sweep import WHOLE
 

@@ -20,13 +20,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from report.accuracy import headline, seeds
+from report.accuracy import seeds
 from report.data import StudyData, has_tables, load
 from report.equal_time import equal_time_figures
 from report.figures import svg
 from report.pages import ReportError
 from report.sessions import phases_figures
-from report.study import BuiltReport, build_page
+from report.study import BuiltReport, build_page, headline
 from suite.analysis import collect as collecting
 from suite.analysis.collect import collect_sweep
 from suite.analysis.published import (
@@ -45,7 +45,7 @@ from suite.analysis.published import (
 )
 from suite.analysis.session_tables import collect_session, held_on, machine_words, newest
 from suite.analysis.tables import SESSION, TABLES
-from suite.runs.provenance import code_known, same_machine
+from suite.runs.spec import code_known, same_machine
 from suite.runs.sweep import UnknownSweepError, load_sweep
 from suite.timing.spec import UnknownSessionError, load_session, sessions_of
 

@@ -16,8 +16,7 @@ from report.figures import COLOURS, look, name_lines, new_figure
 from report.numbers import factors, number, quantity, times
 from report.pages import Place, slug
 from report.tables import ORDER, PAIRED, Cell, Column, View, count, percent, ratio, seconds, size, text
-from suite.analysis.columns import ARMS, CONFIRMED, CONTRADICTED, DIRECT, NOT_CONFIRMED, PROBE
-from suite.analysis.tables import Row
+from suite.analysis.tables import ARMS, CONFIRMED, CONTRADICTED, DIRECT, NOT_CONFIRMED, PROBE, Row
 from suite.links.link import REAL, measured_words
 from suite.timing.spec import sessions_of
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from report.accuracy import failure_sentence
 from report.claims import Verdicts, build_claims_page, findings, load_verdicts, tally
 from report.data import SessionData, StudyData, load, load_sessions
 from report.documents import documents, write_document, write_search
@@ -27,7 +26,7 @@ from report.numbers import MISSING, share
 from report.pages import HOME, Place, ReportError, write_page
 from report.publication import update_tables
 from report.sessions import alone_sentence, ended_sentence, session_parts
-from report.study import BuiltReport, write_study
+from report.study import BuiltReport, failure_sentence, write_study
 from report.tables import Cell, Column, View, text
 from suite.analysis.published import files_of, refused_rows, studies_of
 from suite.analysis.session_tables import collect_session

@@ -11,13 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from report.accuracy import controls_view, explanation, headline, methods_view, seeds
+from report.accuracy import (
+    Panel,
+    controls_view,
+    equality_sentence,
+    explanation,
+    methods_view,
+    option_sentence,
+    seeds,
+)
 from report.claims import claims_view
 from report.curves import curves_parts
-from report.data import Panel, StudyData, load
+from report.data import StudyData, load
 from report.equal_time import equal_time_parts
 from report.pages import Place, slug, write_page
-from report.sessions import missing, session_parts
+from report.sessions import missing, session_parts, speed_sentences
 from report.trust import drift, failures_view, origins_view, reproduce, tuning_view
 from suite.analysis.published import Side
 from suite.analysis.tables import to_csv
@@ -77,6 +85,26 @@ def write_study(study: StudyData, place: Place) -> BuiltReport:
         tables=_tables(study, place),
     )
     return BuiltReport(path, sentences, origin, equal_time)
+
+
+def failure_sentence(study: StudyData) -> str | None:
+    """How many runs did not finish, by status; None when all did."""
+    statuses = {name: number for name, number in study.facts["statuses"].items() if name != "done"}
+    if not statuses:
+        return None
+    listed = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in statuses.items())
+    total = sum(study.facts["statuses"].values())
+    return f"{sum(statuses.values())} of {total} runs did not finish: {listed}. They are listed below and in no mean."
+
+
+def headline(study: StudyData) -> list[str]:
+    """The study in a few sentences, in the order in which they are read."""
+    several = len({(panel.workload, panel.world_size) for panel in study.panels}) > 1
+    found: list[str | None] = [*speed_sentences(study)]
+    for panel in study.panels:
+        place = f"{panel.workload}, {panel.title}, n = {panel.world_size} workers" if several else panel.place
+        found += [equality_sentence(panel, place), option_sentence(panel, place)]
+    return [sentence for sentence in [*found, failure_sentence(study)] if sentence]
 
 
 def whence(study: StudyData) -> list[str]:

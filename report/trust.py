@@ -14,10 +14,9 @@ from typing import Any, Final
 from report import numbers as write
 from report.data import StudyData
 from report.tables import Cell, Column, View, text
-from suite.analysis.columns import ARM, BUDGET_RUNS, RUNS, TUNING
 from suite.analysis.published import CELL, CHANGES, Origin, of_study
-from suite.analysis.tables import Row
-from suite.runs.provenance import drift as code_drift
+from suite.analysis.tables import ARM, BUDGET_RUNS, RUNS, TUNING, Row
+from suite.runs.spec import drift as code_drift
 from suite.runs.store import CIRCUMSTANCE
 
 PLACE: Final = (

@@ -18,8 +18,8 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from reference_impls.core.errors import nearest
-from suite.runs.documents import GIVEN, ONE_OR_MORE, Count, Entry, Positive, YamlFile, checked
-from suite.runs.provenance import THREAD_VARIABLES
+from suite.runs.files import GIVEN, ONE_OR_MORE, Count, Entry, Positive, YamlFile, checked
+from suite.runs.spec import THREAD_VARIABLES
 
 WARNING_MAX_S: Final = 60
 SOCKET_VARIABLES: Final = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

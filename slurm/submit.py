@@ -9,7 +9,7 @@ find no work and end; their runs count as missing, and the same command submits 
 
 **Code.** Jobs run what was submitted and not what the checkout holds by then. ``<results>/code/<commit>`` holds the packages
 as they are, ``<commit>-<hash of the changes>`` where they differ from the commit. ``snapshot.json`` is what provenance reads
-there instead of git (`suite.runs.provenance`), so that a run records commit and hash of the changes of its code.
+there instead of git (`suite.runs.spec`), so that a run records commit and hash of the changes of its code.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ from slurm.states import Record, new_folder, run_states, settle
 from suite import DATA
 from suite.runs.files import ID_DIGITS, StoreError, dump
 from suite.runs.plan import Estimator, groups
-from suite.runs.provenance import PACKAGES, SNAPSHOT_FILE, THREAD_VARIABLES, changes_of
-from suite.runs.spec import RunSpec
+from suite.runs.spec import PACKAGES, SNAPSHOT_FILE, THREAD_VARIABLES, RunSpec, changes_of
 from suite.runs.store import CIRCUMSTANCE, Store
 
 MEMBERS_A_SLOT: Final = 3

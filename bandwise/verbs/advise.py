@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bandwise.output import print_json, table
+from bandwise.cli import print_json, table
 
 if TYPE_CHECKING:
     from bandwise.costs import Link, Predicted

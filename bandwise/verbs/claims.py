@@ -16,8 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bandwise.options import results_root
-from bandwise.output import print_json, table
+from bandwise.cli import print_json, results_root, table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,8 +78,8 @@ def _write(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
 
 
 def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
-    from suite.analysis.columns import CLAIMS
     from suite.analysis.published import source
+    from suite.analysis.tables import CLAIMS
     from suite.claims.record import claim_row, differences, judge_all, recorded
 
     record = source(root, CLAIMS.suffix)  # what is on record was judged by data of the same side
@@ -97,8 +96,8 @@ def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
 
 
 def _show(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
-    from suite.analysis.columns import CLAIMS
     from suite.analysis.published import source
+    from suite.analysis.tables import CLAIMS
     from suite.claims.record import recorded
 
     rows, parts, origin = *recorded(root), source(root, CLAIMS.suffix).words

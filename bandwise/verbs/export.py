@@ -19,13 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bandwise.options import OptionError, results_root
-from bandwise.output import print_json
+from bandwise.cli import OptionError, print_json, results_root
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from suite.analysis.columns import Table
+    from suite.analysis.tables import Table
 
 NAME = "export"
 FORMATS = ("csv", "latex", "parquet")
@@ -108,9 +107,8 @@ def _collect(root: Path, name: str) -> None:
 
 def _find(root: Path, name: str, suffix: str | None) -> tuple[Table, Path]:
     """A table of a sweep or session and its file; by default its summary or arms. Raises `ExportError`."""
-    from suite.analysis.columns import ARMS, OF_SESSION, OF_STUDY, SUMMARY, SWEEP_OPTIONAL
     from suite.analysis.published import find_table
-    from suite.analysis.tables import SESSION
+    from suite.analysis.tables import ARMS, OF_SESSION, OF_STUDY, SESSION, SUMMARY, SWEEP_OPTIONAL
     from suite.runs.sweep import tables_of
 
     own = tables_of(name)

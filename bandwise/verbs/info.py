@@ -17,8 +17,7 @@ import hashlib
 from collections import Counter
 from typing import Any
 
-from bandwise.options import OptionError, has_checkout, parse_settings
-from bandwise.output import print_json, table
+from bandwise.cli import OptionError, has_checkout, parse_settings, print_json, table
 
 NAME = "info"
 

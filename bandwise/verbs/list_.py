@@ -6,8 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from bandwise.options import extra_needed, has_checkout, require_checkout
-from bandwise.output import print_json, table
+from bandwise.cli import extra_needed, has_checkout, print_json, require_checkout, table
 
 NAME = "list"
 KINDS = ("algorithms", "workloads", "sweeps")

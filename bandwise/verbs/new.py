@@ -16,8 +16,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from bandwise.options import OptionError, require_checkout
-from bandwise.output import print_json
+from bandwise.cli import OptionError, print_json, require_checkout
 
 NAME = "new"
 FORM: Final = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"

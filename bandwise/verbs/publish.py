@@ -21,11 +21,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bandwise.options import OptionError, results_root
-from bandwise.output import print_json
+from bandwise.cli import OptionError, print_json, results_root
 
 if TYPE_CHECKING:
-    from suite.runs.provenance import Finding
+    from suite.runs.spec import Finding
 
 NAME = "publish"
 WRONG = 3
@@ -84,7 +83,7 @@ def _verify(args: argparse.Namespace, root: Path) -> int:
 
 def _check(args: argparse.Namespace, root: Path) -> int:
     from suite.analysis.check import check_published, check_store
-    from suite.runs.provenance import ERROR
+    from suite.runs.spec import ERROR
 
     sweeps = [args.name] if args.name else list(_with_tables(root))
     findings: list[tuple[str, Finding]] = []

@@ -19,8 +19,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from bandwise.options import OptionError, results_root
-from bandwise.output import print_json
+from bandwise.cli import OptionError, print_json, results_root
 
 NAME = "report"
 PAGES = ("claims",)

@@ -17,8 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bandwise.options import OptionError, results_root
-from bandwise.output import ProgressLine, print_json, table
+from bandwise.cli import OptionError, ProgressLine, print_json, results_root, table
 
 if TYPE_CHECKING:
     from suite.runs.spec import RunSpec

@@ -14,8 +14,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from bandwise.options import OptionError, parse_settings, results_root
-from bandwise.output import ProgressLine, print_json
+from bandwise.cli import OptionError, ProgressLine, parse_settings, print_json, results_root
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,13 +23,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bandwise.options import (
+from bandwise.cli import (
     OptionError,
     add_place_option,
+    duration,
+    print_json,
     profile_of,
     results_root,
+    table,
 )
-from bandwise.output import duration, print_json, table
 
 if TYPE_CHECKING:
     from slurm.profile import Profile

@@ -18,8 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bandwise.options import OptionError, results_root
-from bandwise.output import counted, duration, print_json, table
+from bandwise.cli import OptionError, counted, duration, print_json, results_root, table
 
 if TYPE_CHECKING:
     from slurm.states import RunStates

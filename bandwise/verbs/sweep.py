@@ -16,13 +16,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bandwise.options import (
+from bandwise.cli import (
     OptionError,
+    ProgressLine,
     add_place_option,
+    counted,
+    duration,
+    print_json,
     profile_of,
     results_root,
+    table,
 )
-from bandwise.output import ProgressLine, counted, duration, print_json, table
 
 if TYPE_CHECKING:
     from slurm.profile import Profile

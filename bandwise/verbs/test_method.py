@@ -12,8 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bandwise.options import OptionError, parse_settings
-from bandwise.output import print_json, table
+from bandwise.cli import OptionError, parse_settings, print_json, table
 
 NAME = "test-method"
 WORDS = {True: "holds", False: "BROKEN", None: "not declared"}

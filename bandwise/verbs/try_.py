@@ -20,8 +20,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from bandwise.options import results_root
-from bandwise.output import ProgressLine, print_json, table
+from bandwise.cli import ProgressLine, print_json, results_root, table
 
 if TYPE_CHECKING:
     import pandas as pd

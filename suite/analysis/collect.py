@@ -19,19 +19,6 @@ from typing import Any, Final
 
 import pandas as pd
 
-from suite.analysis.columns import (
-    ARM,
-    BUDGET_RUNS,
-    BUDGET_SWEEP,
-    CURVES,
-    RUN,
-    RUNS,
-    SENSITIVITY,
-    SUMMARY,
-    TUNING,
-    WORTH,
-    Table,
-)
 from suite.analysis.equal_time import worth_table
 from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path
 from suite.analysis.summary import (
@@ -46,7 +33,26 @@ from suite.analysis.summary import (
     summarise,
     tuning_rows,
 )
-from suite.analysis.tables import Row, Value, checked, frame_of, rows_of, table_path, to_csv
+from suite.analysis.tables import (
+    ARM,
+    BUDGET_RUNS,
+    BUDGET_SWEEP,
+    CURVES,
+    RUN,
+    RUNS,
+    SENSITIVITY,
+    SUMMARY,
+    TUNING,
+    WORTH,
+    Row,
+    Table,
+    Value,
+    checked,
+    frame_of,
+    rows_of,
+    table_path,
+    to_csv,
+)
 from suite.runs.files import RefusedError, canonical_json, dump, write_atomic
 from suite.runs.plan import make_plan
 from suite.runs.spec import is_older

@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from suite.analysis.columns import ARM, CELL, NET, ONE_WORKER, PLACE, RUN, WORTH
 from suite.analysis.net_speedup import (
     Method,
     NetSpeedup,
@@ -41,7 +40,7 @@ from suite.analysis.statistics import (
     cells,
 )
 from suite.analysis.summary import Cell, Study, refuse_two_of_a_seed
-from suite.analysis.tables import Row, frame_of
+from suite.analysis.tables import ARM, CELL, NET, ONE_WORKER, PLACE, RUN, WORTH, Row, frame_of
 from suite.runs.sweep import WHOLE
 
 LEVEL: Final = 0.95

@@ -22,7 +22,6 @@ import pandas as pd
 from reference_impls import create
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.registry import registry
-from suite.analysis.columns import ARMS, CONTRADICTED, PLACE, WHOLE_RUN
 from suite.analysis.speed import (
     LOCAL,
     Check,
@@ -39,7 +38,7 @@ from suite.analysis.speed import (
     speedup,
 )
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, cells
-from suite.analysis.tables import Row, frame_of
+from suite.analysis.tables import ARMS, CONTRADICTED, PLACE, WHOLE_RUN, Row, frame_of
 from suite.runs.files import canonical_json
 from suite.runs.spec import RunSpec
 from suite.timing.store import AVERAGE, ROUND

@@ -29,8 +29,20 @@ from typing import Any, Final, Literal
 
 import pandas as pd
 
-from suite.analysis.columns import BUDGET_RUNS, OF_SESSION, OF_STUDY, RUNS, SWEEP_OPTIONAL, Table
-from suite.analysis.tables import SESSION, TABLES, Row, TableError, read_frame, table_path
+from suite.analysis.tables import (
+    BUDGET_RUNS,
+    OF_SESSION,
+    OF_STUDY,
+    RUNS,
+    SESSION,
+    SWEEP_OPTIONAL,
+    TABLES,
+    Row,
+    Table,
+    TableError,
+    read_frame,
+    table_path,
+)
 from suite.runs.files import RefusedError, dump, read, replacing, write_atomic
 from suite.runs.store import SETTLED, Store
 from suite.runs.sweep import WHOLE

@@ -19,9 +19,23 @@ from typing import Any, Final, Literal
 
 import pandas as pd
 
-from suite.analysis.columns import ARMS, BUDGET_RUNS, CURVES, PLACE, RUN, RUNS, Table
 from suite.analysis.published import find_frame, load_facts, published_root
-from suite.analysis.tables import NOISE, SESSION, TABLES, Row, read_frame, read_table, rows_of
+from suite.analysis.tables import (
+    ARMS,
+    BUDGET_RUNS,
+    CURVES,
+    NOISE,
+    PLACE,
+    RUN,
+    RUNS,
+    SESSION,
+    TABLES,
+    Row,
+    Table,
+    read_frame,
+    read_table,
+    rows_of,
+)
 from suite.runs.files import parsed, read
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec

@@ -31,7 +31,6 @@ from typing import Any, Final
 
 import pandas as pd
 
-from suite.analysis.columns import ARMS, CASES, DIRECT, NET, NET_ROUNDS, PLACE, PROBE, Table
 from suite.analysis.equal_time import net_table, round_rows
 from suite.analysis.join import Wanted, differences, joined, rounds_of, speed_only
 from suite.analysis.published import (
@@ -51,12 +50,25 @@ from suite.analysis.speed import (
 )
 from suite.analysis.speed import alike as composed_alike
 from suite.analysis.summary import study_of
-from suite.analysis.tables import SESSION, Row, frame_of, session_table_path, write_table
+from suite.analysis.tables import (
+    ARMS,
+    CASES,
+    DIRECT,
+    NET,
+    NET_ROUNDS,
+    PLACE,
+    PROBE,
+    SESSION,
+    Row,
+    Table,
+    frame_of,
+    session_table_path,
+    write_table,
+)
 from suite.links.link import ALL_REDUCE_FP32, REAL
 from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.plan import Plan, make_plan
-from suite.runs.provenance import MACHINE, same_machine
-from suite.runs.spec import RunSpec
+from suite.runs.spec import MACHINE, RunSpec, same_machine
 from suite.runs.store import Store
 from suite.runs.sweep import Sweep, load_sweep
 from suite.timing.cases import CaseError, kinds_of

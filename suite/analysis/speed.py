@@ -31,9 +31,18 @@ import pandas as pd
 from reference_impls import create
 from reference_impls.core.errors import UnknownAlgorithmError
 from reference_impls.core.registry import registry
-from suite.analysis.columns import CASES, CONFIRMED, CONTRADICTED, DIRECT, NOT_CONFIRMED, PROBE
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, cells, median_interval
-from suite.analysis.tables import Row, checked, frame_of
+from suite.analysis.tables import (
+    CASES,
+    CONFIRMED,
+    CONTRADICTED,
+    DIRECT,
+    NOT_CONFIRMED,
+    PROBE,
+    Row,
+    checked,
+    frame_of,
+)
 from suite.links.link import ROUND_TRIP
 from suite.runs.files import canonical_json
 from suite.runs.spec import RunSpec, judgement, learning_rate, source_hash

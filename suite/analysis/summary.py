@@ -28,7 +28,6 @@ from typing import Any, Literal
 import pandas as pd
 
 from reference_impls.core.registry import registry
-from suite.analysis.columns import ARM, CELL, RUN, SENSITIVITY, SUMMARY
 from suite.analysis.net_speedup import Trials
 from suite.analysis.statistics import (
     MINIMUM_FOR_INTERVAL,
@@ -39,7 +38,7 @@ from suite.analysis.statistics import (
     mean_interval,
     sign_flip_p,
 )
-from suite.analysis.tables import Row, checked, frame_of
+from suite.analysis.tables import ARM, CELL, RUN, SENSITIVITY, SUMMARY, Row, checked, frame_of
 from suite.runs.files import canonical_json
 from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec, judgement, source_hash, workload_hash

@@ -17,7 +17,7 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import AfterValidator, Field, PrivateAttr
 
 from reference_impls.core.errors import nearest
-from suite.runs.documents import AS_TUPLE, GIVEN, Entry, YamlFile
+from suite.runs.files import AS_TUPLE, GIVEN, Entry, YamlFile
 
 Word = Literal[
     "reproduced", "partly", "undecided", "contradicted", "cannot tell", "not comparable", "not run"

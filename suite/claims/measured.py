@@ -26,13 +26,26 @@ from typing import Any, Final
 import pandas as pd
 from scipy import stats
 
-from suite.analysis.columns import ARMS, CELL, CONFIRMED, NET, ONE_WORKER, RUNS, SUMMARY, WORTH, Table
 from suite.analysis.equal_time import LEVEL, trained
 from suite.analysis.net_speedup import Uncertain
 from suite.analysis.published import facts_path, find_frame, runs_at_all_budgets, source
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
 from suite.analysis.summary import study_of
-from suite.analysis.tables import SESSION, Row, TableError, rows_of
+from suite.analysis.tables import (
+    ARMS,
+    CELL,
+    CONFIRMED,
+    NET,
+    ONE_WORKER,
+    RUNS,
+    SESSION,
+    SUMMARY,
+    WORTH,
+    Row,
+    Table,
+    TableError,
+    rows_of,
+)
 from suite.claims.claim import STEPS_OF, WORTH_OF, Claim, ClaimError, Part
 from suite.claims.verdict import Found, Judged, of_found
 from suite.runs.plan import make_plan

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from suite.analysis.columns import CLAIMS, PARTS
 from suite.analysis.published import find_table
-from suite.analysis.tables import Row, read_table, table_path, write_table
+from suite.analysis.tables import CLAIMS, PARTS, Row, read_table, table_path, write_table
 from suite.claims.claim import JUDGED, WRITTEN, Claim
 from suite.claims.measured import judge_measured
 from suite.claims.verdict import Judgement, of_claim

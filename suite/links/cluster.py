@@ -30,16 +30,16 @@ import json
 import math
 import os
 import select
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from suite.links.link import Link, LinkError
-from suite.links.process import CommandError, find_program, program_environment, run_program
 
 UP_TIMEOUT_S: Final = 30.0
 UP_TIMEOUT_PER_WORKER_S: Final = 0.5
@@ -51,7 +51,65 @@ class ClusterError(RuntimeError):
     """The cluster cannot be brought up or used; the message says why and what to do."""
 
 
-# The network, as commands
+# ---- programs of the system, found also where an ordinary user's PATH does not look
+
+
+SBIN = ("/usr/sbin", "/sbin", "/usr/local/sbin")
+PROGRAM_TIMEOUT_S = 20.0
+
+
+class CommandError(RuntimeError):
+    """A program of the system failed; the message holds its command and its complaint."""
+
+
+def search_path() -> str:
+    """PATH with the folders of system programs behind it."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), *SBIN])
+
+
+def program_environment() -> Mapping[str, str]:
+    """The environment with `search_path`, and with programs' messages in English."""
+    return {**os.environ, "PATH": search_path(), "LC_ALL": "C"}
+
+
+def find_program(program: str) -> str | None:
+    """Absolute path of a program, or None."""
+    return shutil.which(program, path=search_path())
+
+
+def run_program(argv: Sequence[str]) -> str:
+    """Run a program of the system that must succeed within `PROGRAM_TIMEOUT_S`.
+
+    Args:
+        argv: The program and its arguments.
+
+    Returns:
+        Its standard output.
+
+    Raises:
+        CommandError: It is missing, fails, or does not end; with its complaint.
+    """
+    try:
+        done = subprocess.run(
+            argv,
+            env=program_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PROGRAM_TIMEOUT_S,
+        )
+    except FileNotFoundError as error:
+        raise CommandError(f"`{' '.join(argv)}`: {argv[0]} not found") from error
+    except subprocess.TimeoutExpired as error:
+        raise CommandError(f"`{' '.join(argv)}` did not end within {PROGRAM_TIMEOUT_S:.0f} s") from error
+    if done.returncode != 0:
+        complaint = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
+        raise CommandError(f"`{' '.join(argv)}`: {complaint}")
+    return done.stdout
+
+
+# ---- the network, as commands
 
 
 SWITCH: Final = "br0"

@@ -21,8 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from suite.links.cluster import CHECKOUT, OWN_NETWORK, NamespaceError, enter_new_network, entry
-from suite.links.process import CommandError, find_program, program_environment, run_program
+from suite.links.cluster import (
+    CHECKOUT,
+    OWN_NETWORK,
+    CommandError,
+    NamespaceError,
+    enter_new_network,
+    entry,
+    find_program,
+    program_environment,
+    run_program,
+)
 
 
 @dataclass(frozen=True)

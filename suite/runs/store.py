@@ -35,20 +35,24 @@ from pydantic import ConfigDict, Field, Strict
 from pydantic.dataclasses import dataclass as declared
 from typing_extensions import TypedDict
 
-from suite.runs.documents import JSON, Amount, Count, Positive, checked, problem
 from suite.runs.files import (
+    JSON,
     STALE_AFTER_S,
+    Amount,
     CanonicalError,
+    Count,
+    Positive,
     RefusedError,
     StoreError,
+    checked,
     dump,
     identity,
     parsed,
+    problem,
     read,
     write_atomic,
 )
-from suite.runs.provenance import provenance
-from suite.runs.spec import AS_GIVEN, RunSpec, SpecError, Text, Whole
+from suite.runs.spec import AS_GIVEN, RunSpec, SpecError, Text, Whole, provenance
 
 Direction = Literal["higher", "lower"]
 Ending = Literal[

@@ -46,7 +46,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field
 
 from reference_impls.core.errors import nearest
-from suite.runs.documents import (
+from suite.runs.files import (
     AS_TUPLE,
     DISTINCT,
     GIVEN,
@@ -57,9 +57,10 @@ from suite.runs.documents import (
     Positive,
     Words,
     YamlFile,
+    identity,
     read_text,
+    write_atomic,
 )
-from suite.runs.files import identity, write_atomic
 from suite.runs.spec import Backend
 
 TUNING_SEED: Final = 10_000

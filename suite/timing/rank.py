@@ -10,6 +10,7 @@ with 0. A group that does not come together is answered to the first command. Wh
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -30,7 +31,6 @@ from reference_impls import DataParallelOptimizer
 from reference_impls.core.compute import paths
 from suite.links.cluster import CONGESTION_CONTROL
 from suite.links.probe import bandwidth, probe
-from suite.links.process import die_with_parent
 from suite.runs.files import finite
 from suite.runs.spec import RunSpec, learning_rate, task_of
 from suite.timing.cases import method_of
@@ -47,6 +47,7 @@ BATCHES: Final = 8
 """Batches that all blocks go round in."""
 COMPILING: Final = timedelta(minutes=10)
 """How long ranks wait for one another while compressors are compiled."""
+PR_SET_PDEATHSIG: Final = 1
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -73,6 +74,14 @@ def main(arguments: Sequence[str] = ()) -> int:
         os._exit(1)  # a broken group's own clean-up may wait for ranks that are gone
     dist.destroy_process_group()
     return 0
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when ``parent_pid``, its parent, ends; called first thing in a new process."""
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl: {os.strerror(ctypes.get_errno())}")
+    if os.getppid() != parent_pid:  # it had ended before the kernel was asked
+        os._exit(1)
 
 
 def _joined(backend: str) -> Commands:

@@ -31,7 +31,7 @@ from typing import IO, Any, Final, Self
 
 from suite.links.cluster import Cluster
 from suite.links.link import RealLink
-from suite.runs.provenance import THREAD_VARIABLES
+from suite.runs.spec import THREAD_VARIABLES
 from suite.timing.load import machine_id
 from suite.training.processes import exit_text
 

@@ -38,8 +38,7 @@ from suite.links.link import (
     RealLink,
     reached,
 )
-from suite.runs.provenance import provenance
-from suite.runs.spec import RunSpec
+from suite.runs.spec import RunSpec, provenance
 from suite.timing import load, store
 from suite.timing.cases import Cases, cases_of, direct_specs, source_of
 from suite.timing.load import ClusterMeter, Meter

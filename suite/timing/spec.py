@@ -29,7 +29,7 @@ from pydantic import AfterValidator, Field, PrivateAttr
 
 from reference_impls.core.errors import nearest
 from suite.links.link import Link, LinkError
-from suite.runs.documents import (
+from suite.runs.files import (
     AS_TUPLE,
     DISTINCT,
     GIVEN,

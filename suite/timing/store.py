@@ -16,8 +16,18 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from suite.runs.documents import JSON, Amount, Count, Positive, problem
-from suite.runs.files import RefusedError, dump, identity, plain, write_atomic
+from suite.runs.files import (
+    JSON,
+    Amount,
+    Count,
+    Positive,
+    RefusedError,
+    dump,
+    identity,
+    plain,
+    problem,
+    write_atomic,
+)
 from suite.runs.store import Provenance, read_version
 
 SESSION_VERSION: Final = 1

@@ -33,8 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from suite.runs.files import dump
-from suite.runs.provenance import THREAD_VARIABLES
-from suite.runs.spec import RunSpec, SpecError
+from suite.runs.spec import THREAD_VARIABLES, RunSpec, SpecError
 from suite.runs.store import Outcome, Status, failed
 from suite.training.checkpoint import Hooks, Interrupted, PipeStop, Start
 

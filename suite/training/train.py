@@ -35,8 +35,7 @@ from reference_impls import SimulatedCluster
 from reference_impls.core.compute import paths
 from suite.runs.files import finite
 from suite.runs.plan import evaluation_steps, group_key
-from suite.runs.provenance import provenance
-from suite.runs.spec import RunSpec, learning_rate, source_of, sources, task_of
+from suite.runs.spec import RunSpec, learning_rate, provenance, source_of, sources, task_of
 from suite.runs.store import EXPECTED_FAULTS, Outcome, Status, blank_result, fault_status
 from suite.training.checkpoint import Action, Checkpoint, Hooks, Interrupted, Start
 from suite.workloads import DataWorkload, Task, Workload

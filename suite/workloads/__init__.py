@@ -9,16 +9,19 @@
 ['accuracy', 'nll']
 
 A workload is added as `docs/adding-a-workload.md` says: from a file of one's own by `add`, or to the project by one file, one
-row in `registry.py` and one in the tests.
+row in `base.py` and one in the tests.
 """
 
 from __future__ import annotations
 
-from suite.workloads.base import DataError, Task, Workload, WorkloadOptionError
-from suite.workloads.registry import (
+from suite.workloads.base import (
+    DataError,
     OptionInfo,
+    Task,
     UnknownWorkloadError,
+    Workload,
     WorkloadDeclarationError,
+    WorkloadOptionError,
     add,
     get,
     names,

@@ -5,7 +5,7 @@ Read is what lies in git alone: `<sweep>-runs.csv` and `-rungs.csv`, `<sweep>-st
 `session-<name>-rounds.csv` with its facts. Compared are
 
 - `summary`: means, Student's t intervals of them and of paired differences, of every published study;
-- `worth` and `net`: every number and verdict, by the definitions in `suite/analysis/columns.py`. Ends of intervals are roots
+- `worth` and `net`: every number and verdict, by the definitions in `suite/analysis/tables.py`. Ends of intervals are roots
   found by Brent's method. The error of tuning is an integral, the chance of each rate to be the best of independent
   normals, where the tables have 20,000 draws: 5 % are allowed, or four standard errors of such draws where few of them
   decide. After a second stage of tuning it is the mean of 400,000 draws of both stages, by other random numbers; where all

@@ -12,11 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from suite.analysis.columns import NET, NET_ROUNDS, ONE_WORKER, WORTH
 from suite.analysis.equal_time import net_table, round_rows, worth_table
 from suite.analysis.net_speedup import Trials
 from suite.analysis.summary import Arm, Study, Yardstick
-from suite.analysis.tables import frame_of, write_table
+from suite.analysis.tables import NET, NET_ROUNDS, ONE_WORKER, WORTH, frame_of, write_table
 from tests.audit.__main__ import main
 from tests.support import Capsys
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from bandwise.cli import main
 from bandwise.verbs.export import to_latex
-from suite.analysis.columns import SUMMARY
-from suite.analysis.tables import frame_of, read_table, table_path
+from suite.analysis.tables import SUMMARY, frame_of, read_table, table_path
 from suite.runs.store import Store
 from tests.bandwise.said import answer, refusal
 from tests.support import Capsys

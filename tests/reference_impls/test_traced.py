@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from bandwise.options import parse_value
+from bandwise.cli import parse_value
 from reference_impls import create
 from reference_impls.core.algorithm import Algorithm
 from reference_impls.core.errors import UnsupportedError

@@ -6,9 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from suite.analysis.columns import ARMS, CASES, DIRECT, PROBE, SPEED_TABLES, Table
 from suite.analysis.published import session_facts_path
-from suite.analysis.tables import Row, session_table_path, write_table
+from suite.analysis.tables import (
+    ARMS,
+    CASES,
+    DIRECT,
+    PROBE,
+    SPEED_TABLES,
+    Row,
+    Table,
+    session_table_path,
+    write_table,
+)
 from suite.runs.files import dump
 from tests.suite.analysis import made_up_study as made
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from report import numbers
-from report.accuracy import equality_sentence, headline, methods_view, option_sentence, seeds
+from report.accuracy import equality_sentence, methods_view, option_sentence, seeds
 from report.figures import COLOURS, svg
+from report.study import headline
 
 
 def of(built, sharding):

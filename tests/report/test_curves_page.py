@@ -7,8 +7,8 @@ import pytest
 from report.curves import MOST_POINTS, curves_parts, family_curves, mean_curves
 from report.data import PANEL
 from report.pages import Place
-from suite.analysis.columns import CURVES
 from suite.analysis.statistics import mean_interval
+from suite.analysis.tables import CURVES
 from tests.report.test_page import Page, whole
 
 

@@ -17,8 +17,8 @@ from report.pages import ReportError
 from report.publication import build_report
 from report.study import build_page
 from suite.analysis.collect import collect, write
-from suite.analysis.columns import SUMMARY
 from suite.analysis.published import facts_path
+from suite.analysis.tables import SUMMARY
 from tests.report.conftest import HOSTILE, build
 from tests.suite.analysis import made_up_study as made
 

@@ -13,8 +13,7 @@ from report.data import load, load_sessions
 from report.publication import update_tables
 from report.sessions import alone_sentence, speed_sentences
 from report.study import build_page
-from suite.analysis.columns import ARMS, CASES
-from suite.analysis.tables import TableError, read_table, session_table_path
+from suite.analysis.tables import ARMS, CASES, TableError, read_table, session_table_path
 from tests.report import made_up_speed as fast
 from tests.report.conftest import build
 from tests.report.test_page import SWEEP, Page

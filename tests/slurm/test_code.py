@@ -12,12 +12,12 @@ import pytest
 from slurm import submit as code
 from slurm.submit import SnapshotError, code_folder
 from suite.runs.files import StoreError
-from suite.runs.provenance import changes_of
+from suite.runs.spec import changes_of
 from tests.support import git
 
 PROVENANCE = """
 import json
-from suite.runs.provenance import code_state
+from suite.runs.spec import code_state
 print(json.dumps(code_state()))
 """
 

@@ -14,7 +14,7 @@ from slurm.profile import (
     load_profile,
     profile_names,
 )
-from suite.runs.documents import YamlError
+from suite.runs.files import YamlError
 
 
 def load_text(folder: Path, text: str) -> Profile:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from suite.links.process import find_program
+from suite.links.cluster import find_program
 from tests.suite.links.tour import Process
 
 # Programs of the system

@@ -11,11 +11,20 @@ import pytest
 
 from report.publication import publish
 from suite.analysis.collect import collect_sweep, write
-from suite.analysis.columns import ARMS, CASES, DIRECT, NET, NET_ROUNDS
 from suite.analysis.published import lacking, load_facts
 from suite.analysis.session_tables import collect_session
 from suite.analysis.speed import planned_kinds
-from suite.analysis.tables import read_frame, read_table, session_table_path, to_csv
+from suite.analysis.tables import (
+    ARMS,
+    CASES,
+    DIRECT,
+    NET,
+    NET_ROUNDS,
+    read_frame,
+    read_table,
+    session_table_path,
+    to_csv,
+)
 from suite.runs.plan import make_plan
 from suite.runs.spec import sources
 from suite.runs.store import Status, Store

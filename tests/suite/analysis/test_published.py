@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from suite.analysis.columns import RUNS
 from suite.analysis.published import (
     files_of,
     find_table,
@@ -17,7 +16,7 @@ from suite.analysis.published import (
     studies_of,
     unfinished,
 )
-from suite.analysis.tables import table_path, write_table
+from suite.analysis.tables import RUNS, table_path, write_table
 
 SHIPPED = Path(__file__).resolve().parents[3] / "results" / "published"
 

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from suite.analysis.check import check_store
-from suite.analysis.columns import ARMS, PROBE, SPEED_TABLES
 from suite.analysis.published import load_facts
 from suite.analysis.session_tables import collect_session
 from suite.analysis.speed import LinkSamples, case_table, interval, speedup
-from suite.analysis.tables import read_table, rows_of, session_table_path, to_csv
+from suite.analysis.tables import ARMS, PROBE, SPEED_TABLES, read_table, rows_of, session_table_path, to_csv
 from suite.runs.store import Store
 from suite.timing import store as sessions
 from tests.suite.analysis import made_up_session as made

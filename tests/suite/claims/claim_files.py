@@ -8,12 +8,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from suite.analysis.columns import ARMS, NET, ONE_WORKER, RUNS, SUMMARY, WORTH
 from suite.analysis.published import facts_path
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, cells, paired_difference
-from suite.analysis.tables import session_table_path, table_path, write_table
+from suite.analysis.tables import (
+    ARMS,
+    NET,
+    ONE_WORKER,
+    RUNS,
+    SUMMARY,
+    WORTH,
+    session_table_path,
+    table_path,
+    write_table,
+)
 from suite.claims.claim import Claim, read_claims
-from suite.runs.documents import YamlFile
+from suite.runs.files import YamlFile
 
 STUDY = "claims/made-up"
 

@@ -7,10 +7,17 @@ from typing import Any
 
 import pytest
 
-from suite.analysis.columns import NET, ONE_WORKER, SUMMARY
 from suite.analysis.equal_time import LEVEL
 from suite.analysis.statistics import paired_difference
-from suite.analysis.tables import read_table, session_table_path, table_path, write_table
+from suite.analysis.tables import (
+    NET,
+    ONE_WORKER,
+    SUMMARY,
+    read_table,
+    session_table_path,
+    table_path,
+    write_table,
+)
 from suite.claims.claim import Claim, ClaimError, load_claims
 from suite.claims.record import judge
 from suite.claims.verdict import Judgement

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from suite.claims.claim import ClaimError, load_claims
-from suite.runs.documents import YamlError
+from suite.runs.files import YamlError
 from tests.suite.claims.claim_files import HEAD, OTHER, SPEED, TRAINING, read_text, write_claims
 
 FILE = "a-paper.yaml"

@@ -1,7 +1,7 @@
 """A walk through an emulated cluster: bring it up, look at it from inside, change it, take it down; what was seen as JSON.
 
 Run as ``python -m tests.suite.links.tour`` by anybody, also by a user who may do nothing else here: it needs
-`suite.links` and the standard library only.
+`suite.links`, `suite.runs.files` and what that imports.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from suite.links import process
-from suite.links.cluster import INTERFACE, Cluster, port, up
+from suite.links.cluster import INTERFACE, Cluster, port, run_program, up
 from suite.links.link import Link, LinkError
-from suite.links.process import run_program
+from suite.runs import files
 
 
-class Process(process.Process):
+class Process(files.Process):
     """A process that tests may end."""
 
     def signal(self, number: int) -> bool:

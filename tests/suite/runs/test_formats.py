@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bandwise.cli import main
-from suite.runs.documents import problem
+from suite.runs.files import problem
 from suite.runs.spec import RunSpec
 from suite.runs.store import RESULT_VERSION, Evaluation, Note, Result, Store, result_problem
 from tests.suite.runs.project import ended, one_spec

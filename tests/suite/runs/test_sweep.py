@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.documents import YamlError, YamlFile
+from suite.runs.files import YamlError, YamlFile
 from suite.runs.sweep import UnknownSweepError, load_rates, load_sweep, sweep_names
 from tests.suite.runs.project import SWEEP, write_sweep
 

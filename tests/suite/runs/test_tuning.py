@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.documents import YamlError
+from suite.runs.files import YamlError
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store, failed

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bandwise.cli import main
-from bandwise.output import ProgressLine
+from bandwise.cli import ProgressLine, main
 from suite.runs.files import Owner, take_lease
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
