@@ -86,7 +86,7 @@ class TrainRuns(Checkpointable):
 
     def _train(self, group: Sequence[RunSpec], turn: Turn, interruption: Interruption, store: Store) -> None:
         """Train one group. Among several tasks a fault of the program is raised, which ends them all."""
-        from suite.runs.files import Owner
+        from suite.runs.store import Owner
         from suite.training.execute import execute
         from suite.training.processes import PeersLostError
 

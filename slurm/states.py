@@ -24,10 +24,10 @@ from typing import Any, Final
 
 from slurm import scheduler
 from slurm.scheduler import Job, SlurmError
-from suite.runs.files import Owner, StoreError, dump, lease_holder, parsed, read, release_lease, write_atomic
+from suite.runs.files import StoreError, dump, parsed, read, write_atomic
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
-from suite.runs.store import Status, Store, failed
+from suite.runs.store import Owner, Status, Store, failed, lease_holder, release_lease
 from suite.runs.sweep import load_sweep
 
 WORDS: Final = (

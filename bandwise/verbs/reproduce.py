@@ -109,7 +109,7 @@ def _session(args: argparse.Namespace, root: Path, again: Path) -> int:
 def _clear(store: Store, spec: RunSpec) -> None:
     """Remove an earlier reproduction, so that nothing of it is gone on with."""
     from suite.analysis.reproduction import RecordError
-    from suite.runs.files import Owner, lease_holder, take_lease
+    from suite.runs.store import Owner, lease_holder, take_lease
 
     folder = store.folder(spec.run_id)
     if not folder.exists():

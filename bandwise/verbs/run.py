@@ -55,9 +55,8 @@ def run(args: argparse.Namespace) -> int:
     """Run."""
     import torch
 
-    from suite.runs.files import lease_holder
     from suite.runs.spec import warning_of
-    from suite.runs.store import Store, load_spec
+    from suite.runs.store import Store, lease_holder, load_spec
     from suite.training.checkpoint import Interrupted, on_signals
     from suite.training.execute import execute
 

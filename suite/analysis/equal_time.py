@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
@@ -39,9 +39,11 @@ from suite.analysis.statistics import (
     TooFewSamplesError,
     cells,
 )
-from suite.analysis.summary import Cell, Study, refuse_two_of_a_seed
 from suite.analysis.tables import ARM, CELL, NET, ONE_WORKER, PLACE, RUN, WORTH, Row, frame_of
 from suite.runs.sweep import WHOLE
+
+if TYPE_CHECKING:
+    from suite.analysis.collect import Cell, Study
 
 LEVEL: Final = 0.95
 
@@ -99,7 +101,7 @@ def trained(study: Study, runs: pd.DataFrame) -> list[Trained]:
     Raises:
         StudyError: An arm has two runs of one seed and budget.
     """
-    refuse_two_of_a_seed(study, runs, "budget")
+    study.refuse_two_of_a_seed(runs, "budget")
     cells: Iterable[tuple[Any, pd.DataFrame]] = runs.groupby(CELL)
     return [one for cell, of_cell in cells for one in _of_cell(study, cell, of_cell)]
 

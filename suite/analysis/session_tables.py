@@ -31,6 +31,7 @@ from typing import Any, Final
 
 import pandas as pd
 
+from suite.analysis.collect import study_of
 from suite.analysis.equal_time import net_table, round_rows
 from suite.analysis.join import Wanted, differences, joined, rounds_of, speed_only
 from suite.analysis.published import (
@@ -49,7 +50,6 @@ from suite.analysis.speed import (
     probe_table,
 )
 from suite.analysis.speed import alike as composed_alike
-from suite.analysis.summary import study_of
 from suite.analysis.tables import (
     ARMS,
     CASES,

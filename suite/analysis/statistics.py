@@ -11,6 +11,14 @@ not exist at 95 %, and a t interval says little. Ranking asks for more (`can_ran
 a p small enough. Values that are not finite are refused: a diverged run is counted by the caller, it is never
 a number in a mean.
 
+A method is *equal* to its baseline when the interval of the paired difference lies inside +-margin, *not
+equal* when the interval lies wholly outside, else *undecided* (two one-sided tests; a 95 % interval makes
+each of them at 2.5 %; Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15, 1987). A margin that
+is too wide calls anything equal, so the same study must tell the negative controls (methods known to be bad)
+from the baseline, and the margin may be at most half the loss of the weakest of them. Where that fails the
+study is *not sensitive*, and no method of it is called equal. Judged are the controls of optimizers that some method uses: where
+none does, as SGD where a study shows only that AdamW is ahead of it, there is no verdict that they could take back.
+
 Sources: Student, "The probable error of a mean", Biometrika 6 (1908); David and Nagaraja, "Order Statistics",
 3rd ed., section 7.1; Fisher, "The Design of Experiments" (1935), section 21; Holm, Scandinavian Journal of
 Statistics 6 (1979).
@@ -22,11 +30,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from scipy import stats
 
 from suite.runs.plan import MINIMUM_FOR_INTERVAL as MINIMUM_FOR_INTERVAL
+from suite.runs.plan import smallest_p
 
 MINIMUM_FOR_RANK = 7
 """Fewest pairs on which methods are ranked, whatever the number of comparisons."""
@@ -176,30 +186,133 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in adjusted]
 
 
-def smallest_attainable_p(n: int, comparisons: int = 1) -> float:
-    """Smallest p that n pairs can reach after Holm over the given number of comparisons: min(1, comparisons *
-    2**(1 - n)).
-
-    2**(1 - n) is the sign-flip p when all n differences have one sign. Raises StatisticsError unless both are
-    positive.
-    """
-    if n < 1 or comparisons < 1:
-        raise StatisticsError(f"needs at least 1 pair and 1 comparison, not {n} and {comparisons}")
-    return min(1.0, comparisons * 2.0 ** (1 - n))
-
-
 def can_rank(n: int, comparisons: int, alpha: float = 0.05) -> bool:
     """Whether n paired seeds could give a significant rank over so many comparisons; never with fewer than
     seven seeds.
     """
-    return n >= MINIMUM_FOR_RANK and smallest_attainable_p(n, comparisons) <= alpha
+    return n >= MINIMUM_FOR_RANK and smallest_p(n, comparisons) <= alpha
 
 
-def seeds_to_rank(comparisons: int, alpha: float = 0.05) -> int:
-    """Fewest seeds with which can_rank holds: 7 for 2 comparisons at 5 %, 9 for 10, 10 for 20, 11 for 40."""
-    if not 0 < alpha < 1:
-        raise StatisticsError(f"alpha lies in (0, 1), not {alpha}")
-    n = MINIMUM_FOR_RANK
-    while not can_rank(n, comparisons, alpha):
-        n += 1
-    return n
+# ---- equal, not equal, undecided, and studies that cannot say
+
+Equality = Literal["yes", "no", "undecided", "not sensitive"]
+
+
+@dataclass(frozen=True)
+class Control:
+    """What one negative control lost against its baseline, in the workload's unit; a loss is positive.
+
+    loss is None when fewer than six pairs finished; collapsed says that every seed diverged, which is a loss
+    without bound. planned: seeds that were to run.
+    """
+
+    name: str
+    loss: Interval | None
+    collapsed: bool = False
+    planned: int = MINIMUM_FOR_INTERVAL
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """Whether a study could have seen a bad method: the verdict, the reason in a sentence, the weakest
+    control and its loss.
+    """
+
+    sensitive: bool
+    reason: str
+    weakest: str | None
+    weakest_loss: float | None
+
+
+def _positive(margin: float) -> float:
+    if not (math.isfinite(margin) and margin > 0):
+        raise StatisticsError(
+            f"an equivalence margin is a positive number in the workload's unit, not {margin}"
+        )
+    return margin
+
+
+def equivalence(difference: Interval, margin: float) -> Equality:
+    """Equality from the interval of a paired difference alone: "yes" inside (-margin, margin), "no" wholly
+    outside.
+
+    Raises StatisticsError for a margin that is not positive or an interval that is not finite.
+    """
+    _positive(margin)
+    if not (math.isfinite(difference.low) and math.isfinite(difference.high)):
+        raise StatisticsError("equivalence needs a finite interval; count failed runs apart")
+    if -margin < difference.low and difference.high < margin:
+        return "yes"
+    if difference.low >= margin or difference.high <= -margin:
+        return "no"
+    return "undecided"
+
+
+def sensitivity(
+    controls: Sequence[Control], margin: float, unit: str = "", no_verdict: str = ""
+) -> Sensitivity:
+    """Whether the study tells every negative control from the baseline, and the margin is at most half the
+    weakest loss.
+
+    A control is told apart when the interval of its loss lies above 0, or when all its seeds diverged. The
+    weakest control is the one with the smallest mean loss. Without controls, or with one that could not be
+    measured, the study is not sensitive; nor on a workload that says why it supports no verdict.
+    """
+    _positive(margin)
+    if no_verdict:
+        return Sensitivity(False, f"this workload supports no verdict on equality: {no_verdict}", None, None)
+    suffix = f" {unit}" if unit else ""
+    if not controls:
+        return Sensitivity(
+            False,
+            "no negative control ran, so nothing shows that a bad method would have been seen",
+            None,
+            None,
+        )
+    unmeasured = sorted(c.name for c in controls if c.loss is None and not c.collapsed)
+    if planned := [c.planned for c in controls if c.name in unmeasured and c.planned < MINIMUM_FOR_INTERVAL]:
+        return Sensitivity(
+            False, f"{min(planned)} seeds: an interval needs {MINIMUM_FOR_INTERVAL}", None, None
+        )
+    if unmeasured:
+        return Sensitivity(
+            False, f"too few seeds of {', '.join(unmeasured)} finished to measure the loss", None, None
+        )
+    losses = sorted((math.inf if c.loss is None else c.loss.estimate, c.name) for c in controls)
+    weakest_loss, weakest = losses[0]
+    hidden = sorted(c.name for c in controls if c.loss is not None and c.loss.low <= 0)
+    if hidden:
+        reason = f"with this many seeds {', '.join(hidden)} cannot be told from the baseline"
+        return Sensitivity(False, reason, weakest, weakest_loss)
+    lost = "diverged" if math.isinf(weakest_loss) else f"lost {weakest_loss:.2f}{suffix}"
+    if margin > weakest_loss / 2:
+        reason = f"the margin of {margin:g}{suffix} is more than half of what the weakest control lost"
+        return Sensitivity(False, f"{reason} ({weakest} {lost})", weakest, weakest_loss)
+    reason = f"every control is told from its baseline, and the weakest ({weakest}) {lost}"
+    return Sensitivity(
+        True, f"{reason}, at least twice the margin of {margin:g}{suffix}", weakest, weakest_loss
+    )
+
+
+def equality(
+    difference: Interval | None, margin: float, study: Sensitivity, *, planned: int, done: int, diverged: int
+) -> Equality:
+    """The word that stands in the table, from the interval, the study's sensitivity and what became of the
+    planned seeds.
+
+    A diverged seed makes "no", whatever the other seeds did. "yes" needs every planned seed: seeds lost for
+    another reason leave "undecided". "not sensitive" replaces "yes" and "undecided" in a study that could not
+    have seen a bad method, but a measured "no" stays. difference is None when fewer than six pairs finished.
+    """
+    if not 0 <= done + diverged <= planned:
+        raise StatisticsError(
+            f"{done} done and {diverged} diverged of {planned} planned runs does not add up"
+        )
+    if diverged:
+        return "no"
+    word: Equality = "undecided" if difference is None else equivalence(difference, margin)
+    if word == "no":
+        return "no"
+    if not study.sensitive:
+        return "not sensitive"
+    return word if done == planned else "undecided"

@@ -1,4 +1,4 @@
-"""Values as text, files as they are found, files that are replaced whole, who owns a folder, and what is worked out once and
+"""Values as text, files as they are found, files that are replaced whole, YAML that people write, and what is worked out once and
 kept.
 
 *Canonical JSON* is one text for one value, so that its hash can be an identity: sorted keys, no blanks, the shortest form of
@@ -12,12 +12,11 @@ no key twice. Nothing that is read is ever executed.
 *Writing.* What is written is written beside its place, flushed to disk and renamed: a reader never sees half of a file, and a
 kill or a full disk leaves the old one or the new one.
 
-*Leases* let sweeps that share runs do each of them once. A lease lies in the run's folder as ``lease-<k>.json`` and holds the
-owner's name and its process. It is made exclusively and is alive by the time of its last change, which its holder moves between
-steps. It may be taken over when it is stale, when its owner's process has ended on this machine, or by an owner of the same
-name (a job that was requeued). Whoever makes number k + 1 while number k is still there has it; numbers only grow while a
-folder holds a lease, so of two that try one wins, and a kill at any moment leaves a lease that can be taken over. It needs
-nothing but exclusive creation, which network file systems have.
+*YAML* is for people. A kind of data is declared once, as a pydantic model: types, bounds, meaning, defaults. A `YamlFile` knows
+the line of every value; keys may not repeat, plain scalars are read as in YAML 1.2 (``1e-6`` is a number, ``no`` a word), a base
+may be laid under it; aliases and merge keys are refused, since a value would have two lines, or none (and a few lines could stand
+for a million). `YamlFile.read` makes a model of it, whose `Entry` objects know where they stand, so that whoever finds a
+contradiction later can still name file, line and key. `checked` does the same for values of JSON.
 
 *The disk cache* keeps what follows from the code alone: options of a method filled in, sizes of a model, hashes of sources.
 Finding it out takes torch, whose import takes seconds; verbs that only look at runs (plan, status, watch) have it in
@@ -39,13 +38,10 @@ import os
 import platform
 import re
 import shutil
-import socket
 import stat
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, TypeVar
 
@@ -252,174 +248,6 @@ def cannot_write(path: Path, error: OSError) -> StoreError:
     return StoreError(f"cannot write {path}: {error.strerror}; check its rights, or use --results")
 
 
-# ---- leases ----
-
-STALE_AFTER_S: Final = 180.0
-"""How long a run, or who works on it, may show no life; network file systems see changes up to a minute late."""
-ATTEMPTS: Final = 20
-"""How often a lease is tried for that changes hands just then."""
-
-
-@dataclass(frozen=True)
-class Process:
-    """One process: ``pid``, which is used again after its end, and ``started_ticks``, clock ticks since boot, which is not."""
-
-    pid: int
-    started_ticks: int
-
-    @classmethod
-    def of(cls, pid: int) -> Process:
-        """The process that has ``pid`` now. Raises ProcessLookupError where there is none."""
-        stat = _stat(pid)
-        if stat is None:
-            raise ProcessLookupError(f"no process {pid}")
-        return cls(pid, int(stat[19]))
-
-    def alive(self) -> bool:
-        """True while this very process runs; a zombie, which only waits to be reaped, counts as ended."""
-        stat = _stat(self.pid)
-        return stat is not None and int(stat[19]) == self.started_ticks and stat[0] not in "ZX"
-
-
-def _stat(pid: int) -> list[str] | None:
-    """Fields of ``/proc/<pid>/stat`` from the third (state) on; None where there is no such process."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return text.rpartition(")")[2].split()  # the name in brackets may itself hold blanks and brackets
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Who works on a run, by a name that no two have at the same time."""
-
-    name: str
-
-    @classmethod
-    def here(cls, pid: int | None = None) -> Owner:
-        """This process, or another one of this machine."""
-        return cls(f"pid {pid or os.getpid()} on {socket.gethostname()}")
-
-
-@dataclass(frozen=True)
-class Lease:
-    """A lease that this process has."""
-
-    path: Path
-
-    def heartbeat(self) -> bool:
-        """Show life; False when somebody else has taken the run over."""
-        try:
-            os.utime(self.path)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def held(self) -> bool:
-        """Whether nobody has taken the run over."""
-        return self.path.exists()
-
-    def release(self) -> None:
-        """Give it back."""
-        self.path.unlink(missing_ok=True)
-
-
-def take_lease(folder: Path, owner: Owner, stale_after_s: float = STALE_AFTER_S) -> Lease | None:
-    """The lease of the run in `folder`; None while a live owner of another name has it. Raises `StoreError`."""
-    for _ in range(ATTEMPTS):
-        held = _leases(folder)
-        newest = held[-1] if held else None
-        if newest is not None and not _free(newest, owner, stale_after_s):
-            return None
-        mine = folder / f"lease-{1 if newest is None else _lease_number(newest) + 1}.json"
-        if not _create(mine, owner):
-            continue
-        if (newest is None or newest.exists()) and _leases(folder)[-1:] == [mine]:
-            for older in held:
-                older.unlink(missing_ok=True)
-            return Lease(mine)
-        mine.unlink(missing_ok=True)  # it had changed hands in between
-        time.sleep(0.01)
-    return None
-
-
-def lease_holder(folder: Path) -> str | None:
-    """Name of the owner whose lease is the newest; None where there is none."""
-    held = _leases(folder)
-    return str(_lease_content(held[-1]).get("owner", "unknown")) if held else None
-
-
-def release_lease(folder: Path, owner: Owner) -> bool:
-    """Remove the lease of an owner that is known to be dead (by the scheduler, say); True where it held one."""
-    if lease_holder(folder) != owner.name:
-        return False
-    for path in _leases(folder):
-        path.unlink(missing_ok=True)
-    return True
-
-
-def _free(path: Path, owner: Owner, stale_after_s: float) -> bool:
-    """Whether a lease may be taken over."""
-    try:
-        silent_s = time.time() - path.stat().st_mtime
-    except FileNotFoundError:
-        return True
-    content = _lease_content(path)
-    if silent_s > stale_after_s or content.get("owner") == owner.name:
-        return True
-    pid, started_ticks = content.get("pid"), content.get("started_ticks")
-    if content.get("machine") != _machine() or not isinstance(pid, int) or not isinstance(started_ticks, int):
-        return False
-    return not Process(pid, started_ticks).alive()
-
-
-def _create(path: Path, owner: Owner) -> bool:
-    """Make the file; False when another was quicker. Raises `StoreError`, and leaves no empty file where the disk is full."""
-    me = Process.of(os.getpid())
-    content = {"owner": owner.name, "machine": _machine(), "pid": me.pid, "started_ticks": me.started_ticks}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("x", encoding="utf-8")
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise cannot_write(path, error) from error
-    try:
-        with file:
-            file.write(dump(content) + "\n")
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise cannot_write(path, error) from error
-    return True
-
-
-def _lease_content(path: Path) -> dict[str, Any]:
-    """What a lease says; empty where it has gone, is damaged, or its owner died while writing it."""
-    try:
-        found = parsed(read(path) or "{}", path)
-    except RefusedError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _machine() -> str:
-    """Where a pid means one process: this boot of this machine, and the namespace of pids."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-
-
-def _leases(folder: Path) -> list[Path]:
-    """All leases in the folder, the newest last."""
-    return sorted(
-        (p for p in folder.glob("lease-*.json") if re.fullmatch("[0-9]{1,18}", p.stem[6:])), key=_lease_number
-    )
-
-
-def _lease_number(path: Path) -> int:
-    return int(path.stem.partition("-")[2])
-
-
 # ---- the disk cache ----
 
 TOP: Final = Path(__file__).resolve().parents[2]
@@ -471,10 +299,8 @@ def _remove_oldest(base: Path) -> None:
 
 # ---- YAML files, and models of what stands in them
 
-
 LONGEST: Final = 60
 """Characters of a wrong value that are shown."""
-
 _WORDS: Final = {"": None, "~": None, "null": None, "true": True, "false": False}
 _INTEGER: Final = re.compile(r"[-+]?[0-9]+\Z")
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -483,7 +309,6 @@ _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?
 T = TypeVar("T")
 KeyPath = tuple[str | int, ...]
 """The keys and list positions that lead to a value from the top of its document."""
-
 JSON: Final = ConfigDict(strict=True, extra="allow")
 """Of values that programs write: no type is guessed, and keys that a newer version added are kept and passed over."""
 
@@ -492,17 +317,8 @@ class YamlError(ValueError):
     """A YAML file is wrong; the message gives file, line and key."""
 
 
-def _several(value: Any) -> Any:
-    """One value alone counts as a list of one."""
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
-
-
-def _listed(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 class _RepeatedError(ValueError):
-    """A list has a value again."""
+    """A list has a value again, at this place."""
 
     def __init__(self, number: int) -> None:
         super().__init__("is given twice: name each value once")
@@ -526,16 +342,15 @@ GIVEN: Final = BeforeValidator(_not_null)
 """For a key that may be left out, but not be given without a value."""
 DISTINCT: Final = AfterValidator(_distinct)
 """For a list that may not have a value twice."""
-Words = Annotated[tuple[str, ...], BeforeValidator(_several), Field(min_length=1), DISTINCT]
-"""One word or several, each once."""
-Integers = Annotated[tuple[int, ...], BeforeValidator(_several), Field(min_length=1), DISTINCT]
-"""One whole number or several, each once."""
-Numbers = Annotated[tuple[float, ...], BeforeValidator(_several), Field(min_length=1)]
-"""One number or several."""
-AS_TUPLE: Final = BeforeValidator(_listed)
+AS_TUPLE: Final = BeforeValidator(lambda value: tuple(value) if isinstance(value, list) else value)
 """For a tuple that a file gives as a list."""
-ONE_OR_MORE: Final = BeforeValidator(_several)
+ONE_OR_MORE: Final = BeforeValidator(
+    lambda value: tuple(value) if isinstance(value, list | tuple) else (value,)
+)
 """The same, where one value alone counts as a list of one."""
+Words = Annotated[tuple[str, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT]
+Integers = Annotated[tuple[int, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT]
+Numbers = Annotated[tuple[float, ...], ONE_OR_MORE, Field(min_length=1)]
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
 Amount = Annotated[float, Field(ge=0)]
@@ -558,7 +373,7 @@ class Entry(BaseModel):
     @property
     def line(self) -> int:
         """Its line, from 1."""
-        return self._source.line(self._path)
+        return self._source.where(self._path)[1]
 
     def given(self, key: str) -> bool:
         """Whether the file gives this key, or leaves it to its default."""
@@ -588,12 +403,7 @@ class YamlFile:
 
     @classmethod
     def load(cls, path: Path, label: str | None = None) -> YamlFile:
-        """Read a file. Raises `YamlError`.
-
-        Args:
-            path: of the file.
-            label: stands for the path in errors; the file's name without one.
-        """
+        """Read a file; `label` stands for its name in errors. Raises `YamlError`."""
         return cls.loads(read_text(path, label), label or path.name, path)
 
     @classmethod
@@ -603,46 +413,28 @@ class YamlFile:
         try:
             node = yaml.compose(text, Loader=yaml.SafeLoader)
             lines[()] = (label, node.start_mark.line + 1 if node else 1)
-            data = _plain(node, label, (), lines, set()) if node else {}
+            return cls(path or Path(label), _plain(node, label, (), lines, set()) if node else {}, lines)
         except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            begun = (
-                f" ({error.context} begun on line {error.context_mark.line + 1})"
-                if error.context_mark
-                else ""
-            )
-            line = mark.line + 1 if mark else 1
-            raise YamlError(f"{label}:{line}: not YAML: {error.problem}{begun}") from None
+            begun, mark = error.context_mark, error.problem_mark or error.context_mark
+            since = f" ({error.context} begun on line {begun.line + 1})" if begun else ""
+            line, what = mark.line + 1 if mark else 1, f"not YAML: {error.problem}{since}"
         except ReaderError as error:
             line = text.count("\n", 0, error.position) + 1
-            raise YamlError(
-                f"{label}:{line}: not YAML: character {error.character:#x}, {error.reason}"
-            ) from None
+            what = f"not YAML: character {error.character:#x}, {error.reason}"
         except RecursionError:
-            raise YamlError(f"{label}:1: values are nested too deeply") from None
-        return cls(path or Path(label), data, lines)
+            line, what = 1, "values are nested too deeply"
+        raise YamlError(f"{label}:{line}: {what}")
 
     def over(self, base: YamlFile) -> YamlFile:
-        """This file with another laid under it: its keys replace the base's, and all keep their lines."""
-        own = self.data if isinstance(self.data, dict) else {}
-        kept = {
-            path: line
-            for path, line in base.lines.items()
-            if path and path[0] not in own and path[0] in base.data
-        }
-        return YamlFile(self.path, {**base.data, **own}, {**kept, **self.lines})
+        """This file with another laid under it, both mappings: its keys replace the base's, and all keep their lines."""
+        kept = {path: line for path, line in base.lines.items() if path and path[0] not in self.data}
+        return YamlFile(self.path, {**base.data, **self.data}, {**kept, **self.lines})
 
     def top(self, key: str, kind: type[T], default: T) -> T:
         """A key of the top level before the whole is read. Raises `YamlError`."""
         if not isinstance(self.data, dict):
             raise self.error((), f"must be a mapping, not {_show(self.data)}")
-        if key not in self.data:
-            return default
-        try:
-            found: T = _adapter(kind).validate_python(self.data[key], strict=True)
-        except ValidationError as error:
-            raise self._wrong(error, kind, (key,)) from None
-        return found
+        return self.read(kind, key) if key in self.data else default
 
     def read(self, kind: type[T], *at: str | int) -> T:
         """The file, or what stands at a path in it, as a model. Raises `YamlError`."""
@@ -652,34 +444,21 @@ class YamlFile:
         try:
             found: T = _adapter(kind).validate_python(data)
         except ValidationError as error:
-            raise self._wrong(error, kind, at) from None
+            path, clause = _first(error, kind, self.data, at)
+            raise YamlError("{}:{}: {}".format(*self.where(path), clause)) from None
         self._placed(found, at)
         return found
 
-    def line(self, path: KeyPath) -> int:
-        """The line of a value; where it is not given, of what it would stand in."""
-        return self._where(path)[1]
-
-    def place(self, path: KeyPath) -> str:
-        """``file:line`` of the same."""
-        return "{}:{}".format(*self._where(path))
-
-    def error(self, path: KeyPath, what: str) -> YamlError:
-        """The error that says `what` about a key, with file and line."""
-        colon = "" if what.startswith("is missing") else ":"
-        return YamlError(f"{self.place(path)}: {self._named(path)}{colon} {what}")
-
-    def _where(self, path: KeyPath) -> tuple[str, int]:
+    def where(self, path: KeyPath) -> tuple[str, int]:
+        """File and line of a value; where it is not given, of what it would stand in."""
         while path not in self.lines:
             path = path[:-1]
         return self.lines[path]
 
-    def _named(self, path: KeyPath) -> str:
-        return f"key '{_dotted(self.data, path)}'" if path else "the top level"
-
-    def _wrong(self, error: ValidationError, kind: Any, at: KeyPath) -> YamlError:
-        path, clause = _first(error, kind, self.data, at)
-        return YamlError(f"{self.place(path)}: {clause}")
+    def error(self, path: KeyPath, what: str) -> YamlError:
+        """The error that says `what` about a key, with file and line."""
+        colon = "" if what.startswith("is missing") else ":"
+        return YamlError("{}:{}: {}{} {}".format(*self.where(path), _named(self.data, path), colon, what))
 
     def _placed(self, found: Any, path: KeyPath) -> None:
         """Tell every entry where it stands."""
@@ -687,43 +466,19 @@ class YamlFile:
             found._file, found._path = self, path
             for name, about in type(found).model_fields.items():
                 self._placed(getattr(found, name), (*path, about.alias or name))
-        elif isinstance(found, dict):
-            for key, value in found.items():
+        elif isinstance(found, dict | tuple):
+            for key, value in found.items() if isinstance(found, dict) else enumerate(found):
                 self._placed(value, (*path, key))
-        elif isinstance(found, tuple):
-            for number, value in enumerate(found):
-                self._placed(value, (*path, number))
-
-
-def scalar(text: str) -> Any:
-    """A plain scalar's value: null, true, false, a whole number, a number, or else the word itself."""
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    if _INTEGER.match(text):
-        return int(text)
-    return float(text) if _FLOAT.match(text) else text
 
 
 def read_text(path: Path, label: str | None = None) -> str:
-    """The text of a YAML file.
-
-    Args:
-        path: of the file.
-        label: stands for the path in errors; the file's name without one.
-
-    Returns:
-        The text.
-
-    Raises:
-        YamlError: The file is none, cannot be read, or is not UTF-8.
-    """
+    """The text of a YAML file; `label` stands for its name in errors. Raises `YamlError`."""
     name = label or path.name
     try:
         content = path.read_bytes()
+        return content.decode("utf-8")
     except OSError as error:
         raise YamlError(f"{name}:1: cannot be read: {error.strerror}") from None
-    try:
-        return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise YamlError(
@@ -734,20 +489,8 @@ def read_text(path: Path, label: str | None = None) -> str:
 def _plain(
     node: yaml.Node, label: str, path: KeyPath, lines: dict[KeyPath, tuple[str, int]], seen: set[int]
 ) -> Any:
-    """The value of a node.
-
-    Args:
-        node: as composed.
-        label: names the file in errors.
-        path: leads to the node.
-        lines: gets the place of all that is in it, of a key's value that of the key.
-        seen: the ids of nodes; one that comes again is an alias.
-
-    Returns:
-        Plain data.
-
-    Raises:
-        YamlError: There is an alias, a merge key, a key twice, or a scalar that is no value.
+    """The plain data of a node, and into `lines` the place of all that is in it, of a key's value that of the key; the id of a
+    node that comes again is in `seen`: an alias. Raises `YamlError`.
     """
     where = ".".join(map(str, path)) or "the top level"
     if id(node) in seen:
@@ -760,37 +503,37 @@ def _plain(
     if isinstance(node, yaml.SequenceNode):
         return [_plain(item, label, (*path, number), lines, seen) for number, item in enumerate(node.value)]
     found: dict[str, Any] = {}
-    for key_node, value_node in node.value:
-        line = key_node.start_mark.line + 1
-        if not isinstance(key_node, yaml.ScalarNode):
-            raise YamlError(f"{label}:{line}: a key under '{where}' must be one word")
-        if key_node.value == "<<" and key_node.style is None:
-            raise YamlError(
-                f"{label}:{line}: a merge key under '{where}', which is not read: write its keys out"
-            )
-        _scalar(key_node, label)
-        key = str(key_node.value)
-        inside = (*path, key)
-        if key in found:
-            raise YamlError(
-                f"{label}:{line}: key '{'.'.join(map(str, inside))}' is given twice, first on line {lines[inside][1]}"
-            )
-        lines[inside] = (label, line)
-        found[key] = _plain(value_node, label, inside, lines, seen)
+    for key, value in node.value:
+        at = f"{label}:{key.start_mark.line + 1}"
+        if not isinstance(key, yaml.ScalarNode):
+            raise YamlError(f"{at}: a key under '{where}' must be one word")
+        if key.value == "<<" and key.style is None:
+            raise YamlError(f"{at}: a merge key under '{where}', which is not read: write its keys out")
+        _scalar(key, label)
+        name, inside = str(key.value), (*path, str(key.value))
+        if name in found:
+            dotted, first = ".".join(map(str, inside)), lines[inside][1]
+            raise YamlError(f"{at}: key '{dotted}' is given twice, first on line {first}")
+        lines[inside] = (label, key.start_mark.line + 1)
+        found[name] = _plain(value, label, inside, lines, seen)
     return found
 
 
 def _scalar(node: yaml.ScalarNode, label: str) -> Any:
-    """The value of a scalar. Raises `YamlError` for characters that no file may hold, and numbers too long to read."""
-    line = node.start_mark.line + 1
-    if odd := _CONTROL.search(node.value):
-        raise YamlError(
-            f"{label}:{line}: character {ord(odd[0]):#x} in {_clip(repr(node.value))}: leave it out"
-        )
+    """The value of a scalar: where it is plain null, true, false, a whole number, a number, or else the word itself. Raises
+    `YamlError` for characters that no file may hold, and numbers too long to read.
+    """
+    text, line = node.value, node.start_mark.line + 1
+    if odd := _CONTROL.search(text):
+        raise YamlError(f"{label}:{line}: character {ord(odd[0]):#x} in {_clip(repr(text))}: leave it out")
+    if node.style is not None:
+        return text
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
     try:
-        return scalar(node.value) if node.style is None else node.value
+        return int(text) if _INTEGER.match(text) else float(text) if _FLOAT.match(text) else text
     except ValueError:
-        raise YamlError(f"{label}:{line}: a number of {len(node.value)} digits: give fewer") from None
+        raise YamlError(f"{label}:{line}: a number of {len(text)} digits: give fewer") from None
 
 
 def checked(kind: Any, value: Any) -> Any:
@@ -815,28 +558,30 @@ def clause_of(error: ValidationError, kind: Any, value: Any = None) -> str:
     return _first(error, kind, value, ())[1]
 
 
-_adapter: Final[Callable[[Any], TypeAdapter[Any]]] = cache(TypeAdapter)
-
-
-_KINDS: Final = {
-    "int_type": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "finite_number": "a finite number",
-    "string_type": "a word",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "dataclass_type": "a mapping",
+_adapter: Final[Callable[[Any], TypeAdapter[Any]]] = functools.cache(TypeAdapter)
+_WHOLE, _LIST, _MAPPING = (f" must be {what}, not {{}}" for what in ("a whole number", "a list", "a mapping"))
+_CLAUSES: Final = {
+    "int_type": _WHOLE,
+    "int_from_float": _WHOLE,
+    "float_type": " must be a number, not {}",
+    "finite_number": " must be a finite number, not {}",
+    "string_type": " must be a word, not {}",
+    "bool_type": " must be true or false, not {}",
+    "list_type": _LIST,
+    "tuple_type": _LIST,
+    "dict_type": _MAPPING,
+    "model_type": _MAPPING,
+    "dataclass_type": _MAPPING,
+    "greater_than_equal": ": must be at least {ge:g}, not {}",
+    "greater_than": ": must be above {gt:g}, not {}",
+    "less_than_equal": ": must be at most {le:g}, not {}",
+    "less_than": ": must be below {lt:g}, not {}",
+    "string_pattern_mismatch": ": {} does not match {pattern}",
+    "string_too_long": ": has {length} characters, more than {max_length}",
+    "too_short": ": the list is empty",
+    "value_error": ": {error}",
 }
-_BOUNDS: Final = {
-    "greater_than_equal": ("ge", "at least"),
-    "greater_than": ("gt", "above"),
-    "less_than_equal": ("le", "at most"),
-    "less_than": ("lt", "below"),
-}
+"""What pydantic calls wrong -> what is said behind the key, of the value that is shown and of what pydantic knows."""
 
 
 def _first(error: ValidationError, kind: Any, document: Any, at: KeyPath) -> tuple[KeyPath, str]:
@@ -844,43 +589,28 @@ def _first(error: ValidationError, kind: Any, document: Any, at: KeyPath) -> tup
     wrong = error.errors(include_url=False)[0]
     what, given, about = wrong["type"], wrong["input"], wrong.get("ctx", {})
     path: KeyPath = (*at, *(key for key in wrong["loc"] if key != "[key]"))
-    name = f"key '{_dotted(document, path)}'" if path else "the top level"
+    name = _named(document, path)
     if what == "missing":
-        meaning = _schema_at(kind, wrong["loc"]).get("description", "")
-        return path, f"{name} is missing" + (f": {meaning.rstrip('.')}" if meaning else "")
+        meaning = _schema_at(kind, wrong["loc"]).get("description", "").rstrip(".")
+        return path, f"{name} is missing" + (f": {meaning}" if meaning else "")
     if what in ("extra_forbidden", "unexpected_keyword_argument"):
         known = _schema_at(kind, wrong["loc"][:-1]).get("properties", {})
         return path, f"unknown {name}{nearest(str(path[-1]), known)}"
-    if what in _KINDS:
-        return path, f"{name} must be {_KINDS[what]}, not {_show(given)}"
-    if what in _BOUNDS:
-        bound, words = _BOUNDS[what]
-        return path, f"{name}: must be {words} {about[bound]:g}, not {_show(given)}"
     if what == "literal_error":
         known = [str(one) for one in _schema_at(kind, wrong["loc"]).get("enum", ())] or [about["expected"]]
-        return path, f"{name}: {_show(given)} is none of {', '.join(known)}{_close(given, known)}"
-    if what == "string_pattern_mismatch":
-        return path, f"{name}: {_show(given)} does not match {about['pattern']}"
-    if what == "string_too_long":
-        return path, f"{name}: has {len(given)} characters, more than {about['max_length']}"
-    if what == "too_short":
-        return path, f"{name}: the list is empty"
-    if what == "value_error" and isinstance(about["error"], _RepeatedError):
-        path = (*path, about["error"].number)
-        return path, f"key '{_dotted(document, path)}': {_show(given[path[-1]])} {about['error']}"
-    if what == "value_error":
-        return path, f"{name}: {about['error']}"
-    return path, f"{name}: {wrong['msg']}"
+        hint = nearest(given, known) if isinstance(given, str) else ""
+        close = hint if "did you mean" in hint else ""  # the others stand in the sentence already
+        return path, f"{name}: {_show(given)} is none of {', '.join(known)}{close}"
+    if what == "value_error" and isinstance(twice := about["error"], _RepeatedError):
+        path = (*path, twice.number)
+        return path, f"{_named(document, path)}: {_show(given[twice.number])} {twice}"
+    length = len(given) if isinstance(given, str) else 0
+    clause = _CLAUSES.get(what, ": {msg}").format(_show(given), msg=wrong["msg"], length=length, **about)
+    return path, f"{name}{clause}"
 
 
-def _close(given: Any, known: list[str]) -> str:
-    """A hint where one of the known words is close; the others stand in the sentence already."""
-    hint = nearest(given, known) if isinstance(given, str) else ""
-    return hint if "did you mean" in hint else ""
-
-
-def _dotted(document: Any, path: KeyPath) -> str:
-    """A path as people write it, ``arms.plain.lr`` or ``links[0].rate``; a value alone is no list of one."""
+def _named(document: Any, path: KeyPath) -> str:
+    """A key as people write it, ``arms.plain.lr`` or ``links[0].rate``; a value alone is no list of one."""
     text = ""
     for key in path:
         if isinstance(key, str):
@@ -889,7 +619,7 @@ def _dotted(document: Any, path: KeyPath) -> str:
         elif isinstance(document, list):
             text += f"[{key}]"
             document = document[key] if key < len(document) else None
-    return text
+    return f"key '{text}'" if path else "the top level"
 
 
 def _show(value: Any) -> str:
@@ -904,16 +634,6 @@ def _clip(text: str) -> str:
     return text if len(text) <= LONGEST else text[:LONGEST] + "..."
 
 
-@cache
-def _schema(kind: Any) -> dict[str, Any]:
-    return _adapter(kind).json_schema()
-
-
-def _additional(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = schema.get("additionalProperties")
-    return found if isinstance(found, dict) else {}
-
-
 def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a schema says itself, past references and past being null."""
     if "$ref" in schema:
@@ -926,13 +646,10 @@ def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str
 
 def _schema_at(kind: Any, path: KeyPath) -> dict[str, Any]:
     """What is declared at a path, empty where nothing is."""
-    root = _schema(kind)
+    root = _adapter(kind).json_schema()
     found: Mapping[str, Any] = _resolved(root, root)
     for key in path:
-        inside = (
-            found.get("items", {})
-            if isinstance(key, int)
-            else found.get("properties", {}).get(key) or _additional(found)
-        )
+        further = found.get("items" if isinstance(key, int) else "additionalProperties", {})
+        inside = found.get("properties", {}).get(key) or (further if isinstance(further, dict) else {})
         found = {**_resolved(inside, root), **{k: v for k, v in inside.items() if k == "description"}}
     return dict(found)

@@ -6,7 +6,7 @@
         metrics.jsonl  one line an evaluation, see `Evaluation`
         result.json    `Result`, written last; its presence means that the run has ended, well or not
         checkpoint*    while the run is under way, see `suite.training.checkpoint`
-        lease-<k>.json while somebody works on it, see `files`
+        lease-<k>.json while somebody works on it
 
 A file appears by rename after it has reached the disk, so a reader never sees half of one and a kill loses at most what was
 trained since the last checkpoint. Nothing that is read is trusted: a run whose files are refused is `invalid`, with the reason.
@@ -16,6 +16,13 @@ the outcome belongs to the method and would come again (done, diverged, skipped)
 something outside of it (memory, time, a lost node, a fault in the program), so the next sweep tries again. The others are never
 terminal: `interrupted` has a checkpoint and will go on, `queued` waits in a scheduler.
 
+*Leases* let sweeps that share runs do each of them once. A lease lies in the run's folder as ``lease-<k>.json`` and holds the
+owner's name and its process. It is made exclusively and is alive by the time of its last change, which its holder moves between
+steps. It may be taken over when it is stale, when its owner's process has ended on this machine, or by an owner of the same
+name (a job that was requeued). Whoever makes number k + 1 while number k is still there has it; numbers only grow while a
+folder holds a lease, so of two that try one wins, and a kill at any moment leaves a lease that can be taken over. It needs
+nothing but exclusive creation, which network file systems have.
+
 *Results* and lines of metrics are plain mappings when they are read: keys that a newer version added are kept and passed over.
 """
 
@@ -24,6 +31,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,13 +45,13 @@ from typing_extensions import TypedDict
 
 from suite.runs.files import (
     JSON,
-    STALE_AFTER_S,
     Amount,
     CanonicalError,
     Count,
     Positive,
     RefusedError,
     StoreError,
+    cannot_write,
     checked,
     dump,
     identity,
@@ -624,3 +632,171 @@ def _spec(text: str, path: Path, run_id: str) -> RunSpec:
     if spec.run_id != run_id:
         raise RefusedError(path, f"is the spec of {spec.run_id}, not of {run_id}", AGAIN)
     return spec
+
+
+# ---- leases ----
+
+STALE_AFTER_S: Final = 180.0
+"""How long a run, or who works on it, may show no life; network file systems see changes up to a minute late."""
+ATTEMPTS: Final = 20
+"""How often a lease is tried for that changes hands just then."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process: ``pid``, which is used again after its end, and ``started_ticks``, clock ticks since boot, which is not."""
+
+    pid: int
+    started_ticks: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process:
+        """The process that has ``pid`` now. Raises ProcessLookupError where there is none."""
+        stat = _stat(pid)
+        if stat is None:
+            raise ProcessLookupError(f"no process {pid}")
+        return cls(pid, int(stat[19]))
+
+    def alive(self) -> bool:
+        """True while this very process runs; a zombie, which only waits to be reaped, counts as ended."""
+        stat = _stat(self.pid)
+        return stat is not None and int(stat[19]) == self.started_ticks and stat[0] not in "ZX"
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of ``/proc/<pid>/stat`` from the third (state) on; None where there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text.rpartition(")")[2].split()  # the name in brackets may itself hold blanks and brackets
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who works on a run, by a name that no two have at the same time."""
+
+    name: str
+
+    @classmethod
+    def here(cls, pid: int | None = None) -> Owner:
+        """This process, or another one of this machine."""
+        return cls(f"pid {pid or os.getpid()} on {socket.gethostname()}")
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A lease that this process has."""
+
+    path: Path
+
+    def heartbeat(self) -> bool:
+        """Show life; False when somebody else has taken the run over."""
+        try:
+            os.utime(self.path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def held(self) -> bool:
+        """Whether nobody has taken the run over."""
+        return self.path.exists()
+
+    def release(self) -> None:
+        """Give it back."""
+        self.path.unlink(missing_ok=True)
+
+
+def take_lease(folder: Path, owner: Owner, stale_after_s: float = STALE_AFTER_S) -> Lease | None:
+    """The lease of the run in `folder`; None while a live owner of another name has it. Raises `StoreError`."""
+    for _ in range(ATTEMPTS):
+        held = _leases(folder)
+        newest = held[-1] if held else None
+        if newest is not None and not _free(newest, owner, stale_after_s):
+            return None
+        mine = folder / f"lease-{1 if newest is None else _lease_number(newest) + 1}.json"
+        if not _create(mine, owner):
+            continue
+        if (newest is None or newest.exists()) and _leases(folder)[-1:] == [mine]:
+            for older in held:
+                older.unlink(missing_ok=True)
+            return Lease(mine)
+        mine.unlink(missing_ok=True)  # it had changed hands in between
+        time.sleep(0.01)
+    return None
+
+
+def lease_holder(folder: Path) -> str | None:
+    """Name of the owner whose lease is the newest; None where there is none."""
+    held = _leases(folder)
+    return str(_lease_content(held[-1]).get("owner", "unknown")) if held else None
+
+
+def release_lease(folder: Path, owner: Owner) -> bool:
+    """Remove the lease of an owner that is known to be dead (by the scheduler, say); True where it held one."""
+    if lease_holder(folder) != owner.name:
+        return False
+    for path in _leases(folder):
+        path.unlink(missing_ok=True)
+    return True
+
+
+def _free(path: Path, owner: Owner, stale_after_s: float) -> bool:
+    """Whether a lease may be taken over."""
+    try:
+        silent_s = time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return True
+    content = _lease_content(path)
+    if silent_s > stale_after_s or content.get("owner") == owner.name:
+        return True
+    pid, started_ticks = content.get("pid"), content.get("started_ticks")
+    if content.get("machine") != _machine() or not isinstance(pid, int) or not isinstance(started_ticks, int):
+        return False
+    return not Process(pid, started_ticks).alive()
+
+
+def _create(path: Path, owner: Owner) -> bool:
+    """Make the file; False when another was quicker. Raises `StoreError`, and leaves no empty file where the disk is full."""
+    me = Process.of(os.getpid())
+    content = {"owner": owner.name, "machine": _machine(), "pid": me.pid, "started_ticks": me.started_ticks}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("x", encoding="utf-8")
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    try:
+        with file:
+            file.write(dump(content) + "\n")
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise cannot_write(path, error) from error
+    return True
+
+
+def _lease_content(path: Path) -> dict[str, Any]:
+    """What a lease says; empty where it has gone, is damaged, or its owner died while writing it."""
+    try:
+        found = parsed(read(path) or "{}", path)
+    except RefusedError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _machine() -> str:
+    """Where a pid means one process: this boot of this machine, and the namespace of pids."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+
+
+def _leases(folder: Path) -> list[Path]:
+    """All leases in the folder, the newest last."""
+    return sorted(
+        (p for p in folder.glob("lease-*.json") if re.fullmatch("[0-9]{1,18}", p.stem[6:])), key=_lease_number
+    )
+
+
+def _lease_number(path: Path) -> int:
+    return int(path.stem.partition("-")[2])

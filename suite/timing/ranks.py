@@ -33,7 +33,7 @@ from suite.links.cluster import Cluster
 from suite.links.link import RealLink
 from suite.runs.spec import THREAD_VARIABLES
 from suite.timing.load import machine_id
-from suite.training.processes import exit_text
+from suite.training.checkpoint import exit_text
 
 THREADS: Final = 1
 GRACE_S: Final = 3.0

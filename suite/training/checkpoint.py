@@ -1,4 +1,4 @@
-"""Stopping between two steps, and going on from there to the bit.
+"""Processes that train: how they are started, told to stop between two steps, and go on from there to the bit.
 
 *When.* At each boundary training asks: is it time to show life, to save, or to stop? Time decides when, a step decides where:
 the action is asked for once a step and holds for its boundary. The wish to stop is a flag that a signal handler may set.
@@ -21,11 +21,13 @@ from __future__ import annotations
 import io
 import json
 import math
+import multiprocessing
+import os
 import pickle
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from multiprocessing.connection import Connection
@@ -34,7 +36,7 @@ from types import FrameType
 from typing import Any, Final
 
 from suite.runs.files import TEMPORARY, dump, replacing, write_atomic
-from suite.runs.spec import RunSpec
+from suite.runs.spec import THREAD_VARIABLES, RunSpec
 
 LOOK_S: Final = 0.1
 """How often a pipe is looked at: a look costs as much as a small step."""
@@ -105,6 +107,71 @@ def on_signals(*numbers: signal.Signals) -> Iterator[Interruption]:
             signal.signal(number, handler)
 
 
+# ---- children with pipes
+
+
+class Child:
+    """A process of this one, and the pipe to it. target: gets its end of the pipe, then the arguments."""
+
+    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(target=target, args=(theirs, *arguments))
+        self._process.start()
+        theirs.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Its number."""
+        return self._process.pid
+
+    @property
+    def exitcode(self) -> int | None:
+        """How it ended."""
+        return self._process.exitcode
+
+    def send(self, what: Any) -> None:
+        """Tell it something, unless it has gone."""
+        with suppress(OSError):
+            self.pipe.send(what)
+
+    def receive(self) -> tuple[Any, ...] | None:
+        """What it says; None where it has ended, which is waited for."""
+        try:
+            found: tuple[Any, ...] = self.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            self.close()
+            return None
+        return found
+
+    def close(self) -> None:
+        """Wait for its end."""
+        self._process.join()
+        self.pipe.close()
+
+    def kill(self) -> None:
+        """End it, whatever it does."""
+        self._process.kill()
+        self.close()
+
+
+def begin_child() -> None:
+    """What a child does first: signals are its parent's affair, and torch, which is not imported yet, has one thread."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
+
+
+def exit_text(code: int | None) -> str:
+    """An exit code in words; a signal by its name."""
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    meaning = " (out of memory, or killed by hand)" if -code == signal.SIGKILL else ""
+    return f"signal {signal.Signals(-code).name}{meaning}"
+
+
+# ---- what training asks at a boundary
+
 CHECKPOINT_S: Final = 60.0
 """Seconds between two checkpoints unless told otherwise."""
 SIGN_OF_LIFE_S: Final = 15.0
@@ -155,6 +222,8 @@ class Hooks:
         """Why to stop, as far as this process knows."""
         return self.interruption.requested or "another rank was asked to stop"
 
+
+# ---- checkpoints
 
 CHECKPOINT_SCHEMA: Final = 1
 UNREADABLE: Final = (OSError, RuntimeError, ValueError, KeyError, TypeError, EOFError, pickle.UnpicklingError)

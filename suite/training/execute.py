@@ -31,33 +31,47 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from suite.runs.files import STALE_AFTER_S, Lease, Owner, StoreError, lease_holder, release_lease, take_lease
+from suite.runs.files import StoreError
 from suite.runs.plan import GPU_GROUP_BYTES, GROUP_BYTES, groups
 from suite.runs.spec import RunSpec, source_of
-from suite.runs.store import EXPECTED_FAULTS, NewerResultError, Outcome, Status, Store, failed, fault_status
+from suite.runs.store import (
+    EXPECTED_FAULTS,
+    STALE_AFTER_S,
+    Lease,
+    NewerResultError,
+    Outcome,
+    Owner,
+    Status,
+    Store,
+    failed,
+    fault_status,
+    lease_holder,
+    release_lease,
+    take_lease,
+)
 from suite.training import checkpoint as files
 from suite.training.checkpoint import (
     CHECKPOINT_S,
     Checkpoint,
     CheckpointError,
+    Child,
     Hooks,
     Interrupted,
     Interruption,
     PipeStop,
     Start,
+    begin_child,
+    exit_text,
 )
 from suite.training.processes import (
     FAULTS,
     HOLD_S,
-    Child,
     PeersLostError,
     Place,
     Rendezvous,
     RendezvousError,
-    begin_child,
     cause,
     check_size,
-    exit_text,
     join_launch,
     launch,
     place_in_launch,

@@ -17,14 +17,12 @@ from __future__ import annotations
 
 import fcntl
 import json
-import multiprocessing
 import os
 import re
-import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,9 +31,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from suite.runs.files import dump
-from suite.runs.spec import THREAD_VARIABLES, RunSpec, SpecError
+from suite.runs.spec import RunSpec, SpecError
 from suite.runs.store import Outcome, Status, failed
-from suite.training.checkpoint import Hooks, Interrupted, PipeStop, Start
+from suite.training.checkpoint import Child, Hooks, Interrupted, PipeStop, Start, begin_child, exit_text
 
 # ---- finding each other
 
@@ -275,61 +273,6 @@ def _ranks(numbers: list[int]) -> str:
     return f"rank {listed}" if len(numbers) == 1 else f"ranks {listed}"
 
 
-# ---- children with pipes
-
-
-class Child:
-    """A process of this one, and the pipe to it. target: gets its end of the pipe, then the arguments."""
-
-    def __init__(self, target: Callable[..., None], *arguments: Any) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self._process = context.Process(target=target, args=(theirs, *arguments))
-        self._process.start()
-        theirs.close()
-
-    @property
-    def pid(self) -> int | None:
-        """Its number."""
-        return self._process.pid
-
-    @property
-    def exitcode(self) -> int | None:
-        """How it ended."""
-        return self._process.exitcode
-
-    def send(self, what: Any) -> None:
-        """Tell it something, unless it has gone."""
-        with suppress(OSError):
-            self.pipe.send(what)
-
-    def receive(self) -> tuple[Any, ...] | None:
-        """What it says; None where it has ended, which is waited for."""
-        try:
-            found: tuple[Any, ...] = self.pipe.recv()
-        except (EOFError, ConnectionResetError):
-            self.close()
-            return None
-        return found
-
-    def close(self) -> None:
-        """Wait for its end."""
-        self._process.join()
-        self.pipe.close()
-
-    def kill(self) -> None:
-        """End it, whatever it does."""
-        self._process.kill()
-        self.close()
-
-
-def begin_child() -> None:
-    """What a child does first: signals are its parent's affair, and torch, which is not imported yet, has one thread."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
-    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
-
-
 # ---- ranks of this machine
 
 
@@ -417,14 +360,6 @@ class _Ranks:
 
     def _fault(self, rank: int, what: str, state: str = "error") -> None:
         self._faults.append(Status(state, f"rank {rank} {what}"))
-
-
-def exit_text(code: int | None) -> str:
-    """An exit code in words; a signal by its name."""
-    if code is None or code >= 0:
-        return f"exit code {code}"
-    meaning = " (out of memory, or killed by hand)" if -code == signal.SIGKILL else ""
-    return f"signal {signal.Signals(-code).name}{meaning}"
 
 
 def _serve(

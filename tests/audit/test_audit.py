@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from suite.analysis.collect import Arm, Study, Yardstick
 from suite.analysis.equal_time import net_table, round_rows, worth_table
 from suite.analysis.net_speedup import Trials
-from suite.analysis.summary import Arm, Study, Yardstick
 from suite.analysis.tables import NET, NET_ROUNDS, ONE_WORKER, WORTH, frame_of, write_table
 from tests.audit.__main__ import main
 from tests.support import Capsys

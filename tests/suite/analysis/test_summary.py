@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from suite.analysis import summary as e
+from suite.analysis import statistics as e
 from suite.analysis.statistics import Interval, StatisticsError, paired_difference
 
 

@@ -1,7 +1,7 @@
 """A walk through an emulated cluster: bring it up, look at it from inside, change it, take it down; what was seen as JSON.
 
 Run as ``python -m tests.suite.links.tour`` by anybody, also by a user who may do nothing else here: it needs
-`suite.links`, `suite.runs.files` and what that imports.
+`suite.links`, `suite.runs.store` and what that imports.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 
 from suite.links.cluster import INTERFACE, Cluster, port, run_program, up
 from suite.links.link import Link, LinkError
-from suite.runs import files
+from suite.runs import store
 
 
-class Process(files.Process):
+class Process(store.Process):
     """A process that tests may end."""
 
     def signal(self, number: int) -> bool:

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import ProgressLine, main
-from suite.runs.files import Owner, take_lease
 from suite.runs.spec import RunSpec
-from suite.runs.store import Store
+from suite.runs.store import Owner, Store, take_lease
 from suite.training import checkpoint as files
 from suite.training.checkpoint import Interrupted
 from suite.training.execute import execute
