@@ -44,7 +44,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         "train and time": {
             "run": "train one run",
             "sweep": "train what is missing of a sweep, here or on a cluster",
-            "status": "the state of a sweep's runs, once or until nothing is under way",
+            "status": "the state of a sweep's runs, and why some did not end well",
             "session": "time the methods of a study on an emulated cluster or between nodes",
         },
         "results": {
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # what its encoding lacks is shown as ?, and ends nothing
     args = parser().parse_args(arguments)
     collects = gc.isenabled()
-    if getattr(args, "dry_run", False) or (args.verb.NAME == "status" and not args.follow):
+    if getattr(args, "dry_run", False) or args.verb.NAME == "status":
         gc.disable()  # what answers and ends: importing torch and reading files takes a fifth less
     try:
         _load_plugins(args.plugin)

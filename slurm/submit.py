@@ -184,7 +184,7 @@ class Submission:
             return "\n".join([*self.scripts, f"{work} would be submitted; arrays: {len(self.scripts)}"])
         return (
             f"{work} submitted as Slurm jobs {', '.join(self.jobs)}, logs in {self.folder}\n"
-            f"follow them with `bandwise status {self.called} --follow`, or look once with `bandwise status {self.called}`"
+            f"`bandwise status {self.called}` says how they stand"
         )
 
 

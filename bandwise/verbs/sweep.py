@@ -68,9 +68,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--gpus", metavar="ID,ID", help="local: deal these GPUs to the workers; each computes its runs on one"
     )
     parser.add_argument(
-        "--cores", type=int, metavar="N", help="local: bind each worker to N cores of its own"
-    )
-    parser.add_argument(
         "--dry-run", action="store_true", help="show the plan, on slurm the batch scripts too; train nothing"
     )
     parser.add_argument("--runs", action="store_true", help="with --dry-run: list every run")
@@ -87,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
 
     chosen = None if args.retry is None else _states(args.retry)
     sweep, store = load_sweep(args.sweep), Store(results_root(args))
-    if chosen is not None and args.on is None and _here(args) == (None, None, None):
+    if chosen is not None and args.on is None and _here(args) == (None, None):
         profile = _last_profile(sweep.name, store)
     else:
         profile = profile_of(args.on or "local")
@@ -111,10 +108,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _agree(args: argparse.Namespace, profile: Profile | None) -> None:
     """Raises `OptionError` for options that do not go together."""
-    if profile is not None and _here(args) != (None, None, None):
-        raise OptionError(
-            "--jobs, --gpus, --cores are for this machine; on Slurm the profile says what a job has"
-        )
+    if profile is not None and _here(args) != (None, None):
+        raise OptionError("--jobs and --gpus are for this machine; on Slurm the profile says what a job has")
     if args.wait and (profile is None or args.dry_run):
         raise OptionError("--wait belongs to --on slurm, without --dry-run")
     if args.tune and (args.only or args.dry_run):
@@ -129,7 +124,7 @@ def _agree(args: argparse.Namespace, profile: Profile | None) -> None:
 
 def _here(args: argparse.Namespace) -> tuple[Any, ...]:
     """What was said of this machine."""
-    return args.jobs, args.gpus, args.cores
+    return args.jobs, args.gpus
 
 
 def _states(text: str) -> frozenset[str]:
@@ -301,9 +296,8 @@ def _slots(args: argparse.Namespace) -> tuple[Slot, ...]:
     """The slots that were asked for."""
     from suite.training.execute import slots
 
-    for name in ("jobs", "cores"):
-        if (given := getattr(args, name)) is not None and given < 1:
-            raise OptionError(f"--{name} {given}: give at least 1")
+    if args.jobs is not None and args.jobs < 1:
+        raise OptionError(f"--jobs {args.jobs}: give at least 1")
     gpus = [word for word in (args.gpus or "").split(",") if word]
     if args.gpus is not None and not gpus:
         raise OptionError("--gpus: name at least one, such as 0,1")
@@ -314,7 +308,7 @@ def _slots(args: argparse.Namespace) -> tuple[Slot, ...]:
 
         if not torch.cuda.is_available():
             raise OptionError(f"--gpus {args.gpus}: {no_gpu()}")
-    return slots(args.jobs, gpus, args.cores or 0)
+    return slots(args.jobs, gpus)
 
 
 def _tune(

@@ -19,16 +19,13 @@ from typing import Any, Final, Literal
 
 import pandas as pd
 
-from suite.analysis.published import find_frame, load_facts, published_root
+from suite.analysis.published import published_root
 from suite.analysis.tables import (
-    ARMS,
     BUDGET_RUNS,
     CURVES,
     NOISE,
-    PLACE,
     RUN,
     RUNS,
-    SESSION,
     TABLES,
     Row,
     Table,
@@ -351,69 +348,3 @@ def _doubts(then: Recorded, now: Recorded) -> Iterator[str]:
 
 def _said(value: Any) -> str:
     return repr(value) if isinstance(value, float) else str(value)
-
-
-# ---- a session, held again
-
-HARDWARE: Final = (
-    "cpu",
-    "gpu",
-    "cores",
-    "system",
-    "commit",
-    "environment_hash",
-    "torch",
-    "python",
-    "threads",
-)
-SPEEDUP: Final = ["speedup", "speedup_low", "speedup_high"]
-
-
-def held_again(then: Path, now: Path, session: str) -> tuple[list[Row], list[str]]:
-    """A session in two results folders: what is on record, and the same held again.
-
-    Speedups come from different days, so they are not paired: their ratio is bounded by the ends of the two intervals.
-
-    Args:
-        then: Results folder of the record.
-        now: Results folder of the repetition.
-        session: Its name.
-
-    Returns:
-        A row an arm that both have: its place, `a` and `b` (speedups then and now) with their ends, their `ratio` with `low` and
-        `high`, and a `word`: faster, slower, no change. And in sentences what of machine and code differs.
-
-    Raises:
-        RecordError: One of both has no tables of it.
-    """
-    sides = []
-    for root in (then, now):
-        arms, facts = find_frame(root, ARMS, f"{SESSION}{session}"), load_facts(root, session)
-        if arms is None or facts is None:
-            raise RecordError(
-                f"{root} has no tables of session {session}: `bandwise session {session}` holds it"
-            )
-        sides.append((arms, facts))
-    (before, old), (after, new) = sides
-    known = [side[side["speedup_low"] > 0].dropna(subset=SPEEDUP) for side in (before, after)]
-    pairs = known[0].merge(known[1], on=[*PLACE, "kind"], suffixes=("_a", "_b")).sort_values([*PLACE, "kind"])
-    rows = []
-    for row in rows_of(pairs):
-        (a, a_low, a_high), (b, b_low, b_high) = (
-            [row[f"{name}_{side}"] for name in SPEEDUP] for side in "ab"
-        )
-        low, high = b_low / a_high, b_high / a_low
-        word = "faster" if low > 1 else "slower" if high < 1 else "no change"
-        found = {"a": a, "a_low": a_low, "a_high": a_high, "b": b, "b_low": b_low, "b_high": b_high}
-        rows.append(
-            {name: row[name] for name in (*PLACE, "kind")}
-            | found
-            | {"ratio": b / a, "low": low, "high": high, "word": word}
-        )
-    was, is_ = old["provenance"], new["provenance"]
-    moved = [
-        f"{name.replace('_', ' ')}: {was[name]} then, {is_[name]} now"
-        for name in HARDWARE
-        if was.get(name) and is_.get(name) and was[name] != is_[name]
-    ]
-    return rows, moved

@@ -210,7 +210,6 @@ def test_failures_are_no_usage_errors(
         (["sweep", "quick", "--on", "moon"], "no profile 'moon'"),
         (["sweep", "quick", "--on", "slurm:defualt"], "did you mean 'default'?"),
         (["sweep", "quick", "--retry", "oom,done"], "--retry done: nothing to try again; known: cancelled"),
-        (["status", "quick", "--follow", "--every", "0"], "give seconds above 0"),
         (["sweep", "quick", "--jobs", "0"], "--jobs 0: give at least 1"),
         (["sweep", "quick", "--tune", "--only", "x"], "--tune is about all arms"),
         (["sweep", "quick", "--retry", "--dry-run"], "--retry goes with neither --tune nor --dry-run"),

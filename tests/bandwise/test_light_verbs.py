@@ -50,7 +50,7 @@ def test_a_second_look_needs_no_torch(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, 2, 2)
     _, (first,) = look(tmp_path / "r", ("sweep", sweep, "--dry-run"))
     assert first["code"] == 0
-    verbs = (("sweep", sweep, "--dry-run"), ("status", sweep), ("status", sweep, "--follow"))
+    verbs = (("sweep", sweep, "--dry-run"), ("status", sweep))
     for verb, second in zip(verbs, look(tmp_path / "r", *verbs)[1], strict=True):
         assert second["heavy"] == [], verb
 
