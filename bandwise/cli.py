@@ -23,7 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from slurm.profile import Profile
@@ -115,7 +115,7 @@ def parser() -> argparse.ArgumentParser:
         description="Which communication-efficient training method is worth it for my model, my\nlink, my workers?\n\n"
         + "\n\n".join(_listed(title, verbs) for title, verbs in GROUPS.items()),
         epilog="`bandwise VERB --help` explains a verb.",
-        formatter_class=_Formatter,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument(
         "--plugin",
@@ -132,7 +132,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="VERB", required=True, prog="bandwise", help=argparse.SUPPRESS, parser_class=_Verb
     )
     for name in VERBS:
-        verbs.add_parser(name, verb=name, formatter_class=_Formatter)
+        verbs.add_parser(name, verb=name, formatter_class=argparse.RawDescriptionHelpFormatter)
     return top
 
 
@@ -206,7 +206,9 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     """The parser of a verb, with its arguments and those that all have."""
     verb = load(name)
     own = argparse.ArgumentParser(
-        prog=f"bandwise {name}", description=verb.__doc__, formatter_class=_Formatter
+        prog=f"bandwise {name}",
+        description=verb.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     own.add_argument("--json", action="store_true", help="answer as one JSON document")
     verb.configure(own)
@@ -215,10 +217,6 @@ def parser_of(name: str) -> argparse.ArgumentParser:
         own.add_argument("--results", metavar="DIR", type=Path, help=words)
     own.set_defaults(verb=verb)
     return own
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Descriptions keep their lines."""
 
 
 if __name__ == "__main__":
@@ -388,9 +386,9 @@ class ProgressLine:
     come again.
     """
 
-    def __init__(self, label: str, stream: TextIO | None = None, every_s: float = 10.0) -> None:
+    def __init__(self, label: str, every_s: float = 10.0) -> None:
         self._label = label
-        self._stream = sys.stderr if stream is None else stream
+        self._stream = sys.stderr
         self._live = self._stream.isatty()
         self._every_s = 0.2 if self._live else every_s
         self._started = time.monotonic()

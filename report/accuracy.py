@@ -157,6 +157,12 @@ class Panel:
         return pd.DataFrame({row["arm"]: values[row["arm"]] - values[row["baseline"]] for row in rows})
 
     @property
+    def families(self) -> list[str]:
+        """The families that occur, in the order of the theme."""
+        seen = {family(row) for row in self.summary}
+        return [*(one for one in FAMILIES if one in seen), *sorted(seen - set(FAMILIES))]
+
+    @property
     def baselines(self) -> list[Row]:
         """The uncompressed runs."""
         return [row for row in self.summary if row["baseline"] is None and not row["control"]]
@@ -220,7 +226,7 @@ def _columns(panel: Panel, ranks: bool) -> tuple[Column, ...]:
 
     return (
         Column(
-            "method", lambda row: Cell(row["arm"], note="stale" if row["n_stale"] else "", family=_family(row)),
+            "method", lambda row: Cell(row["arm"], note="stale" if row["n_stale"] else "", family=family(row)),
             "The sweep's label of a method with its options.",
         ),
         Column(
@@ -263,7 +269,8 @@ def _columns(panel: Panel, ranks: bool) -> tuple[Column, ...]:
     )  # fmt: skip
 
 
-def _family(row: Row) -> str:
+def family(row: Row) -> str:
+    """The family of an arm; negative controls are one of their own."""
     return "control" if row["control"] else str(row["family"])
 
 
@@ -271,8 +278,8 @@ def _ordered(rows: Iterable[Row]) -> list[Row]:
     order = list(FAMILIES)
 
     def key(row: Row) -> tuple[bool, int, str]:
-        family = row["family"]
-        return row["baseline"] is not None, order.index(family) if family in order else len(order), row["arm"]
+        known = row["family"] in order
+        return row["baseline"] is not None, order.index(row["family"]) if known else len(order), row["arm"]
 
     return sorted(rows, key=key)
 
@@ -292,16 +299,16 @@ def controls_view(panel: Panel) -> View:
     )
 
 
-def seeds(panel: Panel, width: float = 5.6) -> Figure:
+def seeds(panel: Panel) -> Figure:
     """One line a method, best on top: dots are seeds, the bar is the mean, the line its 95 % t interval."""
     rows = [row for row in [*panel.methods, *panel.controls] if row["diff_mean"] is not None]
     rows.sort(key=lambda row: ((-1 if panel.higher else 1) * row["diff_mean"], row["arm"]))
-    names, palette = [row["arm"] for row in rows], [colour(_family(row)) for row in rows]
+    names, palette = [row["arm"] for row in rows], [colour(family(row)) for row in rows]
     dots = panel.differences([row for row in rows if row["baseline"] is not None]).melt(
         var_name="arm", value_name="difference"
     )
     with look():
-        figure, (axes,) = new_figure(width, 0.6 + LINE_HEIGHT * max(len(rows), 2))
+        figure, (axes,) = new_figure(5.6, 0.6 + LINE_HEIGHT * max(len(rows), 2))
         bounds = [row[end] for row in rows for end in ("diff_low", "diff_high") if row[end] is not None]
         difference_axis(axes, "x", [*dots["difference"].dropna(), *bounds], panel.margin)
         if panel.sensitive:
@@ -318,7 +325,7 @@ def seeds(panel: Panel, width: float = 5.6) -> Figure:
             axes.errorbar(
                 mean, line, xerr=ends, fmt="|", color=shade, markersize=9, markeredgewidth=1.6, elinewidth=1.6
             )
-        name_lines(axes, [_family(row) for row in rows])
+        name_lines(axes, [family(row) for row in rows])
         axes.grid(visible=False, axis="y")
         unit = f" ({panel.unit})" if panel.unit else ""
         axes.set_xlabel(f"difference to the uncompressed run of the same seed{unit}")

@@ -18,9 +18,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from scipy import stats
 
-from report.accuracy import Panel
+from report.accuracy import Panel, family
 from report.data import PANEL, StudyData
-from report.equal_time import families
 from report.figures import COLOURS, FAMILIES, colour, difference_axis, look, new_figure
 from report.numbers import byte_count
 from report.pages import Picture, Place
@@ -88,15 +87,15 @@ def _pictures(panel: Panel, means: pd.DataFrame, place: Place) -> list[Picture]:
     """One picture a family that has something to draw, controls last."""
     pictures = []
     drawn = set(means["arm"])
-    for family in (one for one in families(panel) if one != "baseline"):
+    for kind in (one for one in panel.families if one != "baseline"):
         own = [
-            row for row in panel.summary if _family(row) == family and row["baseline"] and row["arm"] in drawn
+            row for row in panel.summary if family(row) == kind and row["baseline"] and row["arm"] in drawn
         ]
         if own:
-            words = FAMILIES.get(family, family)
+            words = FAMILIES.get(kind, kind)
             pictures.append(
                 place.picture(
-                    f"curves-{panel.slug}-{family}",
+                    f"curves-{panel.slug}-{kind}",
                     family_curves(panel, means, own, f"{words[0].upper()}{words[1:]}, {panel.title}"),
                     f"{words}, {panel.whole_place}: {panel.metric} less the best uncompressed end, against bytes and steps; "
                     "the table of methods has where each ends",
@@ -110,15 +109,11 @@ def _thinned(curve: pd.DataFrame) -> pd.DataFrame:
     return curve[:: len(curve) // -MOST_POINTS][::-1]  # the quotient is rounded down: away from zero
 
 
-def _family(row: Row) -> str:
-    return "control" if row["control"] else str(row["family"])
-
-
 def family_curves(panel: Panel, means: pd.DataFrame, own: Sequence[Row], title: str) -> Figure:
     """Left against bytes (log), right against steps. own: rows of the summary."""
     planned, names = {row["arm"]: row["n"] for row in panel.summary}, [row["arm"] for row in own]
     arms = [*names, *sorted({str(row["baseline"]) for row in own} & set(means["arm"]))]
-    palette = {arm: colour(_family(own[0]) if arm in names else "baseline") for arm in arms}
+    palette = {arm: colour(family(own[0]) if arm in names else "baseline") for arm in arms}
     dashes = {
         **dict.fromkeys(arms, BASELINE),
         **dict(zip(names, islice(cycle(DASHES), len(names)), strict=True)),

@@ -6,7 +6,6 @@ its own sweep, and those of no sweep, whose models are not trained to the end he
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,11 +18,11 @@ from report.accuracy import SHARDINGS, Panel
 from report.claims import Verdicts, load_verdicts
 from report.pages import ReportError, slug
 from suite.analysis.published import (
-    FACTS_SCHEMA,
     Side,
     Source,
     facts_path,
     load_facts,
+    read_facts,
     refused_sessions,
     sessions_held,
     source,
@@ -108,21 +107,6 @@ def has_tables(results_root: Path | str, sweep: str) -> bool:
     return facts_path(source(results_root, sweep).root, sweep).is_file()
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ReportError(f"{path} does not exist; run the sweep, then `bandwise report`") from None
-    except json.JSONDecodeError as error:
-        raise ReportError(f"{path} is damaged ({error}); run `bandwise report` on the sweep again") from None
-    if found.get("schema_version") != FACTS_SCHEMA:
-        version = found.get("schema_version")
-        raise ReportError(
-            f"{path} has schema_version {version}, this version reads {FACTS_SCHEMA}; make it again"
-        )
-    return dict(found)
-
-
 def load(
     results_root: Path | str,
     sweep: str,
@@ -139,7 +123,9 @@ def load(
     """
     root = Path(results_root)
     origin = source(root, sweep, side)
-    facts = _facts(facts_path(origin.root, sweep))
+    path = facts_path(origin.root, sweep)
+    if (facts := read_facts(path)) is None:
+        raise ReportError(f"{path} does not exist; run the sweep, then `bandwise report`")
     paths = {table: table_path(origin.root, table, sweep) for table in OF_STUDY}
     tables = {
         table.suffix: (table, _read(path, table))

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from scipy.interpolate import PchipInterpolator
 
 from report import numbers as write
-from report.accuracy import Panel
+from report.accuracy import Panel, family
 from report.data import LinkData, StudyData, by_arm, grouped
 from report.figures import COLOURS, FAMILIES, MARKS, colour, look, name_points, new_figure, times_axis
 from report.numbers import factors, interval, plain, times
@@ -139,18 +139,12 @@ def _part(study: StudyData, panel: Panel, place: Place) -> dict[str, Any]:
         "heading": study.heading(panel),
         "setting": f"{panel.workload}, {panel.world_size} workers, {panel.facts['steps']} steps, {panel.title}, {seeds}",
         "sentences": sentences(panel, links),
-        "families": families(panel),
+        "families": panel.families,
         "pictures": pictures,
         "reference": panel.worth[0]["reference"],
         "view": equal_time_view(panel, links, curve),
         "timed": len(links),
     }
-
-
-def families(panel: Panel) -> list[str]:
-    """The families that occur in a panel, in the order of the theme."""
-    seen = {"control" if row["control"] else row["family"] for row in panel.summary}
-    return [*(family for family in FAMILIES if family in seen), *sorted(seen - set(FAMILIES))]
 
 
 def marks_of(panel: Panel, one: Timed) -> tuple[pd.DataFrame, list[str]]:
@@ -187,9 +181,7 @@ def marks_of(panel: Panel, one: Timed) -> tuple[pd.DataFrame, list[str]]:
 
 def _family(row: Row) -> str:
     """One worker alone is an alternative that compresses nothing, and no negative control of what takes seconds."""
-    if row["algorithm"] == ONE_WORKER:
-        return "baseline"
-    return "control" if row["control"] else str(row["family"])
+    return "baseline" if row["algorithm"] == ONE_WORKER else family(row)
 
 
 def _negative(panel: Panel) -> list[Row]:
@@ -210,13 +202,11 @@ def _floor(panel: Panel, curve: Curve, marks: pd.DataFrame) -> float:
     return sign * min(half, max(float(held.min()), sign * curve.mean[0]))
 
 
-def loss_against_time(
-    panel: Panel, curve: Curve, links: Sequence[tuple[str, pd.DataFrame]], width: float = 8.0
-) -> Figure:
+def loss_against_time(panel: Panel, curve: Curve, links: Sequence[tuple[str, pd.DataFrame]]) -> Figure:
     """A figure of a panel with a picture for each (link's label, marks), side by side; upright they share their axis."""
     floor = _floor(panel, curve, pd.concat([marks for _, marks in links]))
     with look():
-        figure, grid = new_figure(width * len(links), 5.2, len(links))
+        figure, grid = new_figure(8.0 * len(links), 5.2, len(links))
         for axes, (label, marks) in zip(grid, links, strict=True):
             axes.set_title(f"{label}, {panel.title}")
             _limits(axes, panel, curve, marks, floor)

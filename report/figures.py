@@ -193,9 +193,9 @@ def difference_axis(axes: Axes, which: Literal["x", "y"], values: Sequence[float
     axis.set_minor_formatter(NullFormatter())
 
 
-def times_axis(axes: Axes, values: Sequence[float], room: float = 1.25) -> None:
-    """Scale the x axis to ratios, logarithmic, with 1x inside, powers of two as ticks; `room`: factor left free at either end."""
-    low, high = min([0.8, *values]) / room, max([1.25, *values]) * room
+def times_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Scale the x axis to ratios, logarithmic, with 1x inside, powers of two as ticks, and a quarter free at either end."""
+    low, high = min([0.8, *values]) / 1.25, max([1.25, *values]) * 1.25
     axes.set_xscale("log")
     axes.set_xlim(low, high)
     ticks = [2.0**power for power in range(-8, 12) if low <= 2.0**power <= high]

@@ -428,7 +428,11 @@ def load_facts(results_root: Path | str, name: str, side: Side = "whole") -> dic
 
     side: which are taken where some were made here and others are published.
     """
-    path = session_facts_path(source(results_root, f"{SESSION}{name}", side).root, name)
+    return read_facts(session_facts_path(source(results_root, f"{SESSION}{name}", side).root, name))
+
+
+def read_facts(path: Path) -> dict[str, Any] | None:
+    """The facts in a file, of a study or of a session, or None where there is none. Raises TableError for another version."""
     text = read(path)
     if text is None:
         return None

@@ -35,8 +35,8 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
+from suite.runs.plan import ALPHA, smallest_p
 from suite.runs.plan import MINIMUM_FOR_INTERVAL as MINIMUM_FOR_INTERVAL
-from suite.runs.plan import smallest_p
 
 MINIMUM_FOR_RANK = 7
 """Fewest pairs on which methods are ranked, whatever the number of comparisons."""
@@ -186,11 +186,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(value) for value in adjusted]
 
 
-def can_rank(n: int, comparisons: int, alpha: float = 0.05) -> bool:
+def can_rank(n: int, comparisons: int) -> bool:
     """Whether n paired seeds could give a significant rank over so many comparisons; never with fewer than
     seven seeds.
     """
-    return n >= MINIMUM_FOR_RANK and smallest_p(n, comparisons) <= alpha
+    return n >= MINIMUM_FOR_RANK and smallest_p(n, comparisons) <= ALPHA
 
 
 # ---- equal, not equal, undecided, and studies that cannot say

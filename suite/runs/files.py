@@ -402,9 +402,9 @@ class YamlFile:
     lines: Mapping[KeyPath, tuple[str, int]] = field(repr=False)
 
     @classmethod
-    def load(cls, path: Path, label: str | None = None) -> YamlFile:
-        """Read a file; `label` stands for its name in errors. Raises `YamlError`."""
-        return cls.loads(read_text(path, label), label or path.name, path)
+    def load(cls, path: Path) -> YamlFile:
+        """Read a file. Raises `YamlError`."""
+        return cls.loads(read_text(path), path.name, path)
 
     @classmethod
     def loads(cls, text: str, label: str, path: Path | None = None) -> YamlFile:
@@ -471,18 +471,17 @@ class YamlFile:
                 self._placed(value, (*path, key))
 
 
-def read_text(path: Path, label: str | None = None) -> str:
-    """The text of a YAML file; `label` stands for its name in errors. Raises `YamlError`."""
-    name = label or path.name
+def read_text(path: Path) -> str:
+    """The text of a YAML file. Raises `YamlError`."""
     try:
         content = path.read_bytes()
         return content.decode("utf-8")
     except OSError as error:
-        raise YamlError(f"{name}:1: cannot be read: {error.strerror}") from None
+        raise YamlError(f"{path.name}:1: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise YamlError(
-            f"{name}:{line}: byte {content[error.start]:#x} is not UTF-8: save the file as UTF-8"
+            f"{path.name}:{line}: byte {content[error.start]:#x} is not UTF-8: save the file as UTF-8"
         ) from None
 
 

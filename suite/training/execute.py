@@ -476,31 +476,17 @@ GPU_VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
 
 
 class SlotError(ValueError):
-    """The slots that were asked for cannot be had here; the message says what to change."""
+    """The workers that were asked for cannot be had here; the message says what to change."""
 
 
-@dataclass(frozen=True)
-class Slot:
-    """What one worker and its children may use. gpu: the one that it sees, None: as its parent."""
-
-    gpu: str | None = None
-
-    @property
-    def device(self) -> str:
-        """Where its runs are computed, as torch calls it."""
-        return "cpu" if self.gpu is None else "cuda"
-
-    def enter(self) -> None:
-        """Confine this process. Before torch is imported: it looks for GPUs once."""
-        if self.gpu is not None:
-            os.environ[GPU_VARIABLE] = self.gpu
+Slot = str | None
+"""The GPU that a worker and its children see, as CUDA names it; None: they compute on the processor."""
 
 
 def slots(jobs: int | None = None, gpus: Sequence[str] = ()) -> tuple[Slot, ...]:
     """A slot for each worker.
 
-    jobs: how many, by default one a GPU where some are named, else one a core. gpus: dealt to the workers in turn, as CUDA names
-    them.
+    jobs: how many, by default one a GPU where some are named, else one a core. gpus: dealt to the workers in turn.
 
     Raises `SlotError` where there are more GPUs than workers.
     """
@@ -511,23 +497,24 @@ def slots(jobs: int | None = None, gpus: Sequence[str] = ()) -> tuple[Slot, ...]
         raise SlotError(
             f"{wanted} workers for {len(gpus)} GPUs: a worker sees one, so leave --jobs out or name fewer GPUs"
         )
-    return tuple(Slot(gpus[k % len(gpus)] if gpus else None) for k in range(wanted))
+    return tuple(gpus[k % len(gpus)] if gpus else None for k in range(wanted))
 
 
 OVER: Final = ("over",)
 
 
-def serve(pipe: Connection, root: str, checkpoint_s: float, slot: Slot) -> None:
+def serve(pipe: Connection, root: str, slot: Slot) -> None:
     """Work until the pipe closes or None arrives. Signals to stop are the pool's affair, not ours."""
     begin_child()
-    slot.enter()
+    if slot is not None:
+        os.environ[GPU_VARIABLE] = slot  # before torch is imported: it looks for GPUs once
     import torch
 
     torch.set_num_threads(1)
     store, interruption = Store(root), PipeStop(pipe)
     try:
         while isinstance(run_ids := pipe.recv(), list):
-            word = _train(run_ids, store, pipe, interruption, checkpoint_s, slot.device)
+            word = _train(run_ids, store, pipe, interruption, "cpu" if slot is None else "cuda")
             pipe.send(word)
             if word != OVER:
                 return
@@ -540,7 +527,6 @@ def _train(
     store: Store,
     pipe: Connection,
     interruption: PipeStop,
-    checkpoint_s: float,
     device: str,
 ) -> tuple[str, ...]:
     """Train a group; returns the last word about it."""
@@ -551,7 +537,6 @@ def _train(
             store,
             lambda step: pipe.send(("step", step)),
             interruption=interruption,
-            checkpoint_s=checkpoint_s,
             device=device,
         ):
             pipe.send(("run", outcome.run_id, outcome.status.state, outcome.status.reason))
@@ -589,19 +574,17 @@ def run_local(
     jobs: int | Sequence[Slot] | None = None,
     report: Callable[[Tally], None] = lambda tally: None,
     *,
-    checkpoint_s: float = CHECKPOINT_S,
     cost: Callable[[RunSpec], float] = lambda spec: spec.steps,
 ) -> Tally:
     """Carry the runs out; `report` is called whenever something has moved. Returns the final tally.
 
-    Runs that another process owns are passed over, and counted as how they stand. checkpoint_s: seconds between
-    the checkpoints of a run. jobs: how many workers, or a slot for each; by default as `slots` has it. cost: of a run, in any
-    unit, for the share of the work.
+    Runs that another process owns are passed over, and counted as how they stand. jobs: how many workers, or a slot for each; by
+    default as `slots` has it. cost: of a run, in any unit, for the share of the work.
 
     Raises `StoreError` when results cannot be kept; what was finished is kept.
     """
     places = (slots(jobs) if jobs is None or isinstance(jobs, int) else tuple(jobs))[: max(1, len(specs))]
-    gpus = {place.gpu for place in places} - {None}
+    gpus = set(places) - {None}
     waiting = deque(groups(specs, len(places), GPU_GROUP_BYTES if gpus else GROUP_BYTES))
     tally = Tally(len(specs), sum(spec.steps for spec in specs))
     kept = {spec.run_id: _kept(store, spec) for spec in specs}
@@ -610,14 +593,14 @@ def run_local(
     work = {run_id: (kept[run_id], cost_of_step / whole) for run_id, cost_of_step in of_step.items()}
     deadline = math.inf
     with _interrupts(tally, report) as received:
-        pool = [_Worker(store, checkpoint_s, place, work) for place in places[: len(waiting)]]
+        pool = [_Worker(store, place, work) for place in places[: len(waiting)]]
         try:
             while any(worker.alive for worker in pool):
                 _assign(pool, waiting, tally)
                 for worker in _ready(pool):
                     worker.receive(tally)
                     if worker.dead and waiting and not tally.interrupted:
-                        pool[pool.index(worker)] = _Worker(store, checkpoint_s, worker.slot, work)
+                        pool[pool.index(worker)] = _Worker(store, worker.slot, work)
                 report(tally)
                 reason = _reason_to_stop(received)
                 if reason and deadline == math.inf:
@@ -646,12 +629,10 @@ class _Worker:
     sweep's work that every further step is.
     """
 
-    def __init__(
-        self, store: Store, checkpoint_s: float, slot: Slot, work: Mapping[str, tuple[int, float]]
-    ) -> None:
+    def __init__(self, store: Store, slot: Slot, work: Mapping[str, tuple[int, float]]) -> None:
         self.slot = slot
         self._work = work
-        self._child = Child(serve, str(store.root), checkpoint_s, slot)
+        self._child = Child(serve, str(store.root), slot)
         self._store = store
         self._owned: dict[str, RunSpec] = {}
         self._counted = 0

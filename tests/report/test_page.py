@@ -18,7 +18,7 @@ from report.publication import build_report
 from report.study import build_page
 from suite.analysis.collect import collect, write
 from suite.analysis.published import facts_path
-from suite.analysis.tables import SUMMARY
+from suite.analysis.tables import SUMMARY, TableError
 from tests.report.conftest import HOSTILE, build
 from tests.suite.analysis import made_up_study as made
 
@@ -191,10 +191,10 @@ def test_missing_tables_and_other_versions_are_refused(tmp_path, built):
     facts = facts_path(tmp_path, "made-up")
     facts.parent.mkdir(parents=True)
     facts.write_text(json.dumps({"schema_version": 99}))
-    with pytest.raises(ReportError, match="schema_version 99"):
+    with pytest.raises(TableError, match="schema_version 99"):
         build_page(tmp_path, "made-up")
     facts.write_text("{")
-    with pytest.raises(ReportError, match="damaged"):
+    with pytest.raises(TableError, match="damaged"):
         build_page(tmp_path, "made-up")
 
 
