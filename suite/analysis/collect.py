@@ -536,11 +536,6 @@ def _reason(status: Status) -> str | None:
     return status.reason or None
 
 
-def _stale(result: Mapping[str, Any], arm: Arm, yardstick: Yardstick) -> bool:
-    now = {"algorithm": arm.source_hash, "workload": yardstick.source_hash}
-    return is_older(result.get("sources") or {}, now)
-
-
 def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
     spec, arm = entry.spec, study.by_name[entry.arm]
     status, found = standing
@@ -582,19 +577,11 @@ def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
         "syncs": sum(int(kinds.get(kind, 0)) for kind in SYNCHRONISING) if result else None,
         "commit": provenance.get("commit"),
         "environment": provenance.get("environment_hash"),
-        "stale": _stale(result, arm, study.yardsticks[entry.workload]),
+        "stale": is_older(
+            result.get("sources") or {},
+            {"algorithm": arm.source_hash, "workload": study.yardsticks[entry.workload].source_hash},
+        ),
     }
-
-
-def _finished_at(store: Store, run_id: str) -> float | None:
-    note = store.note(run_id)
-    return None if note is None else note.updated_s
-
-
-def _day(moment_s: float | None) -> str | None:
-    if moment_s is None:
-        return None
-    return datetime.datetime.fromtimestamp(moment_s, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _distinct(provenances: Iterable[Mapping[str, Any]], key: str) -> list[str]:
@@ -609,11 +596,9 @@ def _facts(
 ) -> dict[str, Any]:
     """Facts of a study. origins: the provenance of each planned run, None of one without a result."""
     provenances = [provenance for provenance in origins if provenance is not None]
-    days = {
-        day
-        for e in study.entries
-        if (m := _finished_at(store, e.spec.run_id)) is not None and (day := _day(m)) is not None
-    }
+    notes = (store.note(entry.spec.run_id) for entry in study.entries)
+    ended = [datetime.datetime.fromtimestamp(note.updated_s, datetime.UTC) for note in notes if note]
+    days = {f"{moment:%Y-%m-%d %H:%M} UTC" for moment in ended}
     panels = {(e.workload, e.spec.sharding, e.spec.world_size): e.spec for e in study.whole}
     budgets = sorted({entry.budget for entry in study.entries})
     return {

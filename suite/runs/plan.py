@@ -212,7 +212,8 @@ def summary(plan: Plan, store: Store, found: Mapping[str, Status] | None = None)
     missing = [spec for spec in specs if found[spec.run_id].state not in SETTLED]
     results = _results(found, store)
     done = ((spec, results[spec.run_id]) for spec in specs if found[spec.run_id].state == "done")
-    needs = Estimator(done if missing else ()).of(missing)
+    estimator = Estimator(done if missing else ())
+    sent = estimator.wire_bytes(missing)
     panels = [
         {
             "panel": panel.label,
@@ -239,9 +240,9 @@ def summary(plan: Plan, store: Store, found: Mapping[str, Status] | None = None)
         "warnings": [*plan.lacking, *warnings_of(plan)],
         "panels": panels,
         "disk_bytes": len(missing) * RUN_FOLDER_BYTES,
-        "core_seconds_left": round(needs.seconds, 1),
-        "core_seconds_measured": needs.measured,
-        "wire_bytes_left": needs.wire_bytes,
+        "core_seconds_left": round(math.fsum(map(estimator.seconds, missing)), 1),
+        "core_seconds_measured": sent is not None,
+        "wire_bytes_left": sent,
     }
 
 
@@ -428,19 +429,6 @@ def evaluation_steps(steps: int) -> frozenset[int]:
     return frozenset(math.ceil(steps * i / EVALUATIONS) for i in range(1, EVALUATIONS + 1))
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """Seconds of training and bytes on the wire (all ranks) that some runs need.
-
-    measured: whether every kind of run among them has finished before; otherwise part of it is a rough guess.
-    wire_bytes: None where no run of some kind has finished.
-    """
-
-    seconds: float
-    wire_bytes: float | None
-    measured: bool
-
-
 class Estimator:
     """Knows what finished runs took, by kind of run (see `group_key`)."""
 
@@ -475,13 +463,10 @@ class Estimator:
             self._rough[key] = RUN_S + spec.steps * step_s + judged_s
         return self._rough[key]
 
-    def of(self, specs: Sequence[RunSpec]) -> Estimate:
-        """Of all these runs together."""
-        keys = [group_key(spec) for spec in specs]
-        known = [self._bytes[key] for key in keys if key in self._bytes]
-        measured = len(known) == len(keys)
-        sent = math.fsum(math.fsum(found) / len(found) for found in known) if measured else None
-        return Estimate(math.fsum(map(self.seconds, specs)), sent, measured)
+    def wire_bytes(self, specs: Sequence[RunSpec]) -> float | None:
+        """Bytes on the wire, of all ranks, of all these runs; None where none of some kind has finished: seconds are a guess then."""
+        known = [self._bytes.get(group_key(spec)) for spec in specs]
+        return None if None in known else math.fsum(math.fsum(found) / len(found) for found in known if found)
 
 
 # ---- whether a study can decide anything: half the width that its intervals will have. The spread of paired differences is taken

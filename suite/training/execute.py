@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from suite.runs.files import StoreError
 from suite.runs.plan import GPU_GROUP_BYTES, GROUP_BYTES, groups
-from suite.runs.spec import RunSpec, source_of
+from suite.runs.spec import RunSpec, SpecError, source_of
 from suite.runs.store import (
     EXPECTED_FAULTS,
     STALE_AFTER_S,
@@ -71,7 +71,6 @@ from suite.training.processes import (
     Rendezvous,
     RendezvousError,
     cause,
-    check_size,
     join_launch,
     launch,
     place_in_launch,
@@ -191,7 +190,8 @@ def _join(
     from suite.training.gloo import train_rank
 
     for spec in specs:
-        check_size(spec, place)
+        if place.size != spec.world_size:
+            raise SpecError(f"launched with {place.size} ranks, but the run has world_size {spec.world_size}")
     try:
         rendezvous = join_launch(place, os.environ)
     except RendezvousError as error:

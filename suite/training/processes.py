@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from suite.runs.files import dump
-from suite.runs.spec import RunSpec, SpecError
+from suite.runs.spec import RunSpec
 from suite.runs.store import Outcome, Status, failed
 from suite.training.checkpoint import Child, Hooks, Interrupted, PipeStop, Start, begin_child, exit_text
 
@@ -61,12 +61,6 @@ def place_in_launch(environment: Mapping[str, str]) -> Place | None:
     if "RANK" in environment and "WORLD_SIZE" in environment:
         return Place(int(environment["RANK"]), int(environment["WORLD_SIZE"]))
     return None
-
-
-def check_size(spec: RunSpec, place: Place) -> None:
-    """Raise `SpecError` when the launch has not the ranks that the run needs."""
-    if place.size != spec.world_size:
-        raise SpecError(f"launched with {place.size} ranks, but the run has world_size {spec.world_size}")
 
 
 def own_address(environment: Mapping[str, str]) -> str:
