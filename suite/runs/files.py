@@ -256,8 +256,13 @@ KEPT_CODES: Final = 8
 """Of so many states of the code the answers are kept; those of the oldest go."""
 
 
-def disk_cached(question: list[Any], work_out: Callable[[], Any]) -> Any:
-    """The answer to a question as plain JSON: kept from before, or worked out and kept. Its errors pass through."""
+def disk_cached(question: list[Any], work_out: Callable[[], Any], *, ours: bool = True) -> Any:
+    """The answer to a question as plain JSON: kept from before, or worked out and kept. Its errors pass through.
+
+    ours: whether it follows from the project's own code alone; else it is worked out each time.
+    """
+    if not ours:
+        return work_out()
     try:
         path = cache_folder() / f"{identity(question)}.json"
     except CanonicalError:  # whoever works it out says what is wrong

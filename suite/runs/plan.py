@@ -350,9 +350,8 @@ def elements(spec: RunSpec) -> int:
     def count() -> int:
         return sum(parameter.numel() for parameter in _workload(spec).build().parameters())
 
-    if not is_ours(spec.workload.name):
-        return count()
-    return int(disk_cached(["elements", spec.workload.as_dict()], count))
+    question = ["elements", spec.workload.as_dict()]
+    return int(disk_cached(question, count, ours=is_ours(spec.workload.name)))
 
 
 def _workload(spec: RunSpec) -> Workload:
@@ -402,9 +401,8 @@ def task_seconds(spec: RunSpec) -> dict[str, float]:
         finally:
             torch.set_num_threads(threads)
 
-    if not is_ours(spec.workload.name):
-        return measure()
-    return dict(disk_cached(["task-seconds", spec.workload.as_dict(), rows, spec.batch_size], measure))
+    question = ["task-seconds", spec.workload.as_dict(), rows, spec.batch_size]
+    return dict(disk_cached(question, measure, ours=is_ours(spec.workload.name)))
 
 
 def _most_runs(spec: RunSpec, group_bytes: int) -> int:
@@ -464,7 +462,7 @@ class Estimator:
         return self._rough[key]
 
     def wire_bytes(self, specs: Sequence[RunSpec]) -> float | None:
-        """Bytes on the wire, of all ranks, of all these runs; None where none of some kind has finished: seconds are a guess then."""
+        """Bytes on the wire, of all ranks, of all these runs; None where none of some kind has finished."""
         known = [self._bytes.get(group_key(spec)) for spec in specs]
         return None if None in known else math.fsum(math.fsum(found) / len(found) for found in known if found)
 

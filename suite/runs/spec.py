@@ -24,7 +24,7 @@ import sys
 import sysconfig
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -225,22 +225,17 @@ def resolve_algorithm(
     Raises ValueError (unknown names, impossible values) with what to do.
     """
 
-    def work_out() -> dict[str, Any]:
-        return _resolve_algorithm(name, options, world_size, steps, lr_warmup).as_dict()
-
-    if name not in BUILT_IN:
-        return Part(**work_out())
     question = ["algorithm", name, dict(options), world_size, steps, lr_warmup]
-    return Part(**disk_cached(question, work_out))
+    resolved = partial(_resolve_algorithm, name, options, world_size, steps, lr_warmup)
+    return Part(**disk_cached(question, lambda: resolved().as_dict(), ours=name in BUILT_IN))
 
 
 def source_hash(name: str) -> str:
     """The hash of a method's source, see `reference_impls.info`; of a plugin file with what it imports from beside it."""
 
-    def work_out() -> str:
-        return info(name).source_hash if name in BUILT_IN else _with_what_lies_beside(name)
-
-    return str(disk_cached(["source", name], work_out)) if name in BUILT_IN else work_out()
+    ours = name in BUILT_IN
+    work_out = (lambda: info(name).source_hash) if ours else partial(_with_what_lies_beside, name)
+    return str(disk_cached(["source", name], work_out, ours=ours))
 
 
 def _with_what_lies_beside(name: str) -> str:
@@ -308,11 +303,9 @@ def resolve_workload(
         suite.workloads.DataError: Files of the user's are missing.
     """
 
-    def work_out() -> dict[str, Any]:
-        return _resolve_workload(name, options, sharding).as_dict()
-
-    ours = is_ours(name)
-    found = disk_cached(["workload", name, dict(options), sharding], work_out) if ours else work_out()
+    question = ["workload", name, dict(options), sharding]
+    resolved = partial(_resolve_workload, name, options, sharding)
+    found = disk_cached(question, lambda: resolved().as_dict(), ours=is_ours(name))
     if found["options"].get("data") == "":  # what an answer is kept under does not know the files
         from suite.workloads import DataError, get
         from suite.workloads.user_data import with_data
@@ -372,7 +365,7 @@ def judgement(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         workload = get(name, **options)
         return {key: getattr(workload, key) for key in JUDGED}
 
-    return dict(disk_cached(["judged", name, dict(options)], work_out)) if is_ours(name) else work_out()
+    return dict(disk_cached(["judged", name, dict(options)], work_out, ours=is_ours(name)))
 
 
 def task_of(spec: RunSpec) -> Task:
