@@ -219,9 +219,6 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     return own
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
 # ---- what several verbs have in common: values as people type them, where runs are trained, where results lie
 
 

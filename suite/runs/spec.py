@@ -6,8 +6,14 @@ run. Commit, host and environment are attributes of the result.
 *Resolving* makes a whole spec of names and a few options: it looks methods and workloads up, checks values, fills in
 defaults. Everything that can be wrong with a run is found here, before anything runs: unknown names and options (with the
 nearest match), values of a wrong type, a world size or bit width that a method cannot serve. What a spec stands for (task,
-learning rate, hash of the method's source) is worked out at the end of this module; only there and where a name is new is
-torch imported.
+learning rate, hash of the method's source) is worked out below; only there and where a name is new is torch imported.
+
+*Provenance* of a result is an allow-list: nothing is recorded that is not named here. Host names are hashed, environment
+variables are left out but for the few that change numbers or speed. How a checkout differs from its commit is on record as
+SHA-256 and size of a document: the commit, a line for each new file of the packages with its hash, and what tracked files,
+results left out, differ in. *Not known* is code outside of git, and of a checkout that git refuses or cannot read: commit or
+`dirty` is null, which `bandwise publish` refuses. No failing call of git counts as "no changes". Runs that are compared
+should share code and machine; what differs is a finding.
 """
 
 from __future__ import annotations
