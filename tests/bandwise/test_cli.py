@@ -13,9 +13,7 @@ import pytest
 
 import bandwise
 from bandwise import verbs
-from bandwise.cli import ALONE, GROUPS, VERBS, load, main, parser
-from bandwise.options import parse_settings
-from bandwise.output import ProgressLine
+from bandwise.cli import ALONE, GROUPS, VERBS, ProgressLine, load, main, parse_settings, parser
 from suite.runs.store import Status, failed
 from suite.training.execute import Tally, execute
 from tests.bandwise.said import answer, refusal
@@ -241,7 +239,7 @@ def test_values_are_read_as_typed() -> None:
 
 def test_the_time_left_counts_neither_imports_nor_compiling(capsys: Capsys, monkeypatch: Patch) -> None:
     clock = [0.0]
-    monkeypatch.setattr("bandwise.output.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("bandwise.cli.time.monotonic", lambda: clock[0])
     line = ProgressLine("small", every_s=0.0)
     for step in range(3):  # ninety seconds before the first of a hundred steps, a second for each further one
         clock[0] = 90.0 + step

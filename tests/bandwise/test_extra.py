@@ -8,8 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from bandwise.cli import VERBS
-from bandwise.options import SUITE_PACKAGES, extra_needed
+from bandwise.cli import SUITE_PACKAGES, VERBS, extra_needed
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [

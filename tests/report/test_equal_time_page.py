@@ -28,8 +28,7 @@ from report.equal_time import (
     timed_links,
 )
 from report.pages import Place
-from suite.analysis.columns import NET, WORTH
-from suite.analysis.tables import read_frame, rows_of, session_table_path, table_path, write_table
+from suite.analysis.tables import NET, WORTH, read_frame, rows_of, session_table_path, table_path, write_table
 from tests.report import made_up_equal_time as made
 from tests.report.conftest import Built, build, undrawn
 from tests.report.test_page import Page, whole

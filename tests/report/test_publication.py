@@ -12,9 +12,8 @@ import pytest
 from bandwise.cli import main
 from report.publication import publish
 from suite.analysis import published
-from suite.analysis.columns import SUMMARY, VERDICT_TABLES
 from suite.analysis.published import PublishedError, facts_path, read_manifest, source, verify
-from suite.analysis.tables import read_table, table_path, write_table
+from suite.analysis.tables import SUMMARY, VERDICT_TABLES, read_table, table_path, write_table
 from suite.runs.files import StoreError
 from tests.report import made_up_speed
 from tests.report.conftest import Built

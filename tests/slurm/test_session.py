@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from bandwise.cli import main
-from suite.analysis.columns import CASES, PROBE
 from suite.analysis.published import load_facts
 from suite.analysis.session_tables import collect_session
-from suite.analysis.tables import read_table, session_table_path
+from suite.analysis.tables import CASES, PROBE, read_table, session_table_path
 from suite.links.link import ALL_REDUCE_FP32, Link
 from tests.slurm.devcluster import Cluster, cluster
 from tests.support import Capsys, eventually

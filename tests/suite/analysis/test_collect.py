@@ -7,9 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from suite.analysis.collect import collect, write
-from suite.analysis.columns import BUDGET_SWEEP, RUNS, SENSITIVITY, SUMMARY
-from suite.analysis.summary import StudyError
+from suite.analysis.collect import StudyError, collect, write
+from suite.analysis.tables import BUDGET_SWEEP, RUNS, SENSITIVITY, SUMMARY
 from suite.runs.store import Status, Store
 from tests.suite.analysis import made_up_ladder as ladder
 from tests.suite.analysis import made_up_study as made

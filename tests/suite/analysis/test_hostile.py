@@ -13,9 +13,9 @@ import pytest
 
 from bandwise.cli import main
 from suite.analysis.collect import collect
-from suite.analysis.columns import RUNS
-from suite.runs.files import STALE_AFTER_S, Owner, StoreError
-from suite.runs.store import Store
+from suite.analysis.tables import RUNS
+from suite.runs.files import StoreError
+from suite.runs.store import STALE_AFTER_S, Owner, Store
 from suite.training.checkpoint import Hooks
 from suite.training.execute import RunOwnership
 from tests.suite.analysis import made_up_study as made

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from suite.analysis.columns import ARMS, CASES, DIRECT
 from suite.analysis.published import load_facts
 from suite.analysis.session_tables import collect_session
-from suite.analysis.tables import read_table, session_table_path
+from suite.analysis.tables import ARMS, CASES, DIRECT, read_table, session_table_path
 from suite.timing.session import Session
 from tests.suite.timing.fakes import Loopback, session_spec
 

@@ -7,8 +7,7 @@ import random
 
 import pytest
 
-from suite.analysis.columns import RUNS, SUMMARY, TUNING
-from suite.analysis.tables import TableError, parsed, read_table, rows_of, to_csv
+from suite.analysis.tables import RUNS, SUMMARY, TUNING, TableError, parsed, read_table, rows_of, to_csv
 
 
 def trial(arm: str = "a", lr: float = 0.1, **changes) -> dict:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from suite.analysis.published import facts_path
-from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, cells, paired_difference
+from suite.analysis.statistics import cells, paired_difference
 from suite.analysis.tables import (
     ARMS,
     NET,
@@ -23,6 +23,7 @@ from suite.analysis.tables import (
 )
 from suite.claims.claim import Claim, read_claims
 from suite.runs.files import YamlFile
+from suite.runs.plan import MINIMUM_FOR_INTERVAL
 
 STUDY = "claims/made-up"
 

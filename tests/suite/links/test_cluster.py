@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from suite.links.cluster import ClusterError, Command, build, burst_bytes, privileged, shape, up
+from suite.links.cluster import ClusterError, Command, build, burst_bytes, find_program, privileged, shape, up
 from suite.links.link import MAX_RATE_BPS, MIN_RATE_BPS, Link, LinkError
-from suite.links.process import find_program
 from tests.suite.links.tour import PAYLOAD_BYTES, Process, held_namespaces, namespace, rates, transfer
 from tests.support import eventually, require_system, skip_or_fail
 

@@ -13,16 +13,8 @@ from pathlib import Path
 import pytest
 
 from suite.runs import files
-from suite.runs.files import (
-    Lease,
-    Owner,
-    StoreError,
-    cache_folder,
-    disk_cached,
-    lease_holder,
-    release_lease,
-    take_lease,
-)
+from suite.runs.files import StoreError, cache_folder, disk_cached
+from suite.runs.store import Lease, Owner, lease_holder, release_lease, take_lease
 
 ROOT = Path(__file__).resolve().parents[3]
 A, B = Owner("a"), Owner("b")

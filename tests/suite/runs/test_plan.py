@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.documents import YamlError
+from suite.runs.files import YamlError
 from suite.runs.plan import PlanError, make_plan, open_specs, summary
 from suite.runs.store import Status, Store, failed
 from suite.runs.sweep import load_sweep, sweep_names, tuned_for

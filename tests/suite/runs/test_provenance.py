@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from suite.runs import provenance
-from suite.runs.provenance import changes_of, code_known, environment_hash, installed, same_machine
+from suite.runs.spec import changes_of, code_known, environment_hash, installed, provenance, same_machine
 from suite.runs.store import Store
 from suite.training.execute import execute
 from tests.suite.runs.project import one_spec

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.files import STALE_AFTER_S, StoreError, StoreFullError, write_atomic
-from suite.runs.store import Status, Store, counts, failed, load_spec
+from suite.runs.files import StoreError, StoreFullError, write_atomic
+from suite.runs.store import STALE_AFTER_S, Status, Store, counts, failed, load_spec
 from tests.suite.runs.project import ended, one_spec
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.runs.documents import YamlError
+from suite.runs.files import YamlError
 from suite.timing.spec import UnknownSessionError, load_session, not_shown, session_names, sessions_of
 from tests.suite.runs.project import write_sweep
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from slurm.job import meeting_point
 from suite.runs.spec import RunSpec
-from suite.runs.store import Owner, Status, Store, failed, take_lease
+from suite.runs.store import Status, Store, failed
 from suite.training import checkpoint as files
 from suite.training import processes
 from suite.training.checkpoint import Interrupted, Interruption
