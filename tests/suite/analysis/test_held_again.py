@@ -163,6 +163,7 @@ def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alo
     assert lacking(root, "session-made-up") == ""
 
 
+@pytest.mark.full  # four sessions, each joined to all that were held before
 def test_whole_runs_of_an_earlier_session_count_until_they_are_trained_again(tmp_path_factory, referenced):
     """They contradict what is composed of rounds: held again without them nothing of it is told, with better ones it is."""
     folder, root = tmp_path_factory.mktemp("sweep"), tmp_path_factory.mktemp("results")

@@ -115,7 +115,6 @@ def test_bad_results_are_rows_and_all_others_stand(tmp_path: Path) -> None:
         assert words in status.reason
         assert len(status.reason) < 400
         refusal = store.refusal(run_id)
-        assert refusal is not None
         assert str(store.folder(run_id)) in str(refusal)
         assert str(refusal).endswith(refusal.fix)
         said[run_id] = status.reason

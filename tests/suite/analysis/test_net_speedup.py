@@ -62,7 +62,6 @@ def test_net_speedup_is_worth_over_time() -> None:
     # as good as half of the steps, in a tenth of the time
     found = net_speedup(exact(), [float(curve(0.5))] * 6, Uncertain(math.log(0.1)))
     assert found.speedup.estimate == pytest.approx(5.0, rel=1e-4)
-    assert found.gain is not None
     assert found.gain.estimate == pytest.approx(float(curve(0.1) - curve(0.5)), rel=0.02)
     # faster than any budget: no gain is known, the speedup is
     found = net_speedup(exact(), [float(curve(0.5))] * 6, Uncertain(math.log(0.01)))
@@ -118,13 +117,11 @@ def test_the_ratio_of_two_net_speedups_is_paired() -> None:
     ladder = exact()
     one, other = (Method(np.full(6, float(curve(worth)))) for worth in (0.5, 0.25))
     found = net_ratio(ladder, one, other, Uncertain(math.log(0.5)))
-    assert found is not None
     assert found.speedup.estimate == pytest.approx(4.0, rel=1e-3)
     rng = np.random.default_rng(3)
     ladder, shared = reference(rng, common=0.3, sd=0.002)
     noisy = [Method(curve(worth) + shared + 0.002 * rng.standard_normal(12)) for worth in (0.5, 0.25)]
     found = net_ratio(ladder, *noisy, Uncertain())
-    assert found is not None
     assert found.speedup.low == pytest.approx(2.0, rel=0.03)
     assert found.speedup.high == pytest.approx(2.0, rel=0.03)
     for beyond in (float(curve(0.01)), float(curve(2.0)), math.inf):
@@ -156,7 +153,6 @@ def test_intervals_of_ratios_cover(worths: tuple[float, float], tuned_apart: flo
         ]
         ratios = np.exp(math.log(0.6) + 0.04 * rng.standard_normal(8)).tolist()
         found = net_ratio(ladder, *methods, time_ratio([ratios]), Uncertain(0.0, tuned_apart**2, 30))
-        assert found is not None
         inside += found.speedup.low <= truth <= found.speedup.high
     assert 0.935 <= inside / repeats <= 0.98
 
@@ -195,7 +191,9 @@ def test_the_error_of_tuning_is_that_of_the_rate_in_use() -> None:
     "noise",
     [
         pytest.param((0.06, 0.06, 0.06, 0.06, 0.06), id="even"),
-        pytest.param((0.09, 0.06, 0.05, 0.06, 0.14), id="noisier far off, near divergence"),
+        pytest.param(
+            (0.09, 0.06, 0.05, 0.06, 0.14), id="noisier far off, near divergence", marks=pytest.mark.full
+        ),
         pytest.param((0.02, 0.06, 0.08, 0.06, 0.02), id="quieter far off, where nothing is learnt"),
     ],
 )

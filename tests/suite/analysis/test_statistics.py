@@ -26,7 +26,7 @@ def coverage(draw, interval, truth: float) -> float:
     return hits / DRAWS
 
 
-@pytest.mark.parametrize("n", [6, 12])
+@pytest.mark.parametrize("n", [6, pytest.param(12, marks=pytest.mark.full)])
 @pytest.mark.parametrize("shape", ["normal", "heavy tails"])
 def test_mean_interval_covers(n, shape):
     draw = {"normal": lambda r: r.normal(3.0, 2.0, n), "heavy tails": lambda r: 3.0 + r.standard_t(3, n)}[
@@ -50,7 +50,7 @@ def test_paired_difference_covers_for_accuracies_of_a_small_test_set():
     assert 0.94 <= found <= 0.97
 
 
-@pytest.mark.parametrize("n", [6, 9, 20])
+@pytest.mark.parametrize("n", [6, *(pytest.param(n, marks=pytest.mark.full) for n in (9, 20))])
 @pytest.mark.parametrize("shape", ["exponential", "cauchy"])
 def test_median_interval_covers_any_distribution(n, shape):
     draw = {"exponential": lambda r: r.exponential(1.0, n), "cauchy": lambda r: r.standard_cauchy(n)}[shape]

@@ -250,7 +250,6 @@ def test_a_cluster_ends_with_the_process_that_holds_it() -> None:
         "print(*up(Link(2, 1e8)).networks, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
         networks = owner.stdout.readline().split()
         keeper = Process.of(int(networks[0].split("/")[2]))
         names = set(map(os.readlink, networks))

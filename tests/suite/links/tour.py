@@ -195,7 +195,6 @@ def transfer(
     with subprocess.Popen(
         [*cluster.enter(target), *python, SERVER, str(payload_bytes)], stdout=subprocess.PIPE, text=True
     ) as server:
-        assert server.stdout is not None
         assert server.stdout.readline() == "listening\n"
         address = cluster.addresses[target]
         answer = run_program([*cluster.enter(source), *python, CLIENT, address, str(payload_bytes)])

@@ -145,7 +145,6 @@ def _checkpoint():
 
     def check(root, whole):
         found = files.read(files.whole_path(Store(root).folder(spec.run_id)), spec, "source")
-        assert found is not None
         assert found.step == 4 if whole else found.step in (2, 4), found.step
         assert found.state["weights"].tolist() == [float(found.step)] * 3
         assert Store(root).status(spec.run_id).state == "running"
@@ -181,7 +180,6 @@ def _ranks():
         assert step == 4 if whole else step in (2, 4), step
         for rank in range(spec.world_size):
             found = files.read(files.rank_path(folder, step, rank), spec, "source")
-            assert found is not None
             assert found.state["weights"].tolist() == [float(step + rank)] * 3
 
     return prepare, (lambda root: save(root, 4)), check

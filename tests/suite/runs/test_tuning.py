@@ -40,7 +40,6 @@ def trial(lr: float, value: float | None, nll: float | None = None) -> Trial:
 def test_within_the_margin_of_the_best_metric_the_lowest_nll_wins(trials: list[Trial], chosen: float) -> None:
     assert get("digits-mlp").margin == 0.3, "the cases above are made for it"
     best = best_trial(trials, get("digits-mlp"))
-    assert best is not None
     assert best.lr == chosen
 
 
@@ -117,7 +116,6 @@ def test_of_two_stages_the_choice_is_among_the_rates_that_entered_the_second(tmp
     candidate = next(candidates(sweep, next(sweep.panels())))
     entered = trial(0.5, 2.0).model_copy(update={"runs": ("0" * 16,) * 5})
     chosen = choose(sweep, candidate, [trial(0.25, 1.0), entered, trial(1.0, 1.5)])
-    assert chosen is not None
     assert chosen.lr == 0.5
 
 

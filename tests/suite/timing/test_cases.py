@@ -41,7 +41,6 @@ def used(cases: Cases, arm: str, sharding: str = "iid") -> dict[str, str]:
 
 
 def test_every_arm_of_the_study_has_its_cases(spec: SessionSpec, cases: Cases) -> None:
-    assert spec.sweep is not None
     assert cases.uses.keys() == spec.sweep.arms.keys()
     assert all(shardings.keys() == {"iid", "by-class"} for shardings in cases.uses.values())
     ids = {case_id for s in cases.uses.values() for kinds in s.values() for case_id in kinds.values()}

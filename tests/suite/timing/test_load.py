@@ -107,7 +107,6 @@ def test_a_childs_work_is_ours() -> None:
     )
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdin is not None
-    assert child.stdout is not None
     with child:
         child.stdout.readline()
         meter = Meter()

@@ -44,7 +44,6 @@ def test_a_session_of_a_sweep_takes_what_the_sweep_says(tmp_path: Path) -> None:
     write_sweep(tmp_path)
     text = OF_SWEEP + "direct: {arms: [local], repeats: 7}\n"
     spec = load_session(written(tmp_path, text))
-    assert spec.sweep is not None
     assert (spec.sweep.name, spec.world_size, spec.batch_size) == ("small", 2, 2)
     assert spec.bucket_bytes == spec.sweep.bucket_bytes
     assert (spec.direct.steps, spec.direct.repeats, spec.direct.sharding) == (12, 7, "iid")

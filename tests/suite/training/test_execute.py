@@ -23,7 +23,6 @@ def test_what_another_has_in_hand_is_passed_over(tmp_path: Path) -> None:
     store = Store(tmp_path)
     list(execute([settled], store))
     lease = take_lease(store.folder(theirs.run_id), Owner("another"))
-    assert lease is not None
     assert [o.run_id for o in execute([mine, theirs, settled], store)] == [mine.run_id]
     assert lease.held()
     assert [o.run_id for o in execute([theirs], store, stale_after_s=0.0)] == [theirs.run_id]
@@ -41,7 +40,6 @@ def test_a_run_that_was_taken_over_is_not_written_by_the_first_owner(tmp_path: P
 
     assert list(execute([spec], store, steal, checkpoint_s=0.0)) == []
     note = store.note(spec.run_id)
-    assert note is not None
     assert (note.owner, note.state, note.attempt) == ("thief", "done", 2)
     assert not list(store.folder(spec.run_id).glob("checkpoint*"))
 
@@ -92,7 +90,6 @@ def test_suspects_are_trained_alone_and_last(tmp_path: Path) -> None:
         die(store, specs[0])
     assert [o.run_id for o in execute(specs, store)][-1] == specs[0].run_id
     note = store.note(specs[1].run_id)
-    assert note is not None
     assert note.together == 3
 
 
@@ -166,7 +163,6 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(
 
     def look(step: int) -> None:
         note = store.note(spec.run_id)
-        assert note is not None
         assert note.step == 0
         reasons.add(note.reason)
 
@@ -184,7 +180,6 @@ def test_an_interruption_on_a_full_disk_goes_on_from_the_older_checkpoint(
         with pytest.raises(Interrupted):
             list(execute([spec], store, interruption=After(5)))
     note = store.note(spec.run_id)
-    assert note is not None
     assert (note.state, note.step) == ("interrupted", 10)
     (outcome,) = execute([spec], store)
     assert outcome.result["steps"] == 20
@@ -207,7 +202,6 @@ def test_a_signal_between_two_steps_stops_bandwise_run_there(
         assert main(["run", spec.run_id, "--results", str(tmp_path)]) == 130
     assert f"stopped by {name}; the same command goes on from here" in capsys.readouterr().err
     note = store.note(spec.run_id)
-    assert note is not None
     assert (note.state, note.reason, note.step) == ("interrupted", f"stopped by {name}", 5)
     assert main(["run", spec.run_id, "--results", str(tmp_path)]) == 0
     assert store.status(spec.run_id).state == "done"

@@ -87,7 +87,6 @@ def stop_after(spec: RunSpec, store: Store, step: int) -> int:
     with pytest.raises(Interrupted):
         list(execute([spec], store, look, interruption=asked))
     note = store.note(spec.run_id)
-    assert note is not None
     assert (note.state, note.reason) == ("interrupted", "a test")
     assert spec.steps > note.step >= step
     return note.step
