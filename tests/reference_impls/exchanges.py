@@ -35,22 +35,28 @@ def requests(exchange: Exchange[Any], answer: Callable[[Collective], Tensor]) ->
         return asked
 
 
-def buckets(size, lengths, *, dtype=torch.float32, hyper=None, start=0, step=0, seed=0):
-    """One bucket a rank, with parameters of the given lengths, all zeros, and no declared state."""
-    return [
-        _bucket(Group("world", rank, size), lengths, dtype, hyper or {}, start, step, seed)
-        for rank in range(size)
-    ]
-
-
-def _bucket(world, lengths, dtype, hyper, start, step, seed):
-    params, views, place = torch.zeros(sum(lengths), dtype=dtype), [], 0
-    for i, length in enumerate(lengths):
-        part = slice(place, place + length)
-        views.append(View(str(i), params[part], part, 0, start + place))
-        place += length
-    train_state = TrainState(world, seed=seed, step=step)
-    return Bucket(0, params, torch.zeros_like(params), tuple(views), train_state, lambda: [hyper], start)
+def buckets(
+    size: int,
+    lengths: Sequence[int],
+    *,
+    dtype: torch.dtype = torch.float32,
+    start: int = 0,
+    step: int = 0,
+    seed: int = 0,
+) -> list[Bucket]:
+    """One bucket a rank, with parameters of the given lengths, all zeros, no hyper-parameters and no declared state."""
+    made = []
+    for rank in range(size):
+        params, views, place = torch.zeros(sum(lengths), dtype=dtype), [], 0
+        for i, length in enumerate(lengths):
+            part = slice(place, place + length)
+            views.append(View(str(i), params[part], part, 0, start + place))
+            place += length
+        train_state = TrainState(Group("world", rank, size), seed=seed, step=step)
+        made.append(
+            Bucket(0, params, torch.zeros_like(params), tuple(views), train_state, lambda: [{}], start)
+        )
+    return made
 
 
 def local_workers(algorithm, groups, size, *, seed=0, bucket_bytes=1 << 20, **options):
@@ -63,9 +69,8 @@ def local_workers(algorithm, groups, size, *, seed=0, bucket_bytes=1 << 20, **op
             Worker(method.algorithm, own, rank=rank, size=size, seed=seed, bucket_bytes=bucket_bytes)
         )
     engine = Engine(SimulatedBackend(size), [Ledger(rank) for rank in range(size)])
-    return LocalWorkers(
-        workers, engine, unused="zeros"
-    )  # gradients are set in place: nobody counts which have come
+    # gradients are set in place: nobody counts which have come
+    return LocalWorkers(workers, engine, unused="zeros")
 
 
 def train(members: LocalWorkers, gradients: Callable[[int], Tensor]) -> None:

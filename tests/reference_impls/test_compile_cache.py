@@ -84,8 +84,6 @@ def test_it_is_found_again_without_compiling(monkeypatch, tmp_path):
     out.zero_()
     of_package(shifted)(x, True, out)
     assert torch.equal(out, x + 1)
-    with pytest.raises(AssertionError, match="compiled again"):  # the test can fail
-        of_package(shifted)(x.double(), True, out.double())
 
 
 def test_a_broken_file_is_compiled_anew(tmp_path):

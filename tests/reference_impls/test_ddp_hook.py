@@ -16,12 +16,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from reference_impls import DataParallelOptimizer, create, ddp_hook, list_algorithms
-from reference_impls.core.algorithm import Algorithm
-from reference_impls.core.collectives import Ledger
 from reference_impls.core.errors import UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.frontends.hooks import only_reduces
-from reference_impls.runtime.engine import Engine, SimulatedBackend
-from reference_impls.runtime.worker import Worker
+from tests.reference_impls.exchanges import local_workers
 from tests.reference_impls.gloo import Ranks, outcome
 from tests.support import each
 
@@ -228,32 +225,6 @@ class _Blind:
         raise AssertionError(f"parameters are read: {name}")
 
 
-def _reduced(algorithm: Algorithm) -> Tensor:
-    """What one worker's reduction comes to; parameters are out of sight and the learning rate is NaN."""
-    workers = []
-    for rank in range(2):
-        group = {
-            "params": [torch.zeros(12, 9), torch.zeros(7)],
-            "param_names": ["a", "b"],
-            "lr": float("nan"),
-        }
-        worker = Worker(algorithm, [group], rank=rank, size=2)
-        for bucket in worker.buckets:
-            bucket.grads.copy_(torch.randn(bucket.d, generator=torch.Generator().manual_seed(rank)))
-            bucket.params = _Blind(bucket.params)  # type: ignore[assignment]
-        workers.append(worker)
-    engine = Engine(SimulatedBackend(2), [Ledger(rank) for rank in range(2)])
-    kinds = engine.run([worker.algorithm.plan(worker.train_state) for worker in workers])
-    for worker in workers:
-        worker.train_state.kind = kinds[0]
-    results = engine.run([worker.algorithm.reduce(worker.buckets[0]) for worker in workers])
-    for worker, result in zip(workers, results, strict=True):
-        worker.algorithm.update(worker.buckets[0], result)
-        worker.algorithm.remember(worker.buckets, [result])
-        assert torch.equal(worker.buckets[0].grads, workers[0].buckets[0].grads)
-    return workers[0].buckets[0].grads
-
-
 REDUCES = [
     name for name in list_algorithms() if name not in ("control-no-communication", "control-one-worker")
 ]
@@ -261,13 +232,26 @@ REDUCES = [
 
 @each("name", REDUCES)
 def test_what_a_hook_takes_reads_gradients_alone(name: str) -> None:
-    """The rule by which methods are admitted, held against every one of them."""
-    required = {"total_steps": 100} if name in ("dq-sgd",) else {}
-    algorithm = create(name, **required).algorithm
-    if not only_reduces(algorithm):
+    """The rule by which methods are admitted, held against every one of them: parameters out of sight, a learning rate of NaN."""
+    required = {"total_steps": 100} if name == "dq-sgd" else {}
+    if not only_reduces(create(name, **required).algorithm):
         assert name not in METHODS
         return
-    assert torch.isfinite(_reduced(algorithm)).all()
+    group = {"params": [torch.zeros(12, 9), torch.zeros(7)], "param_names": ["a", "b"], "lr": float("nan")}
+    members = local_workers(name, [group], 2, **required)
+    for rank, worker in enumerate(members.workers):
+        worker.buckets[0].grads.copy_(torch.randn(115, generator=torch.Generator().manual_seed(rank)))
+        worker.buckets[0].params = _Blind(worker.buckets[0].params)  # type: ignore[assignment]
+    kinds = members.engine.run([worker.algorithm.plan(worker.train_state) for worker in members.workers])
+    for worker in members.workers:
+        worker.train_state.kind = kinds[0]
+    results = members.engine.run([worker.algorithm.reduce(worker.buckets[0]) for worker in members.workers])
+    for worker, result in zip(members.workers, results, strict=True):
+        worker.algorithm.update(worker.buckets[0], result)
+        worker.algorithm.remember(worker.buckets, [result])
+    first, second = (worker.buckets[0].grads for worker in members.workers)
+    assert torch.equal(first, second)
+    assert torch.isfinite(first).all()
 
 
 def _strangers(rank: int, size: int) -> Any:

@@ -33,8 +33,8 @@ CASES: dict[str, list[tuple[str, dict[str, Any]]]] = {
         ("streaming-diloco", UNDER_WAY),
     ],
     "attach": [("powersgd", DRAWN), ("streaming-diloco", UNDER_WAY)],
-    "ddp_hook": [("powersgd", DRAWN), ("qsgd", FEEDBACK)],
-    "fsdp_hook": [("powersgd", DRAWN), ("qsgd", FEEDBACK)],
+    "ddp_hook": [("powersgd", DRAWN)],
+    "fsdp_hook": [("powersgd", DRAWN)],
     "fsdp_optimizer": [("lion-cub-1bit", {})],
 }
 

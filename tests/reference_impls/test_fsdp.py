@@ -112,9 +112,8 @@ def test_a_compressed_reduction_goes_across_nodes_and_keeps_state_by_module(rank
         names = {name for name, *_ in result["qsgd"][3]["slots"]["worker_error"]["entries"]}
         assert names == {name for name, _ in net().named_parameters()}
         sent = sum(row["payload_bytes"] for row in result["qsgd"][2])
-        assert sent == STEPS * (
-            PARTS + 3 * 4
-        )  # a byte an element, and a norm a module, which is less than a block
+        # a byte an element, and a norm a module, which is less than a block
+        assert sent == STEPS * (PARTS + 3 * 4)
 
 
 # ---- as an optimizer -------------------------------------------------------------------------------------------------------

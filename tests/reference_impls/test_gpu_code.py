@@ -94,18 +94,6 @@ def test_triton_takes_each_function_with_what_a_training_leaves_open(calls, tmp_
         assert compile_kernels(open_source(function, args, GPU_OPTIONS), tmp_path) > 0, name
 
 
-def test_the_options_are_what_forbids_fusion():
-    """What is asserted above is not so by default."""
-    x = torch.ones(100)
-    plain, ours = (
-        triton_source(lambda a, b: a / b * a + b, (x, x), options) for options in ({}, GPU_OPTIONS)
-    )
-    assert "'enable_fp_fusion': True" in plain
-    assert "div_rn" not in plain
-    assert "'enable_fp_fusion': False" in ours
-    assert "div_rn" in ours
-
-
 class NoWaiting(TorchDispatchMode):
     """No operation that has to know a value: on a GPU it would wait for all that is under way."""
 

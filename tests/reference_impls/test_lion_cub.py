@@ -65,7 +65,7 @@ def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronis
 # ---- head-room ------------------------------------------------------------------------------------------------------
 
 
-@each(("bits", "sizes"), [(4, (1, 7)), (8, (3, 127))])
+@each(("bits", "sizes"), [(4, (1, 7)), (8, (3,))])
 def test_when_all_agree_on_the_largest_vote_nothing_overflows(bits: int, sizes: list[int]) -> None:
     """Two of three coordinates are far above the mean, so every rank votes its most; with linf s = 1 rounds to 0."""
     g = torch.tensor([8.0, -8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
@@ -126,7 +126,7 @@ def test_forms_of_the_sum_are_one_training_to_the_bit(bits: int, size: int) -> N
     assert torch.equal(voted(size, bits=bits, form="two-phase-sign"), expected)
 
 
-@each("size", [2, 128])
+@each("size", [2, 17])
 def test_in_two_phases_any_number_of_ranks_may_agree_on_the_largest_code(size: int) -> None:
     g = torch.tensor([8.0, -8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     for form in ("two-phase", "two-phase-sign"):

@@ -214,9 +214,8 @@ def test_adacomm_agrees_on_the_loss_and_wants_to_be_told_it() -> None:
     with pytest.raises(UnsupportedError, match="never negative"):
         kinds_of(ours, 0, 1, loss=[-1.0])
     ours = cluster("adacomm", 3, first_period=4, adapt_every=4)
-    assert (
-        kinds_of(ours, 0, 9, loss=[1.0] * 4 + [0.25] * 5) == "lllalalaa"
-    )  # halved by the loss, then by gamma
+    # halved by the loss, then by gamma
+    assert kinds_of(ours, 0, 9, loss=[1.0] * 4 + [0.25] * 5) == "lllalalaa"
     frame = ours.ledger.frame()
     assert frame[frame["stage"] == "loss"]["step"].tolist() == [0, 4, 8]
     assert set(frame[frame["stage"] == "loss"]["kind"]) == {"plan"}

@@ -126,19 +126,3 @@ def test_sums_hold_the_votes_of_as_many_ranks_as_said_and_refuse_more() -> None:
         assert torch.equal(found[0], torch.full((9,), sign * largest))
     with pytest.raises(UnsupportedError, match="more bits"):
         lead(torch.ones(largest + 1, 9), transport)
-
-
-@each(("size", "d"), [(1, 8), (2, 1), (3, 100), (7, 1003)])
-def test_what_each_transport_sends_is_what_it_says(size: int, d: int) -> None:
-    """Bits an element as in the table of the module, one vote more for what is not finite, padding included."""
-    share, bits = (size - 1) / size, math.ceil(math.log2(size + 1))
-    padded = 8 * size * math.ceil((d + 1) / (8 * size))
-    exact = {
-        "two-phase": (1 + bits) * share * padded,
-        "all-gather": (size - 1) * 8 * math.ceil((d + 1) / 8),
-        "int8-sum": 16 * share * (d + 1),
-        "fp32-sum": 64 * share * (d + 1),
-    }
-    for transport, expected in exact.items():
-        for ledger in lead(updates(size, d), transport)[1]:
-            assert 8 * sum(row["wire_bytes"] for row in ledger.rows()) == pytest.approx(expected)

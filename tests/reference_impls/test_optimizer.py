@@ -41,9 +41,8 @@ def test_reentrant_checkpointing_is_refused_by_that_name() -> None:
     optimizer = DataParallelOptimizer(model, "allreduce-sgd", bucket_bytes=16)
     for reentrant in (False, True):
         x = torch.ones(1, 3, requires_grad=True)
-        for _ in range(
-            2
-        ):  # the layer is used twice, and reentrant checkpointing completes its gradient twice
+        # the layer is used twice, and reentrant checkpointing completes its gradient twice
+        for _ in range(2):
             x = checkpoint(model, x, use_reentrant=reentrant)
         if reentrant:
             with pytest.raises(UsageError, match="use_reentrant=False"):
@@ -278,13 +277,14 @@ def test_a_ledger_that_keeps_some_steps_adds_up_the_others() -> None:
     assert short.rows() == []
 
 
-def test_a_fingerprint_shows_the_last_bit_of_any_element() -> None:
+def test_a_fingerprint_shows_signs_and_the_last_bit_of_any_element() -> None:
     """Of lengths that are no multiple of anything; what is not finite is no edit."""
     for length in (1, 63, 64, 65, 4096, 5001):
         x = torch.randn(length, generator=torch.Generator().manual_seed(0))
+        edits = [-x, torch.cat([x[: length // 2], -x[length // 2 :]])]
         for i in range(0, length, 37):
-            edited = x.clone()
-            edited[i] = torch.nextafter(x[i], torch.tensor(9.0))
-            assert not torch.equal(fingerprint(x), fingerprint(edited))
+            edits.append(x.clone())
+            edits[-1][i] = torch.nextafter(x[i], torch.tensor(9.0))
+        assert not any(torch.equal(fingerprint(x), fingerprint(edited)) for edited in edits)
     x[0] = float("nan")
     assert torch.equal(fingerprint(x), fingerprint(x.clone()))

@@ -113,9 +113,8 @@ def test_heavymix_keeps_the_largest_where_too_many_seem_heavy():
     x[7], x[8] = 100.0, 30.0
     crowded = 0
     for seed in range(12):
-        sketch = CountSketch(
-            1, 2, seed
-        )  # one row of two cells: half of all coordinates have the estimate of the largest
+        # one row of two cells: half of all coordinates have the estimate of the largest
+        sketch = CountSketch(1, 2, seed)
         table, estimates = torch.zeros(1, 2, dtype=torch.float64), torch.zeros(d, dtype=torch.float64)
         sketch.encode(x, table)
         sketch.decode(table, estimates)

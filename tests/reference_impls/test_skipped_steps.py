@@ -16,6 +16,7 @@ from tests.reference_impls.gloo import Ranks, outcome
 from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
 from tests.reference_impls.states import equal
 from tests.reference_impls.table import SOME, Row
+from tests.support import each
 
 pytestmark = pytest.mark.gloo
 SIZE, TAKEN = 2, 6
@@ -62,9 +63,8 @@ def _with_and_without(rank: int, size: int, row: Row) -> list[Any]:
                 take(optimizer, backward)
                 step += 1
                 continue
-            if (
-                not optimizer.method.algorithm.reference_points
-            ):  # whose gradients come out of the step's closure
+            # whose gradients come out of the step's closure
+            if not optimizer.method.algorithm.reference_points:
                 backward()
             optimizer.skip_step()
             assert all(p.grad is None for p in model.parameters())
@@ -76,7 +76,7 @@ def _with_and_without(rank: int, size: int, row: Row) -> list[Any]:
 FEW = [row for row in SOME if row.id in ("allreduce-adamw", "powersgd", "apmsqueeze", "diloco", "root-sgd")]
 
 
-@pytest.mark.parametrize("row", FEW, ids=lambda row: row.id)
+@each("row", FEW)
 def test_the_training_goes_on_as_if_it_never_had_the_batch(row: Row, ranks: Callable[[int], Ranks]) -> None:
     for answer in ranks(SIZE).run(_with_and_without, row):
         assert answer[0] != "error", answer
@@ -129,7 +129,7 @@ def _alone(rank: int, size: int) -> Any:
 
 
 def test_a_rank_that_skips_alone_is_named_and_no_rank_has_stepped(ranks: Callable[[int], Ranks]) -> None:
-    for answer in ranks(3).run(_alone):
+    for answer in ranks(SIZE).run(_alone):
         (kind, message), untouched = answer
         assert (kind, untouched) == ("MismatchError", True), message
         assert "rank 0 has as the end of this step = step(), but rank 1 has" in message

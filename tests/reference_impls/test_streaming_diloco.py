@@ -97,9 +97,8 @@ def test_the_paper_s_savings_are_exact() -> None:
     d, n = 1 << 20, 2
     said = traced(create("streaming-diloco", carrier="e3m0", period=100, fragments=8), [(d,)], n)
     period = 8 * said["average"] + 92 * said["local"]
-    gathered = (
-        (n - 1) * d / 2
-    )  # 4 bits an element to the other worker; an all-reduce of bf16 is 2 (n-1)/n x 2 bytes
+    # 4 bits an element to the other worker; an all-reduce of bf16 is 2 (n-1)/n x 2 bytes
+    gathered = (n - 1) * d / 2
     assert period == pytest.approx(gathered * (1 + 4 / 256))  # and a scale for each 512 elements
     assert 100 * (2 * (n - 1) / n * 2 * d) / gathered == 400
     assert said["average"] == pytest.approx(said["final"] / 8)

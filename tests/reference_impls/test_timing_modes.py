@@ -193,9 +193,8 @@ def test_learning_rates_and_what_was_observed_are_as_before() -> None:
         assert optimizer.param_groups[0]["lr"] != before[0]["lr"]
     assert [dict(group, params=None) for group in optimizer.param_groups] == before
     assert optimizer._worker.train_state.observed["loss"] == 1.0
-    assert (
-        optimizer.param_groups is optimizer._worker.optimizer.param_groups
-    )  # schedulers still reach the method
+    # schedulers still reach the method
+    assert optimizer.param_groups is optimizer._worker.optimizer.param_groups
 
 
 @pytest.mark.usefixtures("one_rank")

@@ -41,11 +41,8 @@ def power_sgd(n: int) -> float:
 
 
 FORMULAS = {
-    "allreduce-sgd": lambda n: 2 * (n - 1) / n * 4 * D,
     # one bit up and one down; one vote more says that an update is not finite
     "lion-cub-1bit:momentum_sync=never": lambda n: 2 * (n - 1) * piece(D + 1, n) / 8,
-    # votes of one byte, summed on the way
-    "lion-cub-pbit:bits=8": lambda n: 2 * (n - 1) / n * (D + 1),
     # levels of one byte under one scale, on which all agree first
     "global-qsgd:dithering=standard": lambda n: 2 * (n - 1) / n * (4 + D),
     "top-k:ratio=0.01": top_k,

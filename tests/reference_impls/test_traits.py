@@ -133,7 +133,7 @@ OTHERWISE = frozenset(
 
 
 ESTIMATORS = [row for row in ROWS if row.algorithm in UNBIASED | BIASED]
-DRAWN = ("allreduce-fp16", "qsgd", "random-k", "global-qsgd-standard", "top-k")
+DRAWN = ("allreduce-fp16", "qsgd", "random-k")
 """A method of every way to round or to choose; draws take long."""
 
 

@@ -286,9 +286,8 @@ def test_a_failed_compilation_is_told_once_and_recorded():
 def test_a_gpu_without_what_keeps_the_codes_runs_eagerly(monkeypatch):
     """As on a torch that knows other options: codes are never those of other arithmetic, and nothing is raised."""
     monkeypatch.setitem(compute.GPU_OPTIONS, "eager_numerics.of_another_torch", True)
-    monkeypatch.setattr(
-        compute, "_possible", lambda tensor: True
-    )  # of a tensor without memory, in the place of a GPU's
+    # of a tensor without memory, in the place of a GPU's
+    monkeypatch.setattr(compute, "_possible", lambda tensor: True)
     record = PathRecord()
     function = Compiled(double, threshold=8, record=record)
     reason = r"test_compiled\.double could not be compiled and runs eagerly.*has no eager_numerics\.of_another_torch"

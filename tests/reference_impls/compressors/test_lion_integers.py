@@ -45,9 +45,8 @@ def test_rounding_and_head_room(kind, n):
     u = updates(1000, seed=n)
     codes, flag = encoded(u, [slice(0, 1000)], kind, s)
     scale = lion.scale_of(u, kind).item()
-    expected = [
-        max(-s, min(s, round(v))) for v in (u / scale * (s / 2)).tolist()
-    ]  # Python's round: half to even
+    # Python's round: half to even
+    expected = [max(-s, min(s, round(v))) for v in (u / scale * (s / 2)).tolist()]
     assert codes.tolist() == expected
     assert n * int(codes.abs().max()) <= 127
     assert flag.item() == 0

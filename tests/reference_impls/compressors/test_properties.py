@@ -119,9 +119,8 @@ def test_any_length_from_any_byte_on(compressor: Any, d: int) -> None:
     back = there_and_back(compressor, x)
     assert bool(back.isfinite().all())
     assert torch.equal(there_and_back(compressor, x, offset=1), back)
-    if d and not isinstance(
-        compressor, UniformLevels
-    ):  # those may turn a sign's magnitude into many times itself
+    # those may turn a sign's magnitude into many times itself
+    if d and not isinstance(compressor, UniformLevels):
         assert float((back - x).abs().max()) <= 2 * float(x.abs().max()) * math.sqrt(
             min(d, BLOCKS[compressor] or d)
         )
@@ -146,9 +145,8 @@ def test_any_magnitude(compressor: Any, magnitude: float) -> None:
     if magnitude > 1e38 and (
         getattr(compressor, "format", "") == "fp16"  # documented: who sends it scales first
         or isinstance(compressor, MinMax)  # documented: a range beyond float32's
-        or (
-            isinstance(compressor, UniformLevels | GeometricLevels) and compressor.norm == "l2"
-        )  # the norm itself is
+        # the norm itself is
+        or (isinstance(compressor, UniformLevels | GeometricLevels) and compressor.norm == "l2")
         or getattr(compressor, "divisor", 1) > 1  # and so is the divided one's
     ):
         assert not bool(back.isfinite().any())

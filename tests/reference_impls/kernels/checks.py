@@ -74,9 +74,8 @@ def one_bit(device):
             x, n = displaced(numbers(lead, d, odd, bad=d > 9), odd, on), 3
             wire = displaced(torch.zeros(*lead, n, signs.wire_bytes(d), dtype=torch.uint8), odd, on)
             signs.pack_signs(x, wire[..., 0, :], zero=True)
-            half = torch.where(x.abs() < 1e-37, 0.0, x).to(
-                torch.bfloat16
-            )  # the interpreter has no subnormal ones
+            # the interpreter has no subnormal ones
+            half = torch.where(x.abs() < 1e-37, 0.0, x).to(torch.bfloat16)
             signs.pack_signs(half, wire[..., 1, :], zero=False)
             signs.pack(x > 0.5, wire[..., 2, :])
             bits = torch.zeros(*lead, d, dtype=torch.bool, device=on)
