@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.support import require_compiler, require_system, skip_or_fail
+from tests.support import require_compiler, require_system, skip_or_fail, undrawn
 
 # Before torch or numpy is imported, here and in the processes that tests start: small tensors gain nothing
 # from threads, and several ranks on two cores lose a lot.
@@ -71,6 +71,13 @@ def _own_plugins() -> Iterator[None]:
         os.environ.pop("BANDWISE_PLUGINS", None)
         if before is not None:
             os.environ["BANDWISE_PLUGINS"] = before
+
+
+@pytest.fixture
+def no_pictures() -> Iterator[None]:
+    """What the test builds has none."""
+    with undrawn():
+        yield
 
 
 PROGRAMS = {

@@ -11,7 +11,8 @@ import shutil
 import subprocess
 import sysconfig
 import time
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -72,6 +73,15 @@ def eventually(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
             return False
         time.sleep(0.05)
     return True
+
+
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Pages are built with pictures that are empty, and in a tenth of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("report.pages", "report.publication"):
+            patch.setattr(f"{module}.svg", lambda figure: '<svg xmlns="http://www.w3.org/2000/svg"/>')
+        yield
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -77,9 +77,7 @@ def test_it_holds_two_packages_whole(site: Path) -> None:
     assert {"bandwise/py.typed", "reference_impls/py.typed"} <= names
 
 
-def test_the_readmes_lines_run_and_every_verb_answers_or_says_what_it_needs(
-    site: Path, tmp_path: Path
-) -> None:
+def test_the_readmes_lines_run_and_every_verb_says_what_it_needs(site: Path, tmp_path: Path) -> None:
     (lines,) = [block for block in blocks("README.md", "python") if "simulate(" in block]
     where = "import bandwise, importlib.util as u; assert u.find_spec('suite') is None; print(bandwise.__file__)\n"
     commands = [[verb, *ARGUMENTS.get(verb, [])] for verb in VERBS]

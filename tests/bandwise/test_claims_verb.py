@@ -70,9 +70,7 @@ def test_the_table_one_claim_in_full_and_a_check_that_is_well(judged: Path, caps
     ],
     ids=["contradicted", "changed", "new", "gone"],
 )  # fmt: skip
-def test_a_check_fails_where_the_record_does_not_hold(
-    root: Path, capsys: Capsys, old: str, new: str, expected: str
-) -> None:
+def test_a_check_finds_a_false_record(root: Path, capsys: Capsys, old: str, new: str, expected: str) -> None:
     text = (TRAINING + OTHER).replace(old, new)
     assert text != TRAINING + OTHER
     write_claims(root, text)

@@ -23,9 +23,7 @@ from tests.support import Capsys, Patch
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_a_terminal_that_is_not_utf_8_gets_what_its_encoding_has(
-    results: Path, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_terminal_gets_what_its_encoding_has(results: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     sweep = write_sweep(tmp_path, SWEEP.replace("plain", "schlüssig"))
 
     def said(*arguments: str) -> str:
@@ -66,22 +64,6 @@ def test_the_public_face_has_its_names() -> None:
         _ = bandwise.SimulatedClsuter
 
 
-def test_list_and_info_know_methods_workloads_and_sweeps(capsys: Capsys) -> None:
-    found = answer(capsys, "list")
-    assert {"lion-cub-1bit", "qsr-sgd", "global-qsgd", "apmsqueeze"} <= {
-        row["name"] for row in found["algorithms"]
-    }
-    assert {"digits-mlp", "quadratic"} <= {row["name"] for row in found["workloads"]}
-    assert {"quick", "digits"} <= {row["name"] for row in found["sweeps"]}
-    assert answer(capsys, "list", "sweeps").keys() == {"sweeps"}
-    found = answer(capsys, "info", "lion-cub-1bit")
-    assert (found["family"], found["paper"]) == ("sign", "arXiv 2411.16462")
-    assert "momentum_sync" in {row["name"] for row in found["options"]}
-    assert "betas" in {row["name"] for row in found["options"]}
-    assert answer(capsys, "info", "digits-mlp")["metric"] == "accuracy (points, higher is better)"
-    assert "did you mean 'digits-mlp'?" in refusal(capsys, "info", "digits-mpl")
-
-
 def test_gpus_that_are_not_there_are_refused_before_any_run(
     tmp_path: Path, results: Path, capsys: Capsys, monkeypatch: Patch
 ) -> None:
@@ -111,9 +93,7 @@ def test_a_sweep_from_plan_to_status(tmp_path: Path, results: Path, capsys: Caps
     assert {path.name for path in results.iterdir()} == {"runs"}
 
 
-def test_a_dry_run_on_a_cluster_shows_the_plan_and_the_scripts(
-    tmp_path: Path, results: Path, capsys: Capsys
-) -> None:
+def test_a_dry_run_on_a_cluster_shows_plan_and_scripts(tmp_path: Path, results: Path, capsys: Capsys) -> None:
     sweep = write_sweep(tmp_path, SWEEP + "exclude: [{arm: local, sharding: iid}]\n")
     profile = tmp_path / "site.yaml"
     profile.write_text("{timeout_min: 7, partition: gold}\n")
@@ -170,9 +150,7 @@ def test_one_run_by_flags_by_id_and_by_file(results: Path, capsys: Capsys) -> No
     assert "already settled" in capsys.readouterr().out
 
 
-def test_failures_are_no_usage_errors(
-    results: Path, tmp_path: Path, capsys: Capsys, monkeypatch: Patch
-) -> None:
+def test_failures_are_no_misuse(results: Path, tmp_path: Path, capsys: Capsys, monkeypatch: Patch) -> None:
     """3: a run that ends badly, and a store that cannot be used; a fault of the program keeps its traceback."""
     flags = ["--algorithm", "allreduce-sgd", "--workload", "quadratic", "--steps", "40", "--world-size", "2"]
     found = answer(capsys, "run", *flags, "--lr", "1e6", code=3)
@@ -201,6 +179,7 @@ def test_failures_are_no_usage_errors(
         (["run", "--algorithm", "lion-cub-pbit", "--set", "bits=3"], "4, 8"),
         (["run", "--algorithm", "local-sgd", "--set", "=1"], "--set"),
         (["run", "--algorithm", "local-sgd", "--set", "period=3", "--set", "period=4"], "period"),
+        (["info", "digits-mpl"], "did you mean 'digits-mlp'?"),
         (["run"], "give either a run id"),
         (["run", "absent.json"], "no file absent.json"),
         (["sweep", "quik"], "no sweep 'quik'; did you mean 'quick'?"),
@@ -220,9 +199,7 @@ def test_failures_are_no_usage_errors(
         (["report", "quik"], "did you mean 'quick'?"),
     ],
 )
-def test_bad_requests_say_what_to_do(
-    arguments: list[str], message: str, results: Path, capsys: Capsys
-) -> None:
+def test_bad_requests_are_told(arguments: list[str], message: str, results: Path, capsys: Capsys) -> None:
     assert message in refusal(capsys, *arguments)
     assert not results.exists(), "nothing was run"
 

@@ -14,7 +14,10 @@ from tests.support import Capsys, Patch
 
 
 def test_info_says_what_is_sent_and_kept(capsys: Capsys) -> None:
+    assert answer(capsys, "list", "sweeps").keys() == {"sweeps"}
+    assert {"algorithms", "workloads", "sweeps"} == answer(capsys, "list").keys()
     found = answer(capsys, "info", "allreduce-adamw")
+    assert (found["family"], found["paper"]) == ("baseline", "")
     assert found["bits"] == {str(n): {"step": 64 * (n - 1) / n} for n in (2, 4, 8, 16, 64)}
     assert (found["needs_whole_gradient"], found["needs"]) == (False, "")
     assert found["state_bytes_per_parameter"] == {

@@ -62,7 +62,7 @@ def test_a_session_is_no_sweep_and_a_sweep_no_session(capsys: Capsys) -> None:
 
 
 @pytest.mark.parametrize("state", ["tables", "an error", pytest.param("no runs", marks=pytest.mark.full)])
-def test_every_remedy_that_is_printed_is_accepted(state: str, project: Path, capsys: Capsys) -> None:
+def test_every_printed_remedy_works(state: str, project: Path, capsys: Capsys, no_pictures: None) -> None:
     """Of a project without tables, with a run that failed beside one that is gone, and without any run."""
     store, path = Store(project / "results"), str(project / "small.yaml")
     if state == "no runs":

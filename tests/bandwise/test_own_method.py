@@ -30,9 +30,7 @@ def begin() -> Path:
     return Path("my_vote.py")
 
 
-def test_what_new_writes_passes_all_checks_and_trains_from_the_command_line(
-    capsys: Capsys,
-) -> None:
+def test_what_new_writes_passes_all_checks_and_trains_from_the_command_line(capsys: Capsys) -> None:
     path = begin()
     assert f"bandwise test-method {path}" in capsys.readouterr().out
     assert main(["test-method", str(path), "--json"]) == 0
@@ -121,9 +119,7 @@ def test_a_defect_is_found_by_its_check(check: str) -> None:
         {**CHECKS, "real processes train the same": partial(_real, {})}[check](create("my-vote"))
 
 
-def test_what_a_method_raises_is_an_outcome_and_the_others_are_still_run(
-    monkeypatch: Patch,
-) -> None:
+def test_what_a_method_raises_is_an_outcome_and_the_others_are_still_run(monkeypatch: Patch) -> None:
     load_plugin(begin())
 
     def raises(method: object) -> str:

@@ -60,9 +60,7 @@ def stale(capsys: Capsys, *plugin: str) -> tuple[int, list[str]]:
     return planned["stale_code"], [one["what"] for one in found["findings"] if one["rule"] == "stale"]
 
 
-def test_what_new_writes_is_listed_and_trains_and_a_changed_file_makes_runs_stale(
-    capsys: Capsys, monkeypatch: Patch
-) -> None:
+def test_what_new_writes_trains_and_a_change_makes_runs_stale(capsys: Capsys, monkeypatch: Patch) -> None:
     path = begin()
     assert f"bandwise --plugin {path} run --workload my-rings" in capsys.readouterr().out
     plugin = ("--plugin", path)
@@ -258,9 +256,7 @@ def test_where_data_lie_is_no_part_of_a_run_and_what_is_in_them_is(tmp_path: Pat
     assert str(tmp_path) not in json.dumps(spec)
 
 
-def test_a_run_does_not_train_on_other_files_than_it_was_planned_on(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_run_does_not_train_on_other_files_than_planned(tmp_path: Path, monkeypatch: Patch) -> None:
     assert main(["--plugin", begin(*READS), "--data-dir", str(write_points(tmp_path / "d")), "list"]) == 0
     part = resolve_workload("my-rings", {}, "iid")
     workload = get("my-rings", **part.options)

@@ -150,9 +150,7 @@ def test_a_row_of_a_table_is_enough(
     assert f"nothing is on record of run {missing}" in capsys.readouterr().err
 
 
-def test_what_is_not_on_record_is_refused_and_the_record_is_never_written_over(
-    store: Store, capsys: Capsys
-) -> None:
+def test_what_is_not_on_record_is_refused_and_the_record_stays(store: Store, capsys: Capsys) -> None:
     for run_id, words in (
         ("../../etc/passwd", "is no run id"),
         ("0" * 16, f"nothing is on record of run {'0' * 16}"),

@@ -122,9 +122,7 @@ def test_dry_run_starts_nothing(path: str, tmp_path: Path, monkeypatch: Patch, c
     assert "2 links (100 Mbit/s; 1 Gbit/s), 6 rounds" in capsys.readouterr().out
 
 
-def test_between_nodes_it_is_one_job_with_a_task_for_each_rank(
-    path: str, tmp_path: Path, capsys: Capsys
-) -> None:
+def test_between_nodes_it_is_one_job_with_a_task_a_rank(path: str, tmp_path: Path, capsys: Capsys) -> None:
     profile = tmp_path / "site.yaml"
     profile.write_text("{timeout_min: 5, tasks_per_node: 1, interface: ib0, partition: fast}\n")
     assert held(path, tmp_path, "--on", str(profile), "--dry-run", "--json") == 0

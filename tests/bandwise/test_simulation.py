@@ -369,9 +369,7 @@ def test_models_that_plain_backward_can_train() -> None:
         ({"state": {"version": 1}}, LayoutError, "state holds no workers"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_simulated_is_refused(
-    change: dict[str, Any], error: type[Exception], words: str
-) -> None:
+def test_what_cannot_be_simulated(change: dict[str, Any], error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         trained(**change)
 

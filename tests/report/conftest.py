@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from suite.runs.store import Status
 from tests.report import made_up_speed
 from tests.suite.analysis import made_up_curves
 from tests.suite.analysis import made_up_study as made
+from tests.support import undrawn
 
 HOSTILE = 'step 3: </script><script>alert("1")</script> & <img src=x onerror=alert(2)>'
 
@@ -49,22 +48,6 @@ def build(root: Path, name: str = "made-up") -> Built:
     """Build the page of tables that lie there."""
     built = build_page(root, name)
     return Built(root, built.path, built.headline, built.path.read_text(encoding="utf-8"), load(root, name))
-
-
-@contextmanager
-def undrawn() -> Iterator[None]:
-    """Pages are built with pictures that are empty, and in a tenth of the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("report.pages", "report.publication"):
-            patch.setattr(f"{module}.svg", lambda figure: '<svg xmlns="http://www.w3.org/2000/svg"/>')
-        yield
-
-
-@pytest.fixture
-def no_pictures() -> Iterator[None]:
-    """What the test builds has none."""
-    with undrawn():
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -76,9 +76,7 @@ def rows(page: Page, slug: str) -> list[str]:
     return page.locator(f"#{slug} tbody th").all_inner_texts()
 
 
-def test_a_table_sorts_by_keyboard_filters_shows_columns_and_gives_its_rows(
-    browser: Browser, folder: Path
-) -> None:
+def test_a_table_sorts_filters_shows_columns_and_gives_its_rows(browser: Browser, folder: Path) -> None:
     page = opened(browser, folder / "made-up.html")
     slug = "digits-mlp-by-class-n4"
     section = page.locator(f"#section-{slug}")

@@ -30,8 +30,9 @@ from report.equal_time import (
 from report.pages import Place
 from suite.analysis.tables import NET, WORTH, read_frame, rows_of, session_table_path, table_path, write_table
 from tests.report import made_up_equal_time as made
-from tests.report.conftest import Built, build, undrawn
+from tests.report.conftest import Built, build
 from tests.report.test_page import Page, whole
+from tests.support import undrawn
 
 SLOW, MIDDLE, FAST = made.LINKS
 

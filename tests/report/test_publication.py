@@ -72,9 +72,7 @@ DIRTY = {"commit": "f" * 40, "dirty": True, "runs": 216}
         ({"origins": [{**DIRTY, "dirty": False}, {"runs": 216}]}, "not known of which commit"),
     ],
 )  # fmt: skip
-def test_what_is_not_whole_or_not_known_code_is_refused(
-    changed: dict[str, object], words: str, root: Path
-) -> None:
+def test_what_is_not_whole_or_known_is_refused(changed: dict[str, object], words: str, root: Path) -> None:
     facts = facts_path(root, "made-up")
     facts.write_text(json.dumps({**json.loads(facts.read_text()), **changed}))
     with pytest.raises(PublishedError, match=words):

@@ -17,10 +17,9 @@ from report.documents import documents
 from report.site import BuiltSite, build_site, update_all
 from suite.runs.store import Store
 from tests.report import made_up_site
-from tests.report.conftest import undrawn
 from tests.report.test_page import Page, whole
 from tests.suite.runs.project import train_here, write_sweep
-from tests.support import Capsys, Patch
+from tests.support import Capsys, Patch, undrawn
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,9 +50,7 @@ def text_of(page: Page) -> str:
     return " ".join(" ".join(page.sections.values()).split())
 
 
-def test_every_page_is_whole_and_can_be_reached_from_every_other(
-    pages: dict[Path, Page], site: BuiltSite
-) -> None:
+def test_every_page_is_whole_and_reached_from_every_other(pages: dict[Path, Page], site: BuiltSite) -> None:
     """Documents too: no link leads nowhere, none to a heading that is not there."""
     top = site.path.parent
     names = {path.relative_to(top).as_posix() for path in pages}
@@ -83,9 +80,7 @@ def test_every_page_is_whole_and_can_be_reached_from_every_other(
     )
 
 
-def test_outside_of_a_checkout_there_are_no_documents(
-    store: Store, tmp_path: Path, no_documents: None
-) -> None:
+def test_outside_of_a_checkout_are_no_documents(store: Store, tmp_path: Path, no_documents: None) -> None:
     assert documents(tmp_path) == {}
     built = build_site(store.root, tmp_path / "out")
     assert built.pages == 5

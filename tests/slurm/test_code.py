@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from suite.runs.provenance import changes_of
 
 from slurm import submit as code
 from slurm.submit import SnapshotError, code_folder
 from suite.runs.files import StoreError
 from suite.runs.spec import changes_of
-from tests.support import git
+from tests.support import Patch, git
 
 PROVENANCE = """
 import json
@@ -79,9 +80,7 @@ def test_what_is_no_git_clone_is_refused(tmp_path: Path) -> None:
         code_folder(tmp_path / "r", tmp_path)
 
 
-def test_a_copy_that_cannot_be_made_leaves_nothing(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_that_fails_leaves_nothing(checkout: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     def full(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 

@@ -87,9 +87,7 @@ def test_a_job_does_what_the_local_pool_does(tmp_path: Path) -> None:
         assert job.metrics(spec.run_id) == local.metrics(spec.run_id)
 
 
-def test_near_its_limit_submitit_starts_it_again_with_the_same_work(
-    tmp_path: Path, stopped: list[str]
-) -> None:
+def test_near_its_limit_submitit_starts_it_again(tmp_path: Path, stopped: list[str]) -> None:
     asked = submitits()
     stopped.append(TIME_LIMIT)
     job = work(tmp_path, [tiny(0)], [tiny(1)])
@@ -139,9 +137,7 @@ def test_the_signals_of_slurm_raise_the_flag(tmp_path: Path, monkeypatch: Patch)
     assert seen == [TOLD_TO_STOP], "the second group is not begun"
 
 
-def test_a_job_started_too_often_ends_its_runs_but_those_that_another_is_at(
-    tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_a_job_started_too_often_ends_its_own_runs(tmp_path: Path, monkeypatch: Patch) -> None:
     store = Store(tmp_path)
     store.begin(tiny(0), owner="slurm 18_0")
     store.begin(tiny(1), owner=OWNER)
@@ -152,9 +148,7 @@ def test_a_job_started_too_often_ends_its_runs_but_those_that_another_is_at(
     assert "lost with its node 3 times, and max_requeues is 2" in store.status(tiny(1).run_id).reason
 
 
-def test_a_fault_of_the_program_ends_its_group_alone(
-    tmp_path: Path, monkeypatch: Patch, capsys: Capsys
-) -> None:
+def test_a_fault_ends_its_group_alone(tmp_path: Path, monkeypatch: Patch, capsys: Capsys) -> None:
     def faulty(group: list[RunSpec], store: Store, **rest: Any) -> Iterator[Any]:
         if group[0].seed == 0:
             raise KeyError("fault")

@@ -109,9 +109,7 @@ def test_the_verbs_follow_and_retry_a_sweep(dev_cluster: Cluster, tmp_path: Path
     assert eventually(lambda: all(job.ended for job in scheduler.jobs()), 60)
 
 
-def test_the_command_line_submits_what_is_missing_and_waits(
-    dev_cluster: Cluster, tmp_path: Path, capsys: Capsys
-) -> None:
+def test_the_verb_submits_what_is_missing(dev_cluster: Cluster, tmp_path: Path, capsys: Capsys) -> None:
     sweep, profile, root = tmp_path / "small.yaml", tmp_path / "site.yaml", tmp_path / "results"
     sweep.write_text(SWEEP, encoding="utf-8")
     profile.write_text("timeout_min: 5\n", encoding="utf-8")

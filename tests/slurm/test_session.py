@@ -101,9 +101,7 @@ def test_a_session_over_the_network_between_two_nodes(slurm: Cluster, files: Pat
     assert [one["label"] for one in facts["links"]] == [LABEL]
 
 
-def test_the_task_that_is_lost_is_named_and_what_was_measured_is_kept(
-    slurm: Cluster, files: Path, capsys: Capsys
-) -> None:
+def test_a_lost_task_is_named_and_measurements_are_kept(slurm: Cluster, files: Path, capsys: Capsys) -> None:
     lasting = SESSION.replace("units: 2", "units: 100000").replace("block_s: 0.01", "block_s: 5")
     (files / "short.yaml").write_text(lasting, encoding="utf-8")
 

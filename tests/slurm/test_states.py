@@ -9,7 +9,7 @@ import pytest
 
 from slurm import scheduler
 from slurm.scheduler import Job, SlurmError
-from slurm.states import BEGUN, WORDS, Record, RunStates, last_words, run_states, settle
+from slurm.states import BEGUN, WORDS, Record, RunStates, last_words, records, run_states, settle
 from suite.runs.store import Status, Store, failed
 from tests.slurm.specs import tiny
 from tests.support import Patch
@@ -114,9 +114,7 @@ def test_runs_stand_as_their_members(
     assert states(run_states(SPECS, store)) == wanted
 
 
-def test_without_accounting_the_log_tells_of_a_forgotten_job(
-    store: Store, says: dict[str, list[Job]]
-) -> None:
+def test_without_accounting_the_log_tells_of_a_gone_job(store: Store, says: dict[str, list[Job]]) -> None:
     log = submitted(store).folder / "17_0_0_log.err"
     for written, ours in {
         "slurmstepd: error: Detected 1 oom_kill event in StepId=17.0.": "oom",
@@ -132,9 +130,7 @@ def states_of(found: RunStates) -> set[str]:
     return {status.state for status in found.statuses.values()}
 
 
-def test_an_old_failure_does_not_count_while_the_run_is_tried_again(
-    store: Store, says: dict[str, list[Job]]
-) -> None:
+def test_an_old_failure_does_not_count_in_a_new_try(store: Store, says: dict[str, list[Job]]) -> None:
     submitted(store)
     store.begin(SPECS[0])
     failed(SPECS[0], Status("oom", "too large")).save(store)
@@ -166,6 +162,12 @@ def test_a_silent_slurm_leaves_everything_as_it_is(store: Store, monkeypatch: Pa
     submitted(store)
     found = run_states(SPECS, store)
     assert (found.unanswered, found.gone, states_of(found)) == ("no answer", {}, {"missing"})
+
+
+def test_records_are_read_back_in_order(store: Store) -> None:
+    second, first = submitted(store, "18", created_s=2.0), submitted(store)
+    assert records(store.root) == [first, second]
+    assert records(store.root, "other") == []
 
 
 KILLED = """
@@ -208,9 +210,7 @@ LIMIT = (
         ("", "error", ""),
     ],
 )
-def test_a_log_tells_what_tells_most_of_the_last_turn(
-    written: str, state: str, told: str, tmp_path: Path
-) -> None:
+def test_a_log_tells_most_of_the_last_turn(written: str, state: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "17_0_log.err").write_text(written)
     (tmp_path / "170_0_log.err").write_text("of another\n")
     words = last_words(tmp_path, "17")

@@ -110,9 +110,7 @@ def written(folder: Path, profile: Profile = PROFILE, members: int = 40, tasks: 
 
 
 @pytest.mark.parametrize("variable", [PLUGINS, DATA])
-def test_jobs_know_the_plugins_and_the_data_of_their_submission(
-    variable: str, tmp_path: Path, monkeypatch: Patch
-) -> None:
+def test_jobs_know_their_plugins_and_data(variable: str, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setenv(variable, "")
     assert variable not in written(tmp_path)
     monkeypatch.setenv(variable, "/data/one more")
@@ -228,3 +226,35 @@ def test_folders_of_submissions_count_on_beyond_gaps(tmp_path: Path) -> None:
     for number in (1, 2, 10):
         (tmp_path / f"slurm-{number}").mkdir()
     assert [new_folder(tmp_path).name for _ in range(2)] == ["slurm-11", "slurm-12"]
+
+
+CLIENTS = ("squeue", "scontrol", "sacct")
+OPTIONS = (
+    "SBATCH_EXCLUSIVE", "SBATCH_PARTITION", "SRUN_CPUS_PER_TASK", "SQUEUE_PARTITION", "SQUEUE_STATES", "SCANCEL_USER",
+    "SCONTROL_ALL", "SACCT_FORMAT", "SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_NTASKS", "SLURM_CLUSTERS", "SLURMD_NODENAME",
+)  # fmt: skip
+
+
+def test_no_option_of_an_enclosing_job_reaches_slurm(tmp_path: Path, monkeypatch: Patch) -> None:
+    for name in CLIENTS:
+        (tmp_path / name).write_text(
+            f"#!/bin/sh\nenv > {tmp_path}/{name}.env\necho MaxArraySize = 1001\n", encoding="utf-8"
+        )
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    for name in OPTIONS:
+        monkeypatch.setenv(name, "high")
+    kept = {"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_JWT": "token", "BANDWISE_DATA": "/data"}
+    for name, value in kept.items():
+        monkeypatch.setenv(name, value)
+
+    slurm.scheduler.jobs()
+    slurm.scheduler.accounted(["1"])
+    assert slurm.scheduler.max_array_size() == 1001
+
+    asked = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in tmp_path.glob("*.env")}
+    assert set(asked) == {"squeue", "sacct", "scontrol"}
+    for client, lines in asked.items():
+        environment = dict(line.split("=", 1) for line in lines if "=" in line)
+        assert environment.keys().isdisjoint(OPTIONS), client
+        assert kept.items() <= environment.items(), client
