@@ -64,20 +64,14 @@ def test_the_table_names_every_algorithm() -> None:
     assert {row.algorithm for row in ROWS} >= set(list_algorithms()) - {"allreduce", "qsr"}
 
 
-WHOLE = [
-    row for row in SOME
-    if row.id in ("allreduce-sgd", "lion-cub-1bit", "global-qsgd-standard", "powersgd", "streaming-diloco", "root-sgd")
-]  # fmt: skip
-"""What the fast tests hold to every check; the others, to what mechanisms leave to this file."""
-
-
-@pytest.mark.parametrize("row", tiered(fast=WHOLE))
+@pytest.mark.parametrize("row", tiered(fast=SOME))
 def test_every_check_holds(row: Row) -> None:
     _check(row)
 
 
-@pytest.mark.parametrize("row", [pytest.param(row, id=row.id) for row in FIRST if row not in WHOLE])
+@pytest.mark.parametrize("row", [pytest.param(row, id=row.id) for row in FIRST if row not in SOME])
 def test_replicas_are_equal_and_a_nan_is_seen_by_all(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks that mechanisms leave to this file, of the names that the fast tests do not hold to all."""
     monkeypatch.setattr(method_checks, "CHECKS", {check: CHECKS[check] for check in (EQUAL, NAN)})
     _check(row)
 
