@@ -8,7 +8,8 @@ no rate ended well has none, and then no rate of the sweep is written. Where the
 (Adam's eps), every rate is tried with every value of them, and whatever is said here of rates is true of these pairs.
 
 Where the sweep asks for *finals*, the best rates of every arm are tried by more seeds in a second stage, and the choice is among
-them. Two seeds tell a grid's best rate from its neighbours badly, and how badly is part of every interval (`tuning_error`).
+them. Two seeds tell a grid's best rate from its neighbours badly, and how badly is part of every interval (`tuning_error`). A
+first stage that the file of rates has, by the source of today, is not trained again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from suite.runs.plan import method_of, spec_of, workload_of
 from suite.runs.spec import Part, RunSpec, source_hash
 from suite.runs.store import Store
-from suite.runs.sweep import Arm, Setting, Sweep, Trial, Tuned, options_of, tuned_for
+from suite.runs.sweep import TUNING_SEED, Arm, Setting, Sweep, Trial, Tuned, load_rates, options_of, tuned_for
 from suite.workloads import Workload, get
 
 
@@ -99,7 +100,7 @@ def tune_panel(
         The choices, and a line with the reason for each arm of which no trial ended well.
     """
     found = list(candidates(sweep, panel))
-    tried = _search_grid(sweep, panel, found, store, run, note)
+    tried = on_record(sweep, panel, found) or _search_grid(sweep, panel, found, store, run, note)
     if sweep.tuning.more_seeds:
         tried = _finals(sweep, found, tried, store, run)
     choices = [chosen for c, trials in zip(found, tried, strict=True) if (chosen := choose(sweep, c, trials))]
@@ -114,6 +115,37 @@ def tune_panel(
 Run = Callable[[Sequence[RunSpec]], None]
 Tried = list[list[Trial]]
 """The trials of every candidate, rates ascending."""
+
+
+def on_record(sweep: Sweep, panel: Setting, found: Sequence[Candidate]) -> Tried:
+    """The first stage as the file of rates has it, so that a later stage goes on from it without its runs.
+
+    Args:
+        sweep: What is tuned.
+        panel: The panel.
+        found: Its candidates.
+
+    Returns:
+        The trials of every candidate; none unless the file has all of them, tuned for the same and by the source of today.
+    """
+    recorded = {
+        entry.arm: entry
+        for entry in load_rates(sweep.rates_path).entries
+        if (entry.workload, entry.sharding, entry.world_size)
+        == (panel.workload.label, panel.sharding, panel.world_size)
+    }
+    tried = Tried()
+    for c in found:
+        entry = recorded.get(c.arm.label)
+        if (
+            entry is None
+            or entry.tuned_for != tuned_for(sweep, panel, c.arm)
+            or entry.source != source_hash(c.arm.algorithm)
+            or any(len(trial.runs) < sweep.tuning.n_seeds for trial in entry.trials)
+        ):
+            return []
+        tried.append(list(entry.trials))
+    return tried
 
 
 def _search_grid(
@@ -159,14 +191,16 @@ def _search_grid(
 
 def _finals(sweep: Sweep, found: Sequence[Candidate], tried: Tried, store: Store, run: Run) -> Tried:
     """The second stage: the best rates of every candidate with more seeds, the others as they were."""
-    further = {
-        (i, j): _runs_at(sweep, c, trials[j], sweep.tuning.more_seeds)
-        for i, (c, trials) in enumerate(zip(found, tried, strict=True))
-        for j in finalists(sweep, c, trials)
-    }
-    if further:
-        run([spec for specs in further.values() for spec in specs])
-    for (i, j), specs in further.items():
+    whole = sweep.tuning.n_seeds + len(sweep.tuning.more_seeds)
+    open_ = dict[tuple[int, int], list[RunSpec]]()
+    for i, (c, trials) in enumerate(zip(found, tried, strict=True)):
+        for j in finalists(sweep, c, trials):
+            if len(trials[j].runs) < whole:
+                seeds = range(TUNING_SEED + len(trials[j].runs), TUNING_SEED + whole)
+                open_[i, j] = _runs_at(sweep, c, trials[j], seeds)
+    if open_:
+        run([spec for specs in open_.values() for spec in specs])
+    for (i, j), specs in open_.items():
         metric = get(found[i].workload.name, **found[i].workload.options).metric
         tried[i][j] = _together(tried[i][j], _trial(tried[i][j], specs, store, metric))
     return tried
@@ -178,13 +212,17 @@ def finalists(sweep: Sweep, candidate: Candidate, trials: Sequence[Trial]) -> li
     Args:
         sweep: With `tuning.finals`.
         candidate: Whose trials these are.
-        trials: Of the first stage.
+        trials: Of the first stage, or with some of the second.
 
     Returns:
-        The places of the best, of those that ended well.
+        The places of the best by the seeds of the first stage, of those that ended well.
     """
     workload = get(candidate.workload.name, **candidate.workload.options)
     sign = -1.0 if workload.direction == "higher" else 1.0
+    first = sweep.tuning.n_seeds
+    entered = [i for i, trial in enumerate(trials) if len(trial.runs) > first]
+    if entered:
+        return entered
     means = {i: sign * trial.value for i, trial in enumerate(trials) if trial.value is not None}
     wanted = sweep.tuning.finals.rates if sweep.tuning.finals else 0
     return sorted(sorted(means, key=lambda i: means[i])[:wanted])

@@ -169,6 +169,35 @@ def test_options_to_tune_that_make_no_sense_are_refused(tmp_path: Path, options:
         load_sweep(write_sweep(tmp_path, text))
 
 
+def test_a_first_stage_on_record_is_not_trained_again(tmp_path: Path) -> None:
+    rows = {"extensions": 0, "centre": 0.5}
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(**rows)))
+    write_rates(sweep, tune(sweep, Store(tmp_path / "once"), carry_out(Store(tmp_path / "once"), [])))
+    further = load_sweep(write_sweep(tmp_path, TUNABLE + FINALS.format(**rows)))
+    store, seen = Store(tmp_path / "again"), []
+    found = tune(further, store, carry_out(store, seen))
+    assert {spec.seed for spec in seen} == {TUNING_SEED + 2, TUNING_SEED + 3, TUNING_SEED + 4}
+
+    apart = Store(tmp_path / "apart")
+    further.rates_path.rename(tmp_path / "small.before")
+    anew = tune(further, apart, carry_out(apart, []))
+    for one, other in zip(found, anew, strict=True):
+        assert [(t.lr, t.runs, t.values) for t in one.trials] == [
+            (t.lr, t.runs, t.values) for t in other.trials
+        ]
+        assert [t.value for t in one.trials] == pytest.approx([t.value for t in other.trials], rel=1e-5)
+        assert one.lr == other.lr
+    write_rates(further, found)
+    store, seen = Store(tmp_path / "nothing"), []
+    assert tune(further, store, carry_out(store, seen)) == found
+    assert seen == []
+
+    text = further.rates_path.read_text()
+    further.rates_path.write_text(text.replace(found[1].source, "f" * len(found[1].source)))
+    tune(further, store, carry_out(store, seen))
+    assert len(seen) == 2 * (3 * 2 + 2 * 3), "by another source, all of it again"
+
+
 def test_a_final_that_fails_takes_its_rate_out(tmp_path: Path) -> None:
     sweep = load_sweep(write_sweep(tmp_path, TUNABLE + FINALS.format(extensions=0, centre=0.5)))
     store = Store(tmp_path / "results")
