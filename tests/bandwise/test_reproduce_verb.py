@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -19,10 +17,8 @@ from suite.runs.plan import EVALUATIONS, make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
-from suite.timing.session import Session
 from suite.training.execute import execute
 from tests.bandwise.said import answer, refusal
-from tests.suite.analysis import made_up_session
 from tests.suite.runs.project import SWEEP, one_spec, write_sweep
 from tests.support import Capsys, Patch
 
@@ -158,34 +154,3 @@ def test_what_is_not_on_record_is_refused_and_the_record_stays(store: Store, cap
         assert words in refusal(capsys, "reproduce", run_id)
     said = refusal(capsys, "reproduce", ran(store, one_spec()), "--out", str(store.root))
     assert "is where the record lies" in said
-
-
-def test_a_session_held_again_is_judged_by_its_intervals(
-    results: Path, tmp_path: Path, capsys: Capsys, monkeypatch: Patch
-) -> None:
-    """The cluster is left out: each session leaves a made-up record, the second one of links on which methods are faster."""
-    root, again = tmp_path / "results", tmp_path / "results" / "reproduced"
-    path = made_up_session.write_sweep(tmp_path)
-    record = made_up_session.record(path)
-    sweep = load_sweep(str(path))
-    monkeypatch.setattr("suite.analysis.session_tables.load_sweep", lambda name: sweep)
-    spec = types.SimpleNamespace(name=record["name"])
-    monkeypatch.setattr("suite.timing.spec.load_session", lambda name: spec)
-
-    def run(session: Session) -> dict[str, Any]:
-        made_up_session.saved(again, record)
-        return record
-
-    monkeypatch.setattr(Session, "__init__", lambda self, *_: None)
-    monkeypatch.setattr(Session, "run", run)
-    assert main(["reproduce", "--session", record["name"]]) == 2  # nothing is on record yet
-    assert "has no tables" in capsys.readouterr().err
-    made_up_session.saved(root, record)
-    assert main(["reproduce", "--session", record["name"], "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["speeds"]
-    assert {change["word"] for change in found["speeds"]} == {"no change"}
-    arms = again / "tables" / f"session-{record['name']}-arms.csv"
-    assert arms.is_file()
-    assert main(["reproduce", "0" * 16, "--session", "x"]) == 2
-    assert main(["reproduce"]) == 2

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from suite.runs.provenance import changes_of
 
 from slurm import submit as code
 from slurm.submit import SnapshotError, code_folder

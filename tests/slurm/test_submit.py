@@ -85,12 +85,12 @@ def test_ranks_are_spread_as_the_profile_says_or_refused() -> None:
 
 
 def test_an_estimate_without_finished_runs_is_rough_and_says_so() -> None:
-    rough = Estimator().of([tiny(0), tiny(1)])
-    assert rough.seconds > 0
-    assert (rough.measured, rough.wire_bytes) == (False, None)
-    known = Estimator([finished(tiny(7), 3.0), finished(tiny(8), 5.0)]).of([tiny(0), tiny(1)])
-    assert known.seconds == pytest.approx(2 * (4.0 + RUN_S))
-    assert (known.wire_bytes, known.measured) == (2 * 2 * 1000.0, True)
+    runs = [tiny(0), tiny(1)]
+    assert Estimator().seconds(runs[0]) > 0
+    assert Estimator().wire_bytes(runs) is None
+    known = Estimator([finished(tiny(7), 3.0), finished(tiny(8), 5.0)])
+    assert known.seconds(runs[0]) == pytest.approx(4.0 + RUN_S)
+    assert known.wire_bytes(runs) == 2 * 2 * 1000.0
 
 
 PROFILE = Profile(name="site", timeout_min=20, partition="cpu", mem="2G", setup=("module load python",))

@@ -49,7 +49,7 @@ def test_a_stale_lease_passes_on_and_its_owner_notices(tmp_path: Path) -> None:
     assert lease_holder(tmp_path) == "b"
 
 
-TAKE = "import sys, suite.runs.files as l, pathlib; l.take_lease(pathlib.Path(sys.argv[1]), l.Owner('a'))"
+TAKE = "import sys, suite.runs.store as l, pathlib; l.take_lease(pathlib.Path(sys.argv[1]), l.Owner('a'))"
 
 
 def test_a_dead_process_of_this_machine_holds_nothing(tmp_path: Path) -> None:

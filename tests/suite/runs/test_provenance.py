@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from suite.runs.spec import changes_of, code_known, environment_hash, installed, provenance, same_machine
+from suite.runs import spec as runs_spec
+from suite.runs.spec import changes_of, code_known, environment_hash, installed, same_machine
 from suite.runs.store import Store
 from suite.training.execute import execute
 from tests.suite.runs.project import one_spec
@@ -17,7 +18,7 @@ from tests.support import git
 
 def gathered_anew() -> dict[str, Any]:
     """What a process records that has not recorded anything yet."""
-    return provenance._constant.__wrapped__()
+    return runs_spec._constant.__wrapped__()
 
 
 def test_a_checkout_that_git_refuses_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,14 +33,14 @@ def test_a_checkout_that_git_refuses_is_not_known(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("command", ["rev-parse", "status", "diff", "ls-files"])
 def test_no_call_of_git_that_fails_means_no_changes(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    git = provenance._git
+    git = runs_spec._git
 
     def failing(checkout: Path, *arguments: str) -> bytes:
         if arguments[0] == command:
             raise subprocess.CalledProcessError(128, "git")
         return git(checkout, *arguments)
 
-    monkeypatch.setattr(provenance, "_git", failing)
+    monkeypatch.setattr(runs_spec, "_git", failing)
     found = gathered_anew()
     assert found["dirty"] is None
     assert not code_known(found)
@@ -104,8 +105,8 @@ def test_all_of_the_code_and_nothing_else_is_in_the_hash_of_changes(checkout: Pa
 def test_a_run_has_the_hash_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BANDWISE_COMPILE", "0")
     state = {"commit": "0" * 40, "dirty": True, "changes": {"sha256": "ab" * 32, "bytes": 9}}
-    monkeypatch.setattr(provenance, "code_state", lambda: state)
-    monkeypatch.setattr(provenance, "_constant", provenance._constant.__wrapped__)
+    monkeypatch.setattr(runs_spec, "code_state", lambda: state)
+    monkeypatch.setattr(runs_spec, "_constant", runs_spec._constant.__wrapped__)
     store, spec = Store(tmp_path), one_spec("allreduce-sgd", {}, steps=4)
     list(execute([spec], store))
     assert store.result(spec.run_id)["provenance"].items() >= state.items()
