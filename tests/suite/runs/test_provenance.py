@@ -103,7 +103,6 @@ def test_all_of_the_code_and_nothing_else_is_in_the_hash_of_changes(checkout: Pa
 
 
 def test_a_run_has_the_hash_on_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BANDWISE_COMPILE", "0")
     state = {"commit": "0" * 40, "dirty": True, "changes": {"sha256": "ab" * 32, "bytes": 9}}
     monkeypatch.setattr(runs_spec, "code_state", lambda: state)
     monkeypatch.setattr(runs_spec, "_constant", runs_spec._constant.__wrapped__)

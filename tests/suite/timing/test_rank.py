@@ -37,20 +37,13 @@ SENT = {"fp32": RING * 4 * PARAMETERS, "allreduce": RING * 4 * PARAMETERS, "loca
 
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BANDWISE_COMPILE", "0")
-        with Ranks(Loopback(Link(2, 1e9))) as found:  # type: ignore[arg-type]
-            told = {
-                "workload": {"name": "digits-mlp"},
-                "world_size": 2,
-                "batch_size": 8,
-                "bucket_bytes": 1 << 20,
-            }
-            cases = [case.as_dict() for case in CASES.values()]
-            for answer in ask(found, do="build", sharding="iid", seed=0, cases=cases, **told):
-                assert answer["parameters"] == PARAMETERS
-                assert answer["congestion_control"]
-            yield found
+    with Ranks(Loopback(Link(2, 1e9))) as found:
+        told = {"workload": {"name": "digits-mlp"}, "world_size": 2, "batch_size": 8, "bucket_bytes": 1 << 20}
+        cases = [case.as_dict() for case in CASES.values()]
+        for answer in ask(found, do="build", sharding="iid", seed=0, cases=cases, **told):
+            assert answer["parameters"] == PARAMETERS
+            assert answer["congestion_control"]
+        yield found
 
 
 def ask(ranks: Ranks, **command: Any) -> list[dict[str, Any]]:
@@ -111,11 +104,8 @@ def test_steps_that_synchronise_send_the_momentum_on_top(ranks: Ranks) -> None:
     assert after[stage]["collective"] == "all-reduce"
 
 
-def test_a_direct_run_ends_where_the_simulated_run_does(
-    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_direct_run_ends_where_the_simulated_run_does(ranks: Ranks) -> None:
     """Autograd and batched gradients add in another order, so the last bits of the scores may differ."""
-    monkeypatch.setenv("BANDWISE_COMPILE", "0")
     spec = one_spec(
         "local-sgd", {"period": 4}, "digits-mlp", steps=14, batch_size=16, peak=0.2, backend="gloo"
     )

@@ -189,11 +189,6 @@ def nobody_left() -> Iterator[None]:
     assert children(os.getpid()) <= before
 
 
-def real(spec: SessionSpec, root: Path, monkeypatch: pytest.MonkeyPatch, **given: Any) -> dict[str, Any]:
-    monkeypatch.setenv("BANDWISE_COMPILE", "0")
-    return Session(spec, root, **given).run()
-
-
 def check_numbers(record: dict[str, Any], cases: Cases) -> None:
     assert record["status"] in {"done", "disturbed"}, record["reason"]
     for link in record["links"]:
@@ -211,7 +206,7 @@ def check_numbers(record: dict[str, Any], cases: Cases) -> None:
 
 @pytest.mark.gloo
 @pytest.mark.usefixtures("possible", "nobody_left")
-def test_a_session_on_an_emulated_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_on_an_emulated_cluster(tmp_path: Path) -> None:
     spec = session_spec(tmp_path, text=OWN).only_links(("100mbit",))
     clusters: list[Cluster] = []
 
@@ -219,7 +214,7 @@ def test_a_session_on_an_emulated_cluster(tmp_path: Path, monkeypatch: pytest.Mo
         clusters.append(up(link))
         return clusters[-1]
 
-    record = real(spec, tmp_path, monkeypatch, place=place)
+    record = Session(spec, tmp_path, place=place).run()
     check_numbers(record, cases_of(spec))
     assert record["machine"]["emulated"] is True
     assert all(not Path(network).exists() for network in clusters[0].networks)
@@ -227,9 +222,7 @@ def test_a_session_on_an_emulated_cluster(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.gloo
 @pytest.mark.usefixtures("possible", "nobody_left")
-def test_a_worker_killed_in_mid_session_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_killed_in_mid_session_leaves_nothing_behind(tmp_path: Path) -> None:
     spec = session_spec(tmp_path, text=OWN).only_links(("100mbit",))
     clusters: list[Cluster] = []
     started: list[Ranks] = []
@@ -247,7 +240,7 @@ def test_a_worker_killed_in_mid_session_leaves_nothing_behind(
             threading.Timer(0.05, os.kill, (started[0].pids[1], signal.SIGKILL)).start()
 
     begun = time.monotonic()
-    record = real(spec, tmp_path, monkeypatch, place=place, start=start, show=show)
+    record = Session(spec, tmp_path, place=place, start=start, show=show).run()
     assert record["status"] == "error"
     assert record["reason"] == "rank 1 died: signal SIGKILL (out of memory, or killed by hand)"
     assert record["links"][0]["probe"], "what was measured is kept"
@@ -264,7 +257,7 @@ def test_a_worker_killed_in_mid_session_leaves_nothing_behind(
 def test_a_session_that_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
     """Nobody can clean up after SIGKILL: keeper and ranks find out by themselves that they are alone."""
     session_spec(tmp_path, text=OWN)
-    command = [
+    verb = [
         sys.executable,
         "-m",
         "bandwise",
@@ -273,9 +266,7 @@ def test_a_session_that_is_killed_leaves_nothing_running(tmp_path: Path) -> None
         "--results",
         str(tmp_path),
     ]
-    environment = {**os.environ, "BANDWISE_COMPILE": "0"}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as killed:
-        assert killed.stderr is not None
+    with subprocess.Popen(verb, stderr=subprocess.PIPE, text=True) as killed:
         line = next(line for line in killed.stderr if "probe" in line)
         theirs = [pid for pid in descendants(killed.pid) if pid != killed.pid]
         killed.kill()

@@ -36,7 +36,6 @@ def counted(possible: None, request: pytest.FixtureRequest) -> dict[str, list[di
                 env={
                     **os.environ, "RANK": str(rank), "WORLD_SIZE": str(WORKERS), "MASTER_ADDR": cluster.addresses[0],
                     "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1",
-                    "BANDWISE_COMPILE": "0",
                 },
                 stdout=subprocess.PIPE, text=True,
             )
