@@ -50,13 +50,14 @@ def error(trained: SimulatedCluster) -> Tensor:
 def test_without_compression_it_is_momentum_in_a_frozen_metric(size: int) -> None:
     """T_w = 10, then the identity in place of the compressor; the decay is decoupled."""
     warmup, decay = 10, 0.1
-    trained = cluster(size, warmup_steps=warmup, compressor="none", weight_decay=decay)
+    beta1, beta2 = 0.8, 0.95
+    trained = cluster(size, warmup_steps=warmup, compressor="none", weight_decay=decay, betas=(beta1, beta2))
     x, m, v = start(), torch.zeros(D, dtype=torch.float64), torch.zeros(D, dtype=torch.float64)
     for step in range(30):
         advance(trained, step, step + 1)
         g = mean_gradient(step, size)
-        m = BETA1 * m + (1 - BETA1) * g
-        v = BETA2 * v + (1 - BETA2) * g * g if step < warmup else v
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g * g if step < warmup else v
         x = x * (1 - RATE * decay) - RATE * m / (v.sqrt() + EPS)
     assert trained.kind == "compressed"
     torch.testing.assert_close(trained.parameters(0)[0], x, rtol=0, atol=1e-12)
@@ -144,6 +145,21 @@ def test_clipping_is_by_the_norm_of_the_mean_and_then_by_the_root_mean_square_of
 
 def one_bit(size: int, name: str = "one-bit-adam", **options: Any) -> SimulatedCluster:
     return SimulatedCluster(name, [start()], size, lr=RATE, seed=2, **options)
+
+
+def test_the_mask_is_where_the_variance_is_nothing() -> None:
+    """The agreed momentum there is 0; errors are kept as they are; elsewhere it is one magnitude."""
+    dead, own = slice(30, 50), one_bit(4, warmup_steps=4)
+    for step in range(12):
+        rows = [gradient(step, rank) for rank in range(4)]
+        for row in rows:
+            row[dead] = 0
+        own.step([[row] for row in rows])
+    m = own.state(0, "momentum")[0]
+    assert torch.equal(m[dead], torch.zeros(20, dtype=torch.float64))
+    assert (m != 0).sum() == D - 20
+    assert torch.equal(own.parameters(0)[0][dead], start()[dead])
+    assert own.state(0, "worker_error")[0][dead].abs().max() > 0
 
 
 # ---- the freeze that comes by itself -----------------------------------------------------------------------------------
