@@ -286,5 +286,7 @@ def test_a_fingerprint_shows_signs_and_the_last_bit_of_any_element() -> None:
             edits.append(x.clone())
             edits[-1][i] = torch.nextafter(x[i], torch.tensor(9.0))
         assert not any(torch.equal(fingerprint(x), fingerprint(edited)) for edited in edits)
+    pair, turned = torch.tensor([0.0, 1.0, 0.0, 2.0]), torch.tensor([0.0, -1.0, 0.0, -2.0])
+    assert not torch.equal(fingerprint(pair), fingerprint(turned))  # whose bits have the same sum
     x[0] = float("nan")
     assert torch.equal(fingerprint(x), fingerprint(x.clone()))
