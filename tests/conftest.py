@@ -39,12 +39,16 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--methods", metavar="NAME,...", help="of tests that go over the table of methods, these methods alone",
-    )  # fmt: skip
+        "--methods",
+        metavar="NAME,...",
+        help="of tests that go over the table of methods, these methods alone",
+    )
     parser.addoption(
-        "--minutes", type=float, metavar="N",
+        "--minutes",
+        type=float,
+        metavar="N",
         help="begin no test later than N minutes after the first; frozen files come first, and what was left out is skipped",
-    )  # fmt: skip
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -115,19 +119,23 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 ROOT = Path(__file__).parents[1]
 FALLS = "Slurm where something falls"
 WAITS = {
-    "tests/slurm/test_survival": FALLS, "tests/slurm/": "Slurm", "tests/suite/links/": "links",
+    "tests/slurm/test_survival": FALLS,
+    "tests/slurm/": "Slurm",
+    "tests/suite/links/": "links",
     "tests/suite/timing/": "timing",
-}  # fmt: skip
+}
 """Tests that mostly wait for others: daemons, links, deadlines. Every cluster of Slurm has ports and sockets of its own."""
 
 
 COMPILES = "tests of what is compiled"
 SHARES = {
-    "tests/report/": "tests/report", "tests/suite/workloads/": "tests/suite/workloads",
+    "tests/report/": "tests/report",
+    "tests/suite/workloads/": "tests/suite/workloads",
     "tests/reference_impls/compressors/test_compiled.py": COMPILES,
-    "tests/reference_impls/test_gpu_code.py": COMPILES, "tests/reference_impls/test_compile_cache.py": COMPILES,
+    "tests/reference_impls/test_gpu_code.py": COMPILES,
+    "tests/reference_impls/test_compile_cache.py": COMPILES,
     "tests/reference_impls/test_steady_memory.py": COMPILES,
-}  # fmt: skip
+}
 """Files of which the first one makes what the others find again: studies and their pages, samples, corpora, the compiler."""
 
 

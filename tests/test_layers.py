@@ -160,7 +160,7 @@ def third_party(paths: list[Path]) -> dict[str, str]:
         ("import report.publication, slurm.states", {"torch", "suite.workloads", "suite.training"}),
         ("from bandwise import load; load('quick')", {"torch"}),
     ],
-)  # fmt: skip
+)
 def test_what_only_looks_loads_nothing_that_trains(code: str, without: set[str]) -> None:
     """In an interpreter of its own: one second instead of the several of torch."""
     shown = f"import sys; {code}; print(*sys.modules)"

@@ -75,7 +75,12 @@ def test_asv_finds_no_problem(tmp_path: Path) -> None:
     asv = [sys.executable, "-m", "asv"]
     environment = {**os.environ, "HOME": str(tmp_path)}
     checked = subprocess.run(
-        [*asv, "check", "--python=same"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [*asv, "check", "--python=same"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "No problems found" in checked.stdout

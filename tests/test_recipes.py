@@ -123,9 +123,11 @@ def _around_an_optimizer(rank: int, size: int, folder: str) -> dict[str, Any]:
     saved = contents(torch.load(f"{folder}/rank-{rank}.pt"))
     return {
         "equal": [_equal_replicas(model.parameters()) for model in (local, reduced)],
-        "kinds": list(dict.fromkeys(names["frame"]["kind"])), "saved": saved["step"],
-        "rate": saved["optimizer"]["param_groups"][0]["lr"], "keys": _own_keys(f"{folder}/dcp"),
-    }  # fmt: skip
+        "kinds": list(dict.fromkeys(names["frame"]["kind"])),
+        "saved": saved["step"],
+        "rate": saved["optimizer"]["param_groups"][0]["lr"],
+        "keys": _own_keys(f"{folder}/dcp"),
+    }
 
 
 def _own_keys(folder: str) -> list[str]:
@@ -149,9 +151,11 @@ def _sharded(rank: int, size: int, folder: str) -> dict[str, Any]:
     )  # fmt: skip
     whole = [p.full_tensor() for p in model.parameters()]  # type: ignore[attr-defined]
     return {
-        "equal": _equal_replicas(whole), "calls": contents(names["state"].state_dict())["calls"],
-        "keys": _own_keys(folder), "groups": set(names["state"].ledger.frame()["group"]),
-    }  # fmt: skip
+        "equal": _equal_replicas(whole),
+        "calls": contents(names["state"].state_dict())["calls"],
+        "keys": _own_keys(folder),
+        "groups": set(names["state"].ledger.frame()["group"]),
+    }
 
 
 PLACES = ["place_0_rank_0", "place_0_rank_1", "place_1_rank_0", "place_1_rank_1"]

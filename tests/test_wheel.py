@@ -17,11 +17,19 @@ from tests.support import ROOT, blocks
 
 METHOD = "lion-cub-1bit"
 ARGUMENTS = {
-    "advise": ["--params", "1e6", "--workers", "4", "--rate", "1gbit", "--compute-ms", "9"], "export": ["quick"],
-    "info": [METHOD, "--steps", "100", "--lr", "0.1"], "new": ["method", "my-method"], "publish": ["quick"],
-    "reproduce": ["0123456789abcdef"], "run": ["--algorithm", METHOD], "session": ["quick"], "sweep": ["quick"],
-    "test-method": ["absent.py"], "status": ["quick"], "try": ["mine.py:make"],
-}  # fmt: skip
+    "advise": ["--params", "1e6", "--workers", "4", "--rate", "1gbit", "--compute-ms", "9"],
+    "export": ["quick"],
+    "info": [METHOD, "--steps", "100", "--lr", "0.1"],
+    "new": ["method", "my-method"],
+    "publish": ["quick"],
+    "reproduce": ["0123456789abcdef"],
+    "run": ["--algorithm", METHOD],
+    "session": ["quick"],
+    "sweep": ["quick"],
+    "test-method": ["absent.py"],
+    "status": ["quick"],
+    "try": ["mine.py:make"],
+}
 """Of verbs that want some."""
 ALONE = {"advise", "info", "list", "new", "test-method"}
 """Verbs that need no checkout."""

@@ -18,9 +18,15 @@ from reference_impls.core.registry import registry
 
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE = (
-    "allreduce-sgd", "lion-cub-1bit", "global-qsgd", "top-k", "apmsqueeze", "local-sgd", "streaming-diloco",
+    "allreduce-sgd",
+    "lion-cub-1bit",
+    "global-qsgd",
+    "top-k",
+    "apmsqueeze",
+    "local-sgd",
+    "streaming-diloco",
     "root-sgd",
-)  # fmt: skip
+)
 """Methods of different families; no more are trained at length for a change that concerns all."""
 MANY = 12
 SHARED = frozenset({"core", "runtime", "frontends"})

@@ -322,10 +322,16 @@ def trained_of(tables: Path, sweeps: Path, name: str, reference: str) -> dict[Ke
             known = arm in errors and reference in errors
             choice, draws = np.add(errors[arm], errors[reference]) if known else (math.nan, 0.0)
             found[*cell, arm] = Trained(
-                losses.loc[seeds].to_numpy("float64"), ended.loc[ended["status"] == "done", "value"].mean(),
-                Reference(ladder.loc[seeds]) if usable else None, noise.df, float(choice), float(draws), seeds,
-                float(errors[arm][0]) if known else 0.0, str(of_arm["algorithm"].iloc[0]),
-            )  # fmt: skip
+                losses.loc[seeds].to_numpy("float64"),
+                ended.loc[ended["status"] == "done", "value"].mean(),
+                Reference(ladder.loc[seeds]) if usable else None,
+                noise.df,
+                float(choice),
+                float(draws),
+                seeds,
+                float(errors[arm][0]) if known else 0.0,
+                str(of_arm["algorithm"].iloc[0]),
+            )
     return found
 
 
@@ -555,8 +561,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     root = Path(__file__).resolve().parents[2]
     parser = argparse.ArgumentParser(prog="python -m tests.audit", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--results", type=Path, default=root / "results" / "published", help="folder that has tables/ (published)",
-    )  # fmt: skip
+        "--results",
+        type=Path,
+        default=root / "results" / "published",
+        help="folder that has tables/ (published)",
+    )
     parser.add_argument(
         "--sweeps", type=Path, default=root / "suite" / "sweeps", help="folder of files of rates"
     )
@@ -584,10 +593,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
     lines = [
         (
-            *at, str(count), f"{found.worst[at][0]:.1e}", f"{100 * found.worst[at][1]:.2g} %", found.worst[at][2],
+            *at,
+            str(count),
+            f"{found.worst[at][0]:.1e}",
+            f"{100 * found.worst[at][1]:.2g} %",
+            found.worst[at][2],
         )
         for at, count in found.counts.items()
-    ]  # fmt: skip
+    ]
     head = ["table", "column", "compared", "largest", "of what is allowed", "where"]
     if lines:
         sys.stdout.write(pd.DataFrame(lines, columns=head).to_string(index=False, justify="left") + "\n")

@@ -22,9 +22,16 @@ from tests.support import Capsys
 BUDGETS = (0.0625, 0.25, 0.5, 0.71, 1.0, 1.41)
 LINKS = ("10 Mbit/s", "1 Gbit/s")
 ENDS = {
-    "far": 0.3, "near": 0.95, "same": 0.98, "better": 1.2, "best": 9.0, "worst": 0.01, "broken": 1.0, "few": 1.0,
+    "far": 0.3,
+    "near": 0.95,
+    "same": 0.98,
+    "better": 1.2,
+    "best": 9.0,
+    "worst": 0.01,
+    "broken": 1.0,
+    "few": 1.0,
     "alone": 0.2,
-}  # fmt: skip
+}
 """Arms by the budget of the reference at whose loss they end."""
 ALGORITHMS = {"alone": ONE_WORKER}
 TUNING = [10000, 10001]
@@ -150,14 +157,20 @@ def doctored(folder: Path, table: str, column: str, at: str, factor: float | Non
 
 
 RESULTS = (
-    ("small-worth", "low", "far", 1.003), ("small-worth", "high", "near", 1.003),
-    ("session-quick-net", "net", "far", 1.003), ("session-quick-net", "net_low", "better", 1.003),
-    ("session-quick-net", "gain_high", "near", 1.03), ("session-quick-net", "time_high", "near", 1.003),
-    ("session-quick-net", "p", "same", 1.01), ("session-quick-net", "over", "far", 1.003),
-    ("session-quick-net", "over_high", "better", 1.003), ("session-quick-net", "driver_low", "few", 1.003),
-    ("session-quick-net", "plain", "near", None), ("session-quick-net", "alone", "worst", None),
+    ("small-worth", "low", "far", 1.003),
+    ("small-worth", "high", "near", 1.003),
+    ("session-quick-net", "net", "far", 1.003),
+    ("session-quick-net", "net_low", "better", 1.003),
+    ("session-quick-net", "gain_high", "near", 1.03),
+    ("session-quick-net", "time_high", "near", 1.003),
+    ("session-quick-net", "p", "same", 1.01),
+    ("session-quick-net", "over", "far", 1.003),
+    ("session-quick-net", "over_high", "better", 1.003),
+    ("session-quick-net", "driver_low", "few", 1.003),
+    ("session-quick-net", "plain", "near", None),
+    ("session-quick-net", "alone", "worst", None),
     ("session-quick-net", "verdict", "near", None),
-)  # fmt: skip
+)
 """Numbers of which no other is made."""
 
 

@@ -41,16 +41,19 @@ def answer(capsys: Capsys, root: Path, code: int = 3) -> Any:
 def test_the_table_one_claim_in_full_and_a_check_that_is_well(judged: Path, capsys: Capsys) -> None:
     for more, expected in {
         (): (
-            "made-up-falls  the paper, abstract  training  reproduced", "-2 [-2.09, -1.91] points",
+            "made-up-falls  the paper, abstract  training  reproduced",
+            "-2 [-2.09, -1.91] points",
             "2 claims, 2 statements: 2 reproduced; made here\n",
         ),
         ("made-up-loses",): (
-            "who says it  the paper, table 1", "scale        at our scale: made up", "written      before the runs",
+            "who says it  the paper, table 1",
+            "scale        at our scale: made up",
+            "written      before the runs",
             "again by     bandwise sweep claims/made-up && bandwise report claims/made-up && bandwise claims made-up-",
             "wanted < -1 points; found -2 [-2.09, -1.91] points, n = 6: reproduced",
         ),
         ("--check",): ("2 claims, 2 statements: 2 reproduced; all as on record",),
-    }.items():  # fmt: skip
+    }.items():
         capsys.readouterr()
         assert main(["claims", *more, "--results", str(judged)]) == 0
         out = capsys.readouterr().out
@@ -64,12 +67,16 @@ def test_the_table_one_claim_in_full_and_a_check_that_is_well(judged: Path, caps
     ("old", "new", "expected"),
     [
         ("threshold: -1}", "threshold: -3}", "made-up-loses: contradicted, but reproduced is on record"),
-        ("threshold: -1}", "threshold: -1.5}", "made-up-loses: its text has changed since it was judged reproduced"),
+        (
+            "threshold: -1}",
+            "threshold: -1.5}",
+            "made-up-loses: its text has changed since it was judged reproduced",
+        ),
         ("id: made-up-loses", "id: made-up-other", "made-up-other: reproduced, and nothing is on record"),
         (TRAINING, "", "made-up-loses: is on record and in no file"),
     ],
     ids=["contradicted", "changed", "new", "gone"],
-)  # fmt: skip
+)
 def test_a_check_finds_a_false_record(root: Path, capsys: Capsys, old: str, new: str, expected: str) -> None:
     text = (TRAINING + OTHER).replace(old, new)
     assert text != TRAINING + OTHER

@@ -83,8 +83,14 @@ def test_a_sweep_from_plan_to_status(tmp_path: Path, results: Path, capsys: Caps
     found = answer(capsys, "sweep", sweep, "--jobs", "1")
     assert {"states": {"done": 6}, "ran": 3, "interrupted": False, "failures": []}.items() <= found.items()
     assert answer(capsys, "status", sweep) == {
-        "sweep": sweep, "runs": 6, "states": {"done": 6}, "jobs": 0, "not_done": [], "refused": [], "slurm": None,
-    }  # fmt: skip
+        "sweep": sweep,
+        "runs": 6,
+        "states": {"done": 6},
+        "jobs": 0,
+        "not_done": [],
+        "refused": [],
+        "slurm": None,
+    }
     assert answer(capsys, "status")["states"] == {"done": 6}
     assert answer(capsys, "sweep", sweep, "--dry-run")["core_seconds_left"] == 0
     for verb in (["sweep", sweep, "--dry-run", "--runs"], ["status"], ["sweep", sweep]):
@@ -206,9 +212,15 @@ def test_bad_requests_are_told(arguments: list[str], message: str, results: Path
 
 def test_values_are_read_as_typed() -> None:
     typed = {
-        "1": 1, "1e-6": 1e-6, "true": True, "null": None, "[0.9, 0.99]": [0.9, 0.99], "never": "never", "": "",
+        "1": 1,
+        "1e-6": 1e-6,
+        "true": True,
+        "null": None,
+        "[0.9, 0.99]": [0.9, 0.99],
+        "never": "never",
+        "": "",
         "{}": "{}",
-    }  # fmt: skip
+    }
     for text, value in {**typed, "NaN": "NaN", "-Infinity": "-Infinity", "b=c": "b=c"}.items():
         (found,) = parse_settings([f"a={text}"]).values()
         assert (found, type(found)) == (value, type(value))

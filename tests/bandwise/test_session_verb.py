@@ -28,8 +28,11 @@ def path(tmp_path: Path) -> str:
 def stand_in(monkeypatch: Patch, load: Load = QUIET, **more: Any) -> None:
     """Sessions of the verb are held among stand-ins."""
     given = {
-        "place": FakePlace, "start": lambda place: FakeRanks(), "meter": FakeMeter(lambda number: load), **more,
-    }  # fmt: skip
+        "place": FakePlace,
+        "start": lambda place: FakeRanks(),
+        "meter": FakeMeter(lambda number: load),
+        **more,
+    }
     real = session.Session
     monkeypatch.setattr(session, "Session", lambda spec, root, show: real(spec, root, show, **given))
 
@@ -98,9 +101,14 @@ class Losing(FakeRanks):
     ],
 )
 def test_what_keeps_it_from_numbers_is_said(
-    stand_ins: dict[str, Any], code: int, said: str, path: str, tmp_path: Path,
-    monkeypatch: Patch, capsys: Capsys,
-) -> None:  # fmt: skip
+    stand_ins: dict[str, Any],
+    code: int,
+    said: str,
+    path: str,
+    tmp_path: Path,
+    monkeypatch: Patch,
+    capsys: Capsys,
+) -> None:
     finding = Finding("namespaces", False, "forbidden", "sudo sysctl -w x=0")
     monkeypatch.setattr(session, "obstacle", lambda: finding)
     stand_in(monkeypatch, **stand_ins)

@@ -67,8 +67,12 @@ def train(*trackers: Any) -> tuple[list[dict[str, float]], pd.DataFrame]:
 def test_what_is_written_is_what_the_ledger_counts(tmp_path: Path) -> None:
     scalars, run, metrics, plain = Scalars(), Run(), Metrics(), []
     found, ledger = train(
-        scalars, run, metrics, lambda values, step: plain.append((step, dict(values))), tmp_path / "new" / "a.csv",
-    )  # fmt: skip
+        scalars,
+        run,
+        metrics,
+        lambda values, step: plain.append((step, dict(values))),
+        tmp_path / "new" / "a.csv",
+    )
     for step, values in enumerate(found):
         own = ledger[ledger["step"] == ledger["step"].unique()[step]]
         assert values["wire_bytes"] == own["wire_bytes"].sum() > 0

@@ -284,9 +284,12 @@ def digest(path: Path) -> dict[str, Any]:
     header, body = rows[0], rows[1:]
     columns = {name: brief([row[i] for row in body], 6) for i, name in enumerate(header)}
     return {
-        "bytes": brief(text), "rows": len(body), "columns": columns,
-        "by_row": " ".join(brief(row, 4) for row in body), "first": ",".join(body[0]) if body else "",
-    }  # fmt: skip
+        "bytes": brief(text),
+        "rows": len(body),
+        "columns": columns,
+        "by_row": " ".join(brief(row, 4) for row in body),
+        "first": ",".join(body[0]) if body else "",
+    }
 
 
 def tables_under(root: Path) -> dict[str, Any]:
@@ -349,8 +352,10 @@ def made_up_session() -> dict[str, Any]:
 
 
 STUDIES = {
-    "made-up-study": made_up_study, "made-up-ladder": made_up_ladder, "made-up-session": made_up_session,
-}  # fmt: skip
+    "made-up-study": made_up_study,
+    "made-up-ladder": made_up_ladder,
+    "made-up-session": made_up_session,
+}
 
 
 def study(name: str) -> Case:
@@ -371,11 +376,14 @@ FIRST_IDS = frozenset(row.id for row in FIRST)
 FAST_RUNS = frozenset(row.algorithm for row in SOME[::4])
 FAST_COMMANDS = frozenset(
     [
-        "list algorithms", "list workloads", "list sweeps", "info digits-mlp",
+        "list algorithms",
+        "list workloads",
+        "list sweeps",
+        "info digits-mlp",
         *(f"info {name}" for name in FAST_RUNS),
     ]
     + [" ".join(words) for words in list(schedules())[1::8]]
-)  # fmt: skip
+)
 """The others, whose answers are of the same functions, take a minute."""
 SECTIONS = {
     "runs": Section(run, lambda: [row.algorithm for row in FIRST], FAST_RUNS.__contains__),

@@ -98,9 +98,18 @@ def test_a_training_goes_on_to_the_bit_from_every_way_of_saving(frontend, ranks,
 def test_a_simulation_goes_by_the_same_names() -> None:
     def made(wrap: str, steps: int, state: Any = None) -> Any:
         return simulate(
-            net(1, wrap), lambda model, batch: loss(model, *batch), lambda rank, workers, step: (rank, step), "powersgd",
-            workers=2, lr=LR, steps=steps, state=state, optimizer="adamw", **SETTINGS, **DRAWN,
-        )  # fmt: skip
+            net(1, wrap),
+            lambda model, batch: loss(model, *batch),
+            lambda rank, workers, step: (rank, step),
+            "powersgd",
+            workers=2,
+            lr=LR,
+            steps=steps,
+            state=state,
+            optimizer="adamw",
+            **SETTINGS,
+            **DRAWN,
+        )
 
     bare = made("", 4)
     for result in (made("checkpointed", 4), made("checkpointed", 4, made("", 2).state_dict())):

@@ -153,7 +153,7 @@ EDITS: dict[str, Callable[[nn.Module], Any]] = {
     "one element": lambda m: m.second.grad.data[0, 0].mul_(1 + 1e-6),
     "assigned": lambda m: setattr(m.first, "grad", torch.zeros_like(m.first)),
     "none": lambda m: setattr(m.first, "grad", None),
-}  # fmt: skip
+}
 
 
 @each("how", EDITS)

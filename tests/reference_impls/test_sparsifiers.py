@@ -174,9 +174,18 @@ def test_the_rule_written_down_gives_the_same(nesterov, granularity, clip):
     d = sum(sizes)
     cuts = sizes if granularity == "tensor" else [d]
     workers = cluster(
-        "dgc", n, sizes, start=[normal(k, seed=100 + i) for i, k in enumerate(sizes)], lr=lr, ratio=ratio, nesterov=nesterov,
-        granularity=granularity, local_clip=clip, momentum=m, weight_decay=decay,
-    )  # fmt: skip
+        "dgc",
+        n,
+        sizes,
+        start=[normal(k, seed=100 + i) for i, k in enumerate(sizes)],
+        lr=lr,
+        ratio=ratio,
+        nesterov=nesterov,
+        granularity=granularity,
+        local_clip=clip,
+        momentum=m,
+        weight_decay=decay,
+    )
     x = torch.cat(workers.parameters(0)).clone()
     u, v = torch.zeros(n, d, dtype=torch.float64), torch.zeros(n, d, dtype=torch.float64)
     for t in range(5):

@@ -36,12 +36,20 @@ def tuning_rows() -> list[Row]:
     """Trials of one arm, the best on an edge, one diverged."""
     return [
         {
-            "workload": "digits-mlp", "sharding": "iid", "world_size": 4, "arm": "qsr-sgd", "lr": lr,
-            "options": '{"eps":1e-05}' if lr == 0.03 else None, "status": "done" if value else "diverged",
-            "value": value, "nll": 0.1 if value else None, "chosen": lr == 0.03, "edge": lr == 0.03,
+            "workload": "digits-mlp",
+            "sharding": "iid",
+            "world_size": 4,
+            "arm": "qsr-sgd",
+            "lr": lr,
+            "options": '{"eps":1e-05}' if lr == 0.03 else None,
+            "status": "done" if value else "diverged",
+            "value": value,
+            "nll": 0.1 if value else None,
+            "chosen": lr == 0.03,
+            "edge": lr == 0.03,
         }
         for lr, value in ((0.03, 97.0), (0.1, 96.9), (0.3, 95.0), (1.0, None))
-    ]  # fmt: skip
+    ]
 
 
 def build(root: Path, name: str = "made-up") -> Built:

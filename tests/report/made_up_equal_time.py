@@ -29,12 +29,24 @@ LINKS: Final = ("10 Mbit/s", "100 Mbit/s", "1 Gbit/s")
 RATES: Final = dict(zip(LINKS, (1e7, 1e8, 1e9), strict=True))
 
 WORTHS: Final[Mapping[str, float]] = {
-    "allreduce-sgd": 0.62, "allreduce-lion": 0.97, "lion-cub-1bit never": 0.25, "lion-cub-1bit K=100": 0.72,
-    "lion-cub-1bit K=10": 0.83, "lion-cub-pbit p=8 L1": 0.9, "global-qsgd standard": 0.98,
-    "global-qsgd exponential": 0.66, "apmsqueeze": 1.02, "local-sgd H=4": 0.55, "local-sgd H=16": 0.32,
-    "local-adamw H=4": 0.95, "qsr-sgd": 0.5, "control-no-communication": 0.09, "control-one-worker": 0.03,
-    "control-random-k": 0.2, "control-one-rank-sign": 0.03,
-}  # fmt: skip
+    "allreduce-sgd": 0.62,
+    "allreduce-lion": 0.97,
+    "lion-cub-1bit never": 0.25,
+    "lion-cub-1bit K=100": 0.72,
+    "lion-cub-1bit K=10": 0.83,
+    "lion-cub-pbit p=8 L1": 0.9,
+    "global-qsgd standard": 0.98,
+    "global-qsgd exponential": 0.66,
+    "apmsqueeze": 1.02,
+    "local-sgd H=4": 0.55,
+    "local-sgd H=16": 0.32,
+    "local-adamw H=4": 0.95,
+    "qsr-sgd": 0.5,
+    "control-no-communication": 0.09,
+    "control-one-worker": 0.03,
+    "control-random-k": 0.2,
+    "control-one-rank-sign": 0.03,
+}
 """By arm: after what share of the reference's steps it ends as well; below 1/16 off its budgets."""
 BYTES: Final[Mapping[str, float]] = {arm.arm.name: 1 / arm.ratio for arm in made.MADE}
 CHECKED: Final = ("lion-cub-1bit K=10", "local-adamw H=4", "local-sgd H=16", "apmsqueeze")
@@ -78,9 +90,14 @@ def result_of(entry: Entry) -> dict[str, Any]:
     found = made.result_of(by_name[entry.arm], spec)
     value = loss(budget) + split + own
     return {
-        **found, "metric": "bits_per_byte", "direction": "lower", "directions": {"bits_per_byte": "lower", "nll": "lower"},
-        "final": {"bits_per_byte": value, "nll": value}, "best": value, "steps_by_kind": {"step": spec.steps},
-    }  # fmt: skip
+        **found,
+        "metric": "bits_per_byte",
+        "direction": "lower",
+        "directions": {"bits_per_byte": "lower", "nll": "lower"},
+        "final": {"bits_per_byte": value, "nll": value},
+        "best": value,
+        "steps_by_kind": {"step": spec.steps},
+    }
 
 
 def rounds() -> pd.DataFrame:
@@ -105,12 +122,25 @@ def arm_row(link: str, m: made.Made) -> dict[str, Any]:
         return fast.refused(link, "iid", name, family, algorithm, "direct runs disagree")
     over = 1 / time(name, link)
     return fast.row(
-        fast.ARMS, link=link, sharding="iid", arm=name, kind="run", algorithm=algorithm, family=family, steps=200,
-        steps_by_kind='{"step":200}', composition="one kind", n=8, step_s=0.05 / over, n_pairs=8, check="confirmed",
-        checked_by=name if name in CHECKED else "qsr-sgd", refused=False,
+        fast.ARMS,
+        link=link,
+        sharding="iid",
+        arm=name,
+        kind="run",
+        algorithm=algorithm,
+        family=family,
+        steps=200,
+        steps_by_kind='{"step":200}',
+        composition="one kind",
+        n=8,
+        step_s=0.05 / over,
+        n_pairs=8,
+        check="confirmed",
+        checked_by=name if name in CHECKED else "qsr-sgd",
+        refused=False,
         **fast.around(10 / over, "seconds", "seconds_low", "seconds_high"),
         **fast.around(over, "speedup", "speedup_low", "speedup_high"),
-    )  # fmt: skip
+    )
 
 
 def save(root: Path) -> None:
@@ -127,11 +157,18 @@ def save(root: Path) -> None:
     every = pd.DataFrame(
         [
             (
-                e.workload, e.spec.sharding, 4, e.arm, e.spec.seed, e.budget, "done", result_of(e)["final"]["nll"],
+                e.workload,
+                e.spec.sharding,
+                4,
+                e.arm,
+                e.spec.seed,
+                e.budget,
+                "done",
+                result_of(e)["final"]["nll"],
             )
             for e in study.entries
         ],
         columns=["workload", "sharding", "world_size", "arm", "seed", "budget", "status", "value"],
-    )  # fmt: skip
+    )
     net = net_table(study, every, taken, pd.DataFrame(rows), ("digits-mlp", 4))
     write_table(session_table_path(root, NET, "timed"), NET, net)

@@ -18,8 +18,15 @@ from tests.support import find_program
 pytestmark = pytest.mark.chromium
 
 KINDS = (
-    "index", "made-up", "claims", "speed", "search", "docs/index", "docs/in-your-training", "docs/methods",
-)  # fmt: skip
+    "index",
+    "made-up",
+    "claims",
+    "speed",
+    "search",
+    "docs/index",
+    "docs/in-your-training",
+    "docs/methods",
+)
 DESK, PHONE = (1280, "light"), (390, "dark")
 
 

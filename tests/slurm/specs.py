@@ -10,10 +10,17 @@ from suite.runs.spec import Part, Rate, RunSpec, resolve_algorithm, resolve_work
 def tiny(seed: int, algorithm: str = "allreduce-sgd", steps: int = 4) -> RunSpec:
     """A valid run on the quadratic workload with two workers."""
     return RunSpec.of(
-        algorithm=resolve_algorithm(algorithm, {}, 2, steps), workload=resolve_workload("quadratic", {}, "iid"),
-        sharding="iid", world_size=2, steps=steps, batch_size=4, lr=Rate("constant", 0.01, 0.0, 0), seed=seed,
-        backend="simulated", bucket_bytes=1 << 20,
-    )  # fmt: skip
+        algorithm=resolve_algorithm(algorithm, {}, 2, steps),
+        workload=resolve_workload("quadratic", {}, "iid"),
+        sharding="iid",
+        world_size=2,
+        steps=steps,
+        batch_size=4,
+        lr=Rate("constant", 0.01, 0.0, 0),
+        seed=seed,
+        backend="simulated",
+        bucket_bytes=1 << 20,
+    )
 
 
 def broken(seed: int) -> RunSpec:

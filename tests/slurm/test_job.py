@@ -36,8 +36,13 @@ def job(monkeypatch: Patch) -> Iterator[None]:
     """This process is the only task of member 3 of array 17; it has its own signal handlers back afterwards."""
     monkeypatch.setenv("SUBMITIT_EXECUTOR", "slurm")
     place = {
-        "ARRAY_JOB_ID": 17, "ARRAY_TASK_ID": 3, "JOB_ID": 20, "PROCID": 0, "NTASKS": 1, "RESTART_COUNT": 0,
-    }  # fmt: skip
+        "ARRAY_JOB_ID": 17,
+        "ARRAY_TASK_ID": 3,
+        "JOB_ID": 20,
+        "PROCID": 0,
+        "NTASKS": 1,
+        "RESTART_COUNT": 0,
+    }
     for name, value in place.items():
         monkeypatch.setenv(f"SLURM_{name}", str(value))
     before = {number: signal.getsignal(number) for number in REASONS}

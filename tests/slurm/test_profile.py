@@ -32,15 +32,28 @@ def test_every_shipped_profile_loads_and_slurm_means_the_default() -> None:
 
 def test_a_full_profile_is_read_as_written(tmp_path: Path) -> None:
     whole = {
-        "timeout_min": 90, "partition": "cpu", "cpus_per_task": 2, "mem": "4G", "setup": ["module load python", "ulimit -c 0"],
-        "nodes": 2, "tasks_per_node": 4, "gpus_per_task": 1, "interface": "ib0", "array_parallelism": 8, "max_requeues": 0,
-        "checkpoint_s": 30, "pack_s": 0, "environment": {"NCCL_DEBUG": "WARN", "LEVEL": 3},
+        "timeout_min": 90,
+        "partition": "cpu",
+        "cpus_per_task": 2,
+        "mem": "4G",
+        "setup": ["module load python", "ulimit -c 0"],
+        "nodes": 2,
+        "tasks_per_node": 4,
+        "gpus_per_task": 1,
+        "interface": "ib0",
+        "array_parallelism": 8,
+        "max_requeues": 0,
+        "checkpoint_s": 30,
+        "pack_s": 0,
+        "environment": {"NCCL_DEBUG": "WARN", "LEVEL": 3},
         "additional_parameters": {"account": "project", "exclude": "node-17", "exclusive": True, "nice": 100},
-    }  # fmt: skip
+    }
     profile = load_text(tmp_path, json.dumps(whole))
     read = {
-        "name": "site", "setup": tuple(whole["setup"]), "environment": {"NCCL_DEBUG": "WARN", "LEVEL": "3"},
-    }  # fmt: skip
+        "name": "site",
+        "setup": tuple(whole["setup"]),
+        "environment": {"NCCL_DEBUG": "WARN", "LEVEL": "3"},
+    }
     assert profile == Profile(**{**whole, **read})
     assert Profile.from_dict(json.loads(json.dumps(profile.as_dict()))) == profile
 

@@ -74,9 +74,13 @@ def test_a_waiting_job_says_why(store: Store, says: dict[str, list[Job]]) -> Non
 
 
 ENDS = {
-    "NODE_FAIL": "node_lost", "OUT_OF_MEMORY": "oom", "CANCELLED": "cancelled", "TIMEOUT": "timeout", "PREEMPTED": "preempted",
+    "NODE_FAIL": "node_lost",
+    "OUT_OF_MEMORY": "oom",
+    "CANCELLED": "cancelled",
+    "TIMEOUT": "timeout",
+    "PREEMPTED": "preempted",
     "FAILED": "error",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("slurms", "ours"), ENDS.items())
@@ -100,12 +104,20 @@ def test_a_run_whose_job_has_gone_ends_as_the_job_did(
 @pytest.mark.parametrize(
     ("squeue", "sacct", "wanted"),
     [
-        ([job(0, "RUNNING"), Job("17", NAME, "CANCELLED", "Resources")], [], ["queued", "queued", "cancelled", "cancelled"]),
+        (
+            [job(0, "RUNNING"), Job("17", NAME, "CANCELLED", "Resources")],
+            [],
+            ["queued", "queued", "cancelled", "cancelled"],
+        ),
         ([job(0, "COMPLETED"), job(1, "COMPLETED")], [], ["missing"] * 4),
-        ([], [job(0, "NODE_FAIL"), job(1, "CANCELLED")], ["node_lost", "node_lost", "cancelled", "cancelled"]),
+        (
+            [],
+            [job(0, "NODE_FAIL"), job(1, "CANCELLED")],
+            ["node_lost", "node_lost", "cancelled", "cancelled"],
+        ),
     ],
     ids=["cancelled before they began, as their array", "completed, and open", "forgotten, with accounting"],
-)  # fmt: skip
+)
 def test_runs_stand_as_their_members(
     store: Store, says: dict[str, list[Job]], squeue: list[Job], sacct: list[Job], wanted: list[str]
 ) -> None:

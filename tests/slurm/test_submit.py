@@ -75,8 +75,12 @@ def test_packing_can_be_switched_off_and_real_ranks_stand_apart() -> None:
 
 def test_ranks_are_spread_as_the_profile_says_or_refused() -> None:
     shapes = {
-        (None, None, 4): (1, 4), (None, 2, 4): (2, 2), (2, None, 4): (2, 2), (4, 1, 4): (4, 1), (4, 2, 1): (1, 1),
-    }  # fmt: skip
+        (None, None, 4): (1, 4),
+        (None, 2, 4): (2, 2),
+        (2, None, 4): (2, 2),
+        (4, 1, 4): (4, 1),
+        (4, 2, 1): (1, 1),
+    }
     for (nodes, per_node, ranks), shape in shapes.items():
         assert PACKED.model_copy(update={"nodes": nodes, "tasks_per_node": per_node}).shape(ranks) == shape
     for nodes, per_node in ((None, 3), (3, None), (2, 1)):
@@ -124,10 +128,21 @@ def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:
     text = written(tmp_path, profile)
     logs = {"output": f"{tmp_path}/%A_%a_0_log.out", "error": f"{tmp_path}/%A_%a_0_log.err"}
     assert directives(text) == {
-        "array": "0-39%16", "cpus-per-task": "2", "exclusive": "", "job-name": "bandwise-tiny", "mem": "2G",
-        "nice": "100", "nodes": "1", "ntasks-per-node": "1", "open-mode": "append", "partition": "cpu", "requeue": "",
-        "signal": "USR2@60", "time": "20", **logs,
-    }  # fmt: skip
+        "array": "0-39%16",
+        "cpus-per-task": "2",
+        "exclusive": "",
+        "job-name": "bandwise-tiny",
+        "mem": "2G",
+        "nice": "100",
+        "nodes": "1",
+        "ntasks-per-node": "1",
+        "open-mode": "append",
+        "partition": "cpu",
+        "requeue": "",
+        "signal": "USR2@60",
+        "time": "20",
+        **logs,
+    }
     srun = srun_line(text)
     assert "--cpus-per-task=2" in srun, "srun does not take it over from sbatch"
     assert "--kill-on-bad-exit=1" in srun
@@ -142,10 +157,13 @@ def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:
 def test_a_member_of_real_ranks_has_a_task_a_rank(tmp_path: Path) -> None:
     profile = PROFILE.model_copy(
         update={
-            "tasks_per_node": 2, "gpus_per_task": 1, "interface": "eth0", "environment": {"A": "x y"},
+            "tasks_per_node": 2,
+            "gpus_per_task": 1,
+            "interface": "eth0",
+            "environment": {"A": "x y"},
             "max_requeues": 0,
         }
-    )  # fmt: skip
+    )
     text = written(tmp_path, profile, members=1, tasks=4)
     found = directives(text)
     assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-task"]) == ("2", "2", "1")
@@ -230,9 +248,20 @@ def test_folders_of_submissions_count_on_beyond_gaps(tmp_path: Path) -> None:
 
 CLIENTS = ("squeue", "scontrol", "sacct")
 OPTIONS = (
-    "SBATCH_EXCLUSIVE", "SBATCH_PARTITION", "SRUN_CPUS_PER_TASK", "SQUEUE_PARTITION", "SQUEUE_STATES", "SCANCEL_USER",
-    "SCONTROL_ALL", "SACCT_FORMAT", "SLURM_JOB_ID", "SLURM_ARRAY_TASK_ID", "SLURM_NTASKS", "SLURM_CLUSTERS", "SLURMD_NODENAME",
-)  # fmt: skip
+    "SBATCH_EXCLUSIVE",
+    "SBATCH_PARTITION",
+    "SRUN_CPUS_PER_TASK",
+    "SQUEUE_PARTITION",
+    "SQUEUE_STATES",
+    "SCANCEL_USER",
+    "SCONTROL_ALL",
+    "SACCT_FORMAT",
+    "SLURM_JOB_ID",
+    "SLURM_ARRAY_TASK_ID",
+    "SLURM_NTASKS",
+    "SLURM_CLUSTERS",
+    "SLURMD_NODENAME",
+)
 
 
 def test_no_option_of_an_enclosing_job_reaches_slurm(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -103,9 +103,14 @@ def ask(layout: Layout, *command: str) -> str:
     environment = {**without_slurm(os.environ), **variables(layout)}
     try:
         done = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
             timeout=ANSWER_TIMEOUT_S,
-        )  # fmt: skip
+        )
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
         raise DevClusterError(f"`{shlex.join(command)}`: {error}") from error
     if done.returncode != 0:
@@ -284,10 +289,12 @@ def up(
         else:
             places = _beside_each_other(nodes)
         config = ClusterConfig(
-            nodes=places[1:], controller=places[0], hostname=socket.gethostname().partition(".")[0],
+            nodes=places[1:],
+            controller=places[0],
+            hostname=socket.gethostname().partition(".")[0],
             user=pwd.getpwuid(os.geteuid()).pw_name,
             **{"memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20, **settings},
-        )  # fmt: skip
+        )
         _write(config, layout, paths)
         popen = _start_keeper(layout, tied, links)
         names = tuple(node.name for node in config.nodes)
@@ -392,10 +399,15 @@ def _start_keeper(layout: Layout, tied: bool, links: Links | None) -> subprocess
     tie = () if links is None else (links.tie,)
     with (layout.log_dir / "keeper.out").open("wb") as out:
         return subprocess.Popen(
-            command + ["--tied"] * tied + [f"--links={number}" for number in tie], cwd=CHECKOUT,
-            env=without_slurm(os.environ), stdin=subprocess.PIPE if tied else subprocess.DEVNULL, stdout=out,
-            stderr=subprocess.STDOUT, start_new_session=True, pass_fds=tie,
-        )  # fmt: skip
+            command + ["--tied"] * tied + [f"--links={number}" for number in tie],
+            cwd=CHECKOUT,
+            env=without_slurm(os.environ),
+            stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=tie,
+        )
 
 
 def _wait_until_idle(cluster: Cluster, layout: Layout, popen: subprocess.Popen[bytes]) -> None:

@@ -254,10 +254,15 @@ def _munged(layout: Layout, programs: Mapping[str, str]) -> Daemon:
     """One for all nodes: who reaches its socket is in the same file system, whatever the network."""
     folder = layout.munge_dir
     options = {
-        "key-file": layout.munge_key, "socket": layout.munge_socket, "pid-file": folder / "pid",
-        "log-file": folder / "log", "seed-file": folder / "seed",
-    }  # fmt: skip
+        "key-file": layout.munge_key,
+        "socket": layout.munge_socket,
+        "pid-file": folder / "pid",
+        "log-file": folder / "log",
+        "seed-file": folder / "seed",
+    }
     argv = (programs["munged"], "--foreground", "--num-threads=2")
     return Daemon(
-        "munged", (*argv, *(f"--{name}={path}" for name, path in options.items())), ready=str(layout.munge_socket),
-    )  # fmt: skip
+        "munged",
+        (*argv, *(f"--{name}={path}" for name, path in options.items())),
+        ready=str(layout.munge_socket),
+    )
