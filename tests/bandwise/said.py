@@ -9,7 +9,7 @@ import pytest
 
 from bandwise.cli import main
 from reference_impls.core.registry import PLUGINS, registry
-from reference_impls.core.registry import registry as workloads
+from suite.workloads import base as workloads
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:

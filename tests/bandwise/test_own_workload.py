@@ -15,10 +15,10 @@ import pytest
 
 from bandwise.cli import main
 from reference_impls import load_plugin
-from reference_impls.core.registry import registry as workloads
 from suite import DATA
 from suite.runs.spec import resolve_workload, workload_hash
 from suite.workloads import DataError, DataWorkload, WorkloadDeclarationError, get, names, user_data
+from suite.workloads import base as workloads
 from suite.workloads.base import imported_beside
 from tests.bandwise.said import answer, forget_plugins, refusal
 from tests.suite.runs.project import SWEEP, train_here
