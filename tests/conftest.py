@@ -67,14 +67,13 @@ def _compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture(autouse=True)
-def _own_plugins() -> Iterator[None]:
-    """Plugin files that a test has loaded are not those of processes that later tests start."""
-    before = os.environ.get("BANDWISE_PLUGINS")
+def _own_environment() -> Iterator[None]:
+    """Variables that a test has set (plugin files that it loaded, a rank's place in a launch) are not those of later tests."""
+    before = dict(os.environ)
     yield
-    if os.environ.get("BANDWISE_PLUGINS") != before:
-        os.environ.pop("BANDWISE_PLUGINS", None)
-        if before is not None:
-            os.environ["BANDWISE_PLUGINS"] = before
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ SUMS: Final = {"int8-sum": 8, "fp32-sum": 32}
 def nonfinite(u: Tensor) -> Tensor:
     """bool[]: whether any element of `u` is NaN or infinite. One pass, several times faster than ``isfinite().all()``."""
     low, high = u.aminmax()
-    return ~torch.maximum(-low, high).isfinite()
+    return ~(torch.maximum(-low, high) < torch.inf)  # NaN is not
 
 
 def poisoned(x: Tensor, poison: Tensor) -> Tensor:
@@ -83,20 +83,20 @@ def majority(
     """
     if transport != "two-phase":
         lead, any_poison = yield from _lead(group, positive, poison, dtype, transport, abstains)
-        _decide(lead, tie)
+        if tie is not None:
+            lead.mul_(2).add_(1 if tie else -1)
         return poisoned(lead.sign_(), any_poison)
 
     _check(transport, abstains)
     n, d = group.size, positive.numel()
     votes = yield from _votes_of_piece(group, positive, poison)
     piece = votes.numel()
-    votes.mul_(2).sub_(n)
-    _decide(votes, tie)
     down = compute.empty((2 if tie is None else 1, signs.wire_bytes(piece)), torch.uint8, votes.device)
     flags = compute.empty_like(votes, torch.bool)
-    signs.pack(torch.gt(votes, 0, out=flags), down[0])
+    too_few = (n - 1) // 2 if tie else n // 2
+    signs.pack(torch.gt(votes, too_few, out=flags), down[0])
     if tie is None:
-        signs.pack(torch.eq(votes, 0, out=flags), down[1])
+        signs.pack(torch.eq(votes, n / 2, out=flags), down[1])
     verdicts = (yield from group.gather(down.view(-1), "signs-down")).view(n, len(down), -1)
 
     out = compute.empty((n, piece), dtype, positive.device)
@@ -218,9 +218,3 @@ def _behind(flags: Tensor, last: Tensor | None, length: int) -> Tensor:
     if last is not None:
         padded[d] = last
     return padded
-
-
-def _decide(lead: Tensor, tie: bool | None) -> None:
-    """`lead`, whole numbers, in place: as it is where it is positive or negative, as `tie` says where it is 0."""
-    if tie is not None:
-        lead.mul_(2).add_(1 if tie else -1)

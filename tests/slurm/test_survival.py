@@ -28,10 +28,10 @@ from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from suite.training.execute import execute
+from tests.processes import Process
 from tests.slurm.devcluster import Cluster, cluster
 from tests.slurm.devcluster.config import ClusterConfig
 from tests.slurm.paced import NAME, PACE_S, install
-from tests.suite.links.tour import Process
 from tests.suite.runs.project import MOVING
 from tests.support import ROOT, eventually
 

@@ -36,6 +36,7 @@ from suite.links.cluster import SWITCH_ADDRESS
 from suite.links.cluster import Cluster as Links
 from suite.links.cluster import up as links_up
 from suite.links.link import Link
+from tests.processes import Process
 from tests.slurm.devcluster.config import (
     MARKER,
     ClusterConfig,
@@ -49,7 +50,6 @@ from tests.slurm.devcluster.config import (
     slurm_conf,
     write_json,
 )
-from tests.suite.links.tour import Process
 
 # Clients
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.links.cluster import find_program
-from tests.suite.links.tour import Process
+from tests.processes import Process
 
 # Programs of the system
 

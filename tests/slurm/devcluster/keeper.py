@@ -21,8 +21,9 @@ import sys
 import time
 from pathlib import Path
 
+from tests.processes import Process
 from tests.slurm.devcluster.config import Daemon, Layout, Record
-from tests.suite.links.tour import Process, children
+from tests.suite.links.tour import children
 
 READY_TIMEOUT_S = 60.0
 """Longest that a daemon may take until it can be used."""

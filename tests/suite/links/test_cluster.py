@@ -17,7 +17,8 @@ import pytest
 
 from suite.links.cluster import ClusterError, Command, build, burst_bytes, find_program, privileged, shape, up
 from suite.links.link import MAX_RATE_BPS, MIN_RATE_BPS, Link, LinkError
-from tests.suite.links.tour import PAYLOAD_BYTES, Process, held_namespaces, namespace, rates, transfer
+from tests.processes import Process
+from tests.suite.links.tour import PAYLOAD_BYTES, held_namespaces, namespace, rates, transfer
 from tests.support import eventually, require_system, skip_or_fail
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -1,17 +1,16 @@
 """A walk through an emulated cluster: bring it up, look at it from inside, change it, take it down; what was seen as JSON.
 
 Run as ``python -m tests.suite.links.tour`` by anybody, also by a user who may do nothing else here: it needs
-`suite.links`, `suite.runs.store` and what that imports.
+`suite.links` alone.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
+import select
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,47 +18,6 @@ from typing import Any
 
 from suite.links.cluster import INTERFACE, Cluster, port, run_program, up
 from suite.links.link import Link, LinkError
-from suite.runs import store
-
-
-class Process(store.Process):
-    """A process that tests may end."""
-
-    def signal(self, number: int) -> bool:
-        """Send a signal to this very process; False where it has ended."""
-        if not self.alive():
-            return False
-        try:
-            os.kill(self.pid, number)
-        except ProcessLookupError:
-            return False
-        return True
-
-    def wait_s(self, timeout_s: float) -> bool:
-        """Wait until the process has ended; False where it still runs after ``timeout_s`` seconds."""
-        deadline = time.monotonic() + timeout_s
-        while self.alive():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
-        return True
-
-    def stop(self, grace_s: float = 5.0) -> None:
-        """SIGTERM, then SIGKILL.
-
-        Args:
-            grace_s: Seconds that each of the two may take.
-
-        Raises:
-            TimeoutError: The process survives both.
-        """
-        self.signal(signal.SIGTERM)
-        if self.wait_s(grace_s):
-            return
-        self.signal(signal.SIGKILL)
-        if not self.wait_s(grace_s):
-            raise TimeoutError(f"process {self.pid} does not end; `ps -p {self.pid}` says what it waits for")
-
 
 PAYLOAD_BYTES = 300_000
 SECOND_OF_100_MBIT_BYTES = 12_500_000
@@ -109,8 +67,8 @@ def walk() -> dict[str, Any]:
         seen["link"] = cluster.link.as_dict()
         seen["reached_again_by"], seen["second_s"] = transfer(cluster, 0, 3)
         seen["user_namespace"] = cluster.user_namespace
-        keeper = Process.of(int(cluster.networks[0].split("/")[2]))
-    seen["keeper_after"] = keeper.alive()
+        keeper = os.pidfd_open(int(cluster.networks[0].split("/")[2]))
+    seen["keeper_after"] = not select.select([keeper], [], [], 0)[0]
     seen["namespaces_after"] = sorted(held_namespaces() & set(seen["namespaces"]))
     seen["interfaces_after"] = interfaces()
     return seen
