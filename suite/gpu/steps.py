@@ -89,14 +89,10 @@ Step = Callable[[Tensor], Any]
 Arm = Callable[[nn.Module], Step]
 
 
-def _trains(model: nn.Module, forward: nn.Module) -> Step:
-    """Forward, backward and fused AdamW; torch fuses it where it can."""
-    device = next(model.parameters()).device
-    optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, fused=device.type == "cuda")
-
+def _taking(forward: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
     def step(tokens: Tensor) -> None:
         optimizer.zero_grad()
-        with torch.autocast(device.type, torch.bfloat16):
+        with torch.autocast(tokens.device.type, torch.bfloat16):
             loss = forward(tokens)
         loss.backward()
         optimizer.step()
@@ -104,15 +100,21 @@ def _trains(model: nn.Module, forward: nn.Module) -> Step:
     return step
 
 
+def _fused(model: nn.Module) -> torch.optim.Optimizer:
+    """AdamW, fused where torch can."""
+    on_gpu = next(model.parameters()).is_cuda
+    return torch.optim.AdamW(model.parameters(), LEARNING_RATE, fused=on_gpu)
+
+
 def _alone(model: nn.Module) -> Step:
-    return _trains(model, model)
+    return _taking(model, _fused(model))
 
 
 def _ddp(register: Callable[[DistributedDataParallel, nn.Module], object] = lambda ddp, model: None) -> Arm:
     def arm(model: nn.Module) -> Step:
         ddp = DistributedDataParallel(model)
         register(ddp, model)
-        return _trains(model, ddp)
+        return _taking(ddp, _fused(model))
 
     return arm
 
@@ -127,20 +129,7 @@ def _hook(name: str, **options: Any) -> Arm:
 
 
 def _optimizer(name: str, **options: Any) -> Arm:
-    def arm(model: nn.Module) -> Step:
-        optimizer = DataParallelOptimizer(model, name, lr=LEARNING_RATE, **options)
-        device = next(model.parameters()).device
-
-        def step(tokens: Tensor) -> None:
-            optimizer.zero_grad()
-            with torch.autocast(device.type, torch.bfloat16):
-                loss = model(tokens)
-            loss.backward()
-            optimizer.step()
-
-        return step
-
-    return arm
+    return lambda model: _taking(model, DataParallelOptimizer(model, name, lr=LEARNING_RATE, **options))
 
 
 BASE: Final = "fused AdamW"
