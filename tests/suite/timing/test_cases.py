@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
+import suite
 from reference_impls import create
 from reference_impls.algorithms.all_reduce import AllReduce
+from reference_impls.runtime.alone import kinds
 from suite.runs.spec import resolve_algorithm
 from suite.timing.cases import (
     CaseError,
@@ -24,6 +28,7 @@ from suite.timing.spec import PowerSGD, SessionSpec, load_session
 from suite.timing.store import Case
 
 ROUNDS = (1, 4, 16, 64)
+SESSIONS = sorted(path.stem for path in (Path(suite.__file__).parent / "sessions").glob("*.yaml"))
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +43,14 @@ def cases(spec: SessionSpec) -> Cases:
 
 def used(cases: Cases, arm: str, sharding: str = "iid") -> dict[str, str]:
     return cases.uses[arm][sharding]
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+def test_every_case_of_a_session_that_ships_can_be_built(name: str) -> None:
+    for case in cases_of(load_session(name)).by_id.values():
+        if case.role == "method":
+            kept = Case(**json.loads(json.dumps(asdict(case))))  # as a rank is told it
+            assert kinds(method_of(kept).algorithm, 4)
 
 
 def test_every_arm_of_the_study_has_its_cases(spec: SessionSpec, cases: Cases) -> None:
