@@ -5,7 +5,7 @@ oracle; calling the wrapper runs it through `torch.compile` when its first tenso
 elements, unless compilation is off (``BANDWISE_COMPILE=0``) or tensors are on the CPU and there is no C++ compiler or no
 Python.h. A failed compilation falls back to eager with one warning. Each combination of dtypes, numbers of dimensions and
 devices is compiled by itself, since the compiler gives up on a function after a few variants; on the CPU what was compiled
-is kept for later processes (`programs.py`). Every call of the wrapper is counted under the path that it took: a benchmark
+is kept for later processes (`compile_cache.py`). Every call of the wrapper is counted under the path that it took: a benchmark
 must report the path that ran and not the one that was asked for.
 
 Sizes and integers may change from call to call. A float or a text is compiled in, and so is an integer that a function
