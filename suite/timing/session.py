@@ -471,7 +471,7 @@ class Session:
 
     def save(self) -> None:
         """Write the record as it is. Raises `StoreError`."""
-        self.record["ended"] = _now()
+        self.record["ended"] = _text(datetime.now(UTC))
         self.record["cases"] = self._case_rows()
         store.put(self.root, self.record)
 
@@ -565,12 +565,13 @@ class Session:
         ]
 
     def _new_record(self) -> dict[str, Any]:
-        spec, started = self.spec, _now()
+        spec, now = self.spec, datetime.now(UTC)
+        started = _text(now)
         model = get(spec.workload.name, **spec.workload.options).build()
         return {
             "schema_version": store.SESSION_VERSION,
             "name": spec.name,
-            "session_id": store.new_id(),
+            "session_id": store.new_id(now),
             "status": "error",
             "reason": NOT_ENDED,
             "fix": "",
@@ -623,5 +624,5 @@ def estimate(spec: SessionSpec, cases: Cases) -> dict[str, Any]:
     }
 
 
-def _now() -> str:
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+def _text(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
