@@ -121,19 +121,19 @@ def lookup_mean(
     indices = compute.empty(chunks.padded, torch.int32, x.device)
     table.encode(z, bucket.key(f"{stage}-dither"), indices)
     if error is not None:
-        torch.sub(x, _decoded(table.look_up(indices), 1, table, chunks, norms, signs), out=error)
+        torch.sub(x, _decoded(table.centred(indices), 1, table, chunks, norms, signs), out=error)
     if form == "sum":
         values = table.look_up(indices).to(torch.uint8)
         total = (yield from world.sum(values, f"{stage}-sum")).to(torch.int32)
     else:
         total = yield from _served(world, indices, table, stage)
-    return _decoded(total, world.size, table, chunks, norms, signs).to(x.dtype)
-
-
-def _decoded(total: Tensor, n: int, table: Table, chunks: Chunks, norms: Tensor, signs: Tensor) -> Tensor:
-    """Sum of the values of n ranks, integers [padded] -> float32 [d]. Integers up to the last multiplication."""
-    whole = torch.mul(total, 2, out=compute.empty_like(total)).sub_(n * table.top)
+    whole = torch.mul(total, 2, out=compute.empty_like(total)).sub_(world.size * table.top)
     centred = compute.empty_like(whole, torch.float32).copy_(whole)
+    return _decoded(centred, world.size, table, chunks, norms, signs).to(x.dtype)
+
+
+def _decoded(centred: Tensor, n: int, table: Table, chunks: Chunks, norms: Tensor, signs: Tensor) -> Tensor:
+    """2 V - g, summed over n ranks, whole numbers, float32 [padded] -> float32 [d]."""
     scale = norms / chunks.sizes(norms.device) * (table.unit / (2 * n))
     return chunks.rotate_back(centred, signs).mul_(chunks.spread(scale)[: chunks.d])
 

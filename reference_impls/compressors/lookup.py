@@ -76,10 +76,30 @@ class Table:
         _take(indices, _values(self.values, torch.int32, indices.device), found)
         return found
 
+    def centred(self, indices: Tensor) -> Tensor:
+        """Indices [...] -> 2 V - g, float32 [...]: what they stand for in units of T / g."""
+        found = compute.empty_like(indices, torch.float32)
+        _take(indices, _centred(self.values, indices.device), found)
+        return found
+
+    def decode(self, indices: Tensor, out: Tensor) -> None:
+        """Indices [...] -> the numbers that they stand for, float32 [...]."""
+        _take(indices, _numbers(self, indices.device), out)
+
 
 @functools.cache
 def _values(values: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=dtype, device=device)
+
+
+@functools.cache
+def _centred(values: tuple[int, ...], device: torch.device) -> Tensor:
+    return _values(values, torch.float32, device) * 2 - values[-1]
+
+
+@functools.cache
+def _numbers(table: Table, device: torch.device) -> Tensor:
+    return _centred(table.values, device) * (table.unit / 2)
 
 
 @functools.cache

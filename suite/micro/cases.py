@@ -365,9 +365,7 @@ class Lookup(Keyed):
 
     def decode(self) -> None:
         self.packing.unpack(self.wire, self.table.bits, self.indices)
-        self.out.copy_(self.table.look_up(self.indices)).mul_(2).sub_(self.table.top).mul_(
-            self.table.unit / 2
-        )
+        self.table.decode(self.indices, self.out)
 
 
 class Hadamard(Keyed):
