@@ -73,6 +73,7 @@ from suite.workloads.base import (
     shards_of,
     told,
 )
+from suite.workloads.stacked import LayerNorm, Linear, attention, embedding, mean_cross_entropy
 
 DISTRIBUTION, VERSION = "sympy", "1.14.0"
 _SHA256 = "f5bddbf3de032050b3833f0293798bee663c899dd7abf9f1eb4c1b2227c0e7ca"
@@ -130,28 +131,19 @@ _HEAD = 32
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention on [..., tokens, width]; `causal` hides later tokens.
-
-    It is written out as two products and a softmax: torch's fused kernel has no batching rule on CPU, so that `torch.func.vmap`
-    would loop over the rows, and one definition serves simulated and real workers alike.
-    """
+    """Multi-head self-attention on [..., tokens, width]; `causal` hides later tokens."""
 
     def __init__(self, width: int, heads: int, causal: bool) -> None:
         super().__init__()
         self.heads, self.causal = heads, causal
-        self.qkv = nn.Linear(width, 3 * width, device="meta")
-        self.out = nn.Linear(width, width, device="meta")
+        self.qkv = Linear(width, 3 * width, device="meta")
+        self.out = Linear(width, width, device="meta")
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (
             part.unflatten(-1, (self.heads, -1)).transpose(-3, -2) for part in self.qkv(x).chunk(3, dim=-1)
         )
-        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-        if self.causal:
-            tokens = x.shape[-2]
-            later = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).triu(1)
-            scores = scores.masked_fill(later, -math.inf)
-        mixed = scores.softmax(dim=-1) @ value
+        mixed = attention(query, key, value, self.causal)
         result: Tensor = self.out(mixed.transpose(-3, -2).flatten(-2))
         return result
 
@@ -161,11 +153,11 @@ class Block(nn.Module):
 
     def __init__(self, width: int, causal: bool) -> None:
         super().__init__()
-        self.norm1 = nn.LayerNorm(width, device="meta")
+        self.norm1 = LayerNorm(width, device="meta")
         self.attention = Attention(width, width // _HEAD, causal)
-        self.norm2 = nn.LayerNorm(width, device="meta")
-        self.expand = nn.Linear(width, 4 * width, device="meta")
-        self.contract = nn.Linear(4 * width, width, device="meta")
+        self.norm2 = LayerNorm(width, device="meta")
+        self.expand = Linear(width, 4 * width, device="meta")
+        self.contract = Linear(4 * width, width, device="meta")
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
@@ -184,12 +176,13 @@ class ByteModel(nn.Module):
         self.bytes = nn.Parameter(torch.empty(tokens, width, device="meta"))
         self.positions = nn.Parameter(torch.empty(context, width, device="meta"))
         self.blocks = nn.Sequential(*(Block(width, causal) for _ in range(layers)))
-        self.norm = nn.LayerNorm(width, device="meta")
-        self.head = nn.Linear(width, VOCABULARY, device="meta")
+        self.norm = LayerNorm(width, device="meta")
+        self.head = Linear(width, VOCABULARY, device="meta")
 
     def hidden(self, text: Tensor) -> Tensor:
         """What the blocks make of text [..., tokens] int64, [..., tokens, width]."""
-        found: Tensor = self.blocks(F.embedding(text, self.bytes) + self.positions[: text.shape[-1]])
+        places = self.positions[..., : text.shape[-1], :].unsqueeze(-3)
+        found: Tensor = self.blocks(embedding(text, self.bytes) + places)
         return found
 
 
@@ -206,7 +199,7 @@ class GPT(ByteModel):
         logits: Tensor = self.head(self.norm(self.hidden(text)))
         if following is None:
             return logits
-        return F.cross_entropy(logits.flatten(0, -2), following.flatten())
+        return mean_cross_entropy(logits, following)
 
 
 class MaskedModel(ByteModel):
@@ -221,7 +214,7 @@ class MaskedModel(ByteModel):
         logits: Tensor = self.head(self.norm(there))
         if missing is None:
             return logits
-        return F.cross_entropy(logits.flatten(0, -2), missing.flatten())
+        return mean_cross_entropy(logits, missing)
 
 
 # ---- windows of packages that are held out ---------------------------------------------------------------------------------

@@ -1,0 +1,86 @@
+"""Layers for one worker, or for many at once: parameters [rows, ...] of `rows` workers, and what they are given likewise.
+
+`torch.func.vmap` makes the same of any model, but beneath `torch.func` there is no fused attention with a backward pass. A model
+of these layers needs no transform: its loss is then [rows], and the gradient of their sum is every worker's own. With the
+parameters of one worker a layer is torch's own, to the bit. A workload of such a model says so (`Workload.stacks`).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["LayerNorm", "Linear", "attention", "embedding", "mean_cross_entropy"]
+
+
+class Linear(nn.Linear):
+    """`nn.Linear` with a bias: weight [out, in] on [..., in], or [rows, out, in] on [rows, ..., in]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight.dim() == 2:
+            return super().forward(x)
+        product = torch.baddbmm(self.bias.unsqueeze(1), x.flatten(1, -2), self.weight.mT)
+        return product.unflatten(1, x.shape[1:-1])
+
+
+class LayerNorm(nn.LayerNorm):
+    """`nn.LayerNorm` over the last dimension: weight [width] on [..., width], or [rows, width] on [rows, ..., width]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.weight.dim() == 1:
+            return super().forward(x)
+        shape = (len(x), *[1] * (x.dim() - 2), -1)
+        normal = F.layer_norm(x, self.normalized_shape, eps=self.eps)
+        return normal * self.weight.view(shape) + self.bias.view(shape)
+
+
+def embedding(tokens: Tensor, table: Tensor) -> Tensor:
+    """`F.embedding` of tokens [...] in a table [size, width], or of [rows, ...] in [rows, size, width]."""
+    if table.dim() == 2:
+        return F.embedding(tokens, table)
+    rows, size, _ = table.shape
+    first = size * torch.arange(rows, device=tokens.device).view(rows, *[1] * (tokens.dim() - 1))
+    return F.embedding(tokens + first, table.flatten(0, 1))
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor:
+    """What each of `tokens` takes of all, or, if `causal`, of those up to it.
+
+    Args:
+        query: [batch, heads, tokens, width], or [rows, batch, heads, tokens, width]; so are key and value.
+        key: Likewise.
+        value: Likewise.
+        causal: Whether later tokens are hidden.
+
+    Returns:
+        Of query's shape. For one worker it is written out as two products and a softmax, since torch's fused kernel has no
+        batching rule on CPUs, so that `torch.func.vmap` would loop over the rows; for many it is that kernel.
+    """
+    if query.dim() == 5:
+        flat = (part.flatten(0, 1) for part in (query, key, value))
+        return F.scaled_dot_product_attention(*flat, is_causal=causal).unflatten(0, query.shape[:2])
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if causal:
+        tokens = query.shape[-2]
+        later = torch.ones(tokens, tokens, dtype=torch.bool, device=query.device).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+    return scores.softmax(dim=-1) @ value
+
+
+def mean_cross_entropy(logits: Tensor, wanted: Tensor) -> Tensor:
+    """Mean cross entropy in nats, in float32 whatever the logits are.
+
+    Args:
+        logits: [batch, tokens, classes], or [rows, batch, tokens, classes].
+        wanted: Classes, int64, of the logits' shape without the last dimension.
+
+    Returns:
+        A scalar, or [rows].
+    """
+    flat, classes = logits.flatten(0, -2).float(), wanted.flatten()
+    if logits.dim() == 3:
+        return F.cross_entropy(flat, classes)
+    return F.cross_entropy(flat, classes, reduction="none").view(len(wanted), -1).mean(1)
