@@ -139,7 +139,7 @@ class _Rank:
         found, losses = self._gradients(_rows(self.params), own)
         gathered = _gathered(torch.cat([losses, torch.full_like(losses, float(wanted))]))
         loss = gathered[:, :1].contiguous().mean().item()
-        self.recorder.loss(loss)
+        self.recorder.loss(loss, step + 1)
         if self.recorder.status is None:
             for group in self._optimizer.param_groups:
                 group["lr"] = self._rate(step)

@@ -9,8 +9,10 @@ differ. Each run is a `Member` with its own `SimulatedCluster`, which lives in i
 recorder. A run that diverges or fails ends alone.
 
 On a GPU bits do depend on the group, and differ from one time to the next: its kernels are chosen by the size of a call, and
-some add in no fixed order. Initial parameters, batches and every coin that a method tosses are those of the same run on a
-processor.
+some add in no fixed order. Models that stack (`Workload.stacks`) compute there in *mixed precision*: compiled, products and
+attention in bfloat16, parameters, gradients and losses in float32. Initial parameters, batches and every coin that a method
+tosses are those of the same run on a processor. The host waits for losses every `LOSSES_EVERY` steps, so that a run that has
+diverged may take so many steps more.
 
 *What is kept*, the same for every backend: curve, divergence, bytes. A run has diverged when a training loss or the final
 metric is not finite, or when the training loss, mean over workers, rises above `EXPLOSION` times the greater of 1 and its first
@@ -22,14 +24,16 @@ from __future__ import annotations
 
 import gc
 import math
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch import Tensor
-from torch.func import grad_and_value, vmap
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
 
 from reference_impls import SimulatedCluster
 from reference_impls.core.compute import paths
@@ -39,6 +43,7 @@ from suite.runs.spec import RunSpec, learning_rate, provenance, source_of, sourc
 from suite.runs.store import EXPECTED_FAULTS, Outcome, Status, blank_result, fault_status
 from suite.training.checkpoint import Action, Checkpoint, Hooks, Interrupted, Start
 from suite.workloads import DataWorkload, Task, Workload
+from suite.workloads.base import skeleton
 
 if TYPE_CHECKING:
     from reference_impls.core.collectives import Ledgers
@@ -117,9 +122,8 @@ class Recorder:
         """Seconds trained over all attempts, `train_s` of them in this one."""
         return self._earlier_s + train_s
 
-    def loss(self, value: float) -> None:
-        """Note the mean training loss of the step under way; sets `status` when the run has diverged."""
-        step = self._steps + 1
+    def loss(self, value: float, step: int) -> None:
+        """Note the mean training loss of a step, the first of which is 1; sets `status` when the run has diverged."""
         if self._first_loss is None:
             self._first_loss = value
         if not math.isfinite(value):
@@ -228,10 +232,18 @@ Shapes = Mapping[str, Sequence[int]]
 
 
 class BatchedGradients:
-    """The gradient function of a workload over rows of workers."""
+    """The gradient function of a workload over rows of workers.
 
-    def __init__(self, task: Task) -> None:
-        self._function = vmap(grad_and_value(task.loss))
+    Args:
+        task: Any of the workload's.
+        mixed: Whether a model that stacks is computed in mixed precision, as on a GPU, where it is compiled too.
+    """
+
+    def __init__(self, task: Task, mixed: bool = False) -> None:
+        stacks = mixed and task.workload.stacks
+        self._function = (
+            partial(_mixed, skeleton(task.workload)) if stacks else vmap(grad_and_value(task.loss))
+        )
 
     def __call__(
         self, params: Mapping[str, Tensor], batch: Sequence[Tensor]
@@ -242,6 +254,34 @@ class BatchedGradients:
         """
         gradients, losses = self._function(dict(params), *batch)
         return gradients, losses.detach()
+
+
+def _mixed(model: nn.Module, params: dict[str, Tensor], *batch: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """Gradients and losses of all rows by plain autograd: a row's loss depends on its own parameters alone."""
+    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+    if batch[0].is_cuda and os.environ.get("BANDWISE_COMPILE", "1") != "0":
+        with torch._dynamo.config.patch(recompile_limit=SHAPES):
+            losses = _compiled()(model, leaves, *batch)
+    else:
+        losses = _losses(model, leaves, *batch)
+    found = torch.autograd.grad(losses.sum(), list(leaves.values()))
+    return dict(zip(leaves, found, strict=True)), losses
+
+
+def _losses(model: nn.Module, params: dict[str, Tensor], *batch: Tensor) -> Tensor:
+    with torch.autocast(batch[0].device.type, torch.bfloat16):
+        losses: Tensor = functional_call(model, params, batch)
+    return losses
+
+
+@cache
+def _compiled() -> Callable[..., Tensor]:
+    """One for all groups of a process, so that those of a shape share it; the compiler is loaded when it is asked for."""
+    return torch.compile(_losses, fullgraph=True, dynamic=False)
+
+
+SHAPES: Final = 64
+"""Kinds of groups (workload, rows, batch) that a process compiles the gradients of."""
 
 
 def shapes_of(values: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
@@ -325,8 +365,10 @@ class Member:
         initial: Mapping[str, Tensor],
         storage: tuple[Tensor, Tensor],
         start: Start,
+        look: Callable[[], None],
     ) -> None:
         self.spec = spec
+        self._look = look
         gpu = torch.cuda.get_device_name(storage[0].device) if storage[0].is_cuda else ""
         self.recorder = Recorder(spec, task.workload, start, gpu)
         self._bytes = LedgerSums(start.checkpoint.ledger if start.checkpoint else ())
@@ -358,17 +400,22 @@ class Member:
         """The cluster; None when the run has ended."""
         return self._cluster if self.recorder.status is None else None
 
-    def step(self, step: int, loss: float, reference_points: AtReferencePoints) -> None:
-        """Apply the gradients in the rows, and those at the method's reference points, unless the run has ended."""
+    def note(self, step: int, loss: float) -> None:
+        """Note the mean training loss of a step and tell it the method, unless the run has ended, or ends by it."""
         if self.recorder.status is None:
-            self.recorder.loss(loss)
+            self.recorder.loss(loss, step + 1)
+        if self.cluster is not None:
+            self.cluster.observe(loss=loss)
+
+    def step(self, step: int, reference_points: AtReferencePoints) -> None:
+        """Apply the gradients in the rows, and those at the method's reference points, unless the run has ended."""
         if self.recorder.status is not None or self._cluster is None:
             return
         before = paths()
-        self._cluster.observe(loss=loss)
         try:
             self._cluster.step(lr=self._rate(step), reference_points=reference_points)
         except EXPECTED_FAULTS as error:
+            self._look()  # it may have diverged before
             self.recorder.fault(error)
             return
         self._bytes.take(self._cluster.ledger)
@@ -427,6 +474,96 @@ def taken(
     return {name: found for name, found in grown.items() if found}
 
 
+class Group:
+    """Runs that are trained together, on one device: their parameters and gradients, and the losses not yet looked at.
+
+    Args:
+        specs: Of the runs; they share what `group_key` tells.
+        starts: Where runs begin that are not new; they are taken out of the mapping.
+        device: torch's.
+        mixed: See `BatchedGradients`; whether losses are looked at every `LOSSES_EVERY` steps, or every step.
+    """
+
+    def __init__(self, specs: Sequence[RunSpec], starts: dict[str, Start], device: str, mixed: bool) -> None:
+        self._specs, self._device = specs, device
+        self._tasks = {spec.seed: task_of(spec) for spec in specs}
+        self._task = self._tasks[specs[0].seed]
+        if device != "cpu" and isinstance(workload := self._task.workload, DataWorkload):
+            raise ValueError(f"workload {workload.name} is computed on processors alone: leave --gpus out")
+        n = specs[0].world_size
+        initial = {
+            seed: {name: value.to(device) for name, value in task.initial().items()}
+            for seed, task in self._tasks.items()
+        }
+        shapes = shapes_of(initial[specs[0].seed])
+        size = flatten(initial[specs[0].seed]).numel()
+        params, grads = (torch.zeros(len(specs) * n, size, device=device) for _ in range(2))
+        self.members = [
+            Member(
+                spec,
+                self._tasks[spec.seed],
+                initial[spec.seed],
+                (params[i * n : (i + 1) * n], grads[i * n : (i + 1) * n]),
+                starts.pop(spec.run_id, Start()),
+                self.look,
+            )
+            for i, spec in enumerate(specs)
+        ]
+        self._gradient_rows, self._parameter_rows = split(grads, shapes), split(params, shapes)
+        self._gradients = BatchedGradients(self._task, mixed)
+        self._batch: tuple[Tensor, ...] = ()
+        self._unread: list[tuple[int, Tensor]] = []
+        clusters = [member.cluster for member in self.members]
+        at_once = any(own is not None and own.method.algorithm.plans_from_data for own in clusters)
+        self._looks_every = LOSSES_EVERY if mixed and not at_once else 1
+
+    def compute(self, step: int) -> None:
+        """The gradients and losses of all workers at a step; the host does not wait for them."""
+        drawn = {seed: task.examples(step) for seed, task in self._tasks.items()}
+        every = zip(*(drawn[spec.seed] for spec in self._specs), strict=True)
+        self._batch = self._task.gather(*(_sent(torch.cat(part), self._device) for part in every))
+        found, losses = self._gradients(self._parameter_rows, self._batch)
+        for name, gradient in found.items():
+            self._gradient_rows[name].copy_(gradient)
+        self._unread.append((step, losses.view(len(self._specs), -1).mean(1)))
+
+    def advance(self, step: int, look: bool) -> None:
+        """That step of every run, with the gradients that were computed; `look` at losses first, if it is not time anyway."""
+        clusters = [member.cluster for member in self.members]
+        there = at_reference_points(clusters, self._gradients, list(self._parameter_rows), self._batch)
+        if look or len(self._unread) == self._looks_every:
+            self.look()
+        for member, reference_points in zip(self.members, there, strict=True):
+            member.step(step, reference_points)
+
+    def look(self) -> None:
+        """Note the losses of the steps since the last time, for which the host waits; runs that have diverged end."""
+        if not self._unread:
+            return
+        numbers = torch.stack([means for _, means in self._unread]).tolist()
+        for (step, _), means in zip(self._unread, numbers, strict=True):
+            for member, loss in zip(self.members, means, strict=True):
+                member.note(step, loss)
+        self._unread.clear()
+
+    def save(self, train_s: float, keep: Callable[[Checkpoint], None]) -> None:
+        """Keep a checkpoint of each run that is under way, `train_s` seconds into this attempt."""
+        self.look()
+        for member in self.members:
+            checkpoint = member.checkpoint(train_s)
+            if checkpoint is not None:
+                keep(checkpoint)
+
+
+LOSSES_EVERY: Final = 16
+"""Steps after which the host waits for losses in mixed precision, unless a method of the group plans by what it is told."""
+
+
+def _sent(part: Tensor, device: str) -> Tensor:
+    """A tensor of the host's on a device, without waiting for the copy."""
+    return part.pin_memory().to(device, non_blocking=True) if device == "cuda" else part.to(device)
+
+
 def train_group(
     specs: Sequence[RunSpec],
     starts: dict[str, Start] | None = None,
@@ -434,11 +571,13 @@ def train_group(
     *,
     keep: Callable[[Checkpoint], None] = lambda checkpoint: None,
     device: str = "cpu",
+    mixed: bool | None = None,
 ) -> Iterator[Outcome]:
     """Train the runs to the end and yield their outcomes.
 
     starts: where runs begin that are not new, all at the same step; they are taken out of the mapping. keep: given a
-    checkpoint of each run that is under way when `hooks` say so. device: torch's, where all of it is computed.
+    checkpoint of each run that is under way when `hooks` say so. device: torch's, where all of it is computed. mixed: whether
+    as a GPU does it, see `Group`; so it is on one unless said otherwise.
 
     Raises ValueError when the runs cannot share a group or read files of the user's on a GPU, RuntimeError where there is none,
     `Interrupted` when the hooks say stop, after the outcomes of runs that had ended alone and the checkpoints of the others.
@@ -452,49 +591,19 @@ def train_group(
         raise RuntimeError(no_gpu())
     hooks = hooks or Hooks()
     started = time.perf_counter()
-    tasks = {spec.seed: task_of(spec) for spec in specs}
-    if device != "cpu" and isinstance(workload := tasks[specs[0].seed].workload, DataWorkload):
-        raise ValueError(f"workload {workload.name} is computed on processors alone: leave --gpus out")
-    n = specs[0].world_size
-    initial = {
-        seed: {name: value.to(device) for name, value in task.initial().items()}
-        for seed, task in tasks.items()
-    }
-    shapes = shapes_of(initial[specs[0].seed])
-    size = flatten(initial[specs[0].seed]).numel()
-    params, grads = (torch.zeros(len(specs) * n, size, device=device) for _ in range(2))
-    members = [
-        Member(
-            spec,
-            tasks[spec.seed],
-            initial[spec.seed],
-            (params[i * n : (i + 1) * n], grads[i * n : (i + 1) * n]),
-            starts.pop(spec.run_id, Start()),
-        )
-        for i, spec in enumerate(specs)
-    ]
-    gradient_rows, parameter_rows = split(grads, shapes), split(params, shapes)
-    gradients = BatchedGradients(tasks[specs[0].seed])
+    group = Group(specs, starts, device, device != "cpu" if mixed is None else mixed)
+    members = group.members
     evaluate_at = evaluation_steps(specs[0].steps)
     first, action = begun.pop(), Action.GO
     for step in range(first, specs[0].steps):
         if action := hooks.action():
             if step > first:  # else there is nothing new
-                _save(members, (time.perf_counter() - started) / len(specs), keep)
+                group.save((time.perf_counter() - started) / len(specs), keep)
             hooks.written()
             if action is Action.STOP:
                 break
-        batches = {seed: task.batch(step) for seed, task in tasks.items()}
-        rows = [
-            torch.cat(part).to(device) for part in zip(*(batches[spec.seed] for spec in specs), strict=True)
-        ]
-        found, losses = gradients(parameter_rows, rows)
-        for name, gradient in found.items():
-            gradient_rows[name].copy_(gradient)
-        there = at_reference_points([member.cluster for member in members], gradients, list(shapes), rows)
-        means = losses.view(len(specs), n).mean(1).tolist()
-        for member, loss, reference_points in zip(members, means, there, strict=True):
-            member.step(step, loss, reference_points)
+        group.compute(step)
+        group.advance(step, look=step + 1 in evaluate_at)
         if step + 1 in evaluate_at:
             for member in members:
                 member.evaluate(step)
@@ -519,10 +628,3 @@ def no_gpu() -> str:
         f"torch {torch.__version__} finds no GPU here: leave --gpus out, or install a build of torch for CUDA and name GPUs that "
         "nvidia-smi lists"
     )
-
-
-def _save(members: Sequence[Member], train_s: float, keep: Callable[[Checkpoint], None]) -> None:
-    for member in members:
-        checkpoint = member.checkpoint(train_s)
-        if checkpoint is not None:
-            keep(checkpoint)

@@ -291,6 +291,9 @@ class Workload(ABC):
     """Examples of which every seed draws its splits anew, so that seeds are not independent; 0: a seed has data of its own."""
     batch_size: ClassVar[int]
     """Examples per worker and step where the caller names none."""
+    stacks: ClassVar[bool] = False
+    """Whether the model, of layers of `suite.workloads.stacked`, also takes parameters and batches [rows, ...] of many workers
+    and answers their losses [rows]: what a GPU is fast with, in bfloat16."""
     shardings: ClassVar[tuple[str, ...]]
 
     @property
@@ -393,6 +396,14 @@ class Task(ABC):
     def batch(self, step: int) -> tuple[Tensor, ...]:
         """Every worker's batch at `step` >= 0: tensors [world_size, batch_size, ...], of fixed shapes."""
 
+    def examples(self, step: int) -> tuple[Tensor, ...]:
+        """What the host draws for `batch(step)`, where that is less than the batch: tensors [world_size, ...]."""
+        return self.batch(step)
+
+    def gather(self, *examples: Tensor) -> tuple[Tensor, ...]:
+        """The batch of `examples`, where they are; rows of several seeds can be gathered in one call."""
+        return examples
+
     @abstractmethod
     def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
         """The metric, and what stands beside it, over the whole test part, in fixed chunks.
@@ -412,21 +423,19 @@ def skeleton(workload: Workload) -> nn.Module:
 
 
 def predict(task: Task, params: Mapping[str, Tensor], *inputs: Tensor | None) -> Tensor:
-    """What the model says of `inputs` ([batch, ...]; no targets), its logits, without a graph.
-
-    It is computed where the parameters are; the logits come back to the processor, where what judges them is.
-    """
+    """What the model says of `inputs` ([batch, ...]; no targets), its logits, without a graph, where the parameters are."""
     model, device = skeleton(task.workload), next(iter(params.values())).device
     there = tuple(part if part is None else part.to(device) for part in inputs)
     with torch.no_grad():
         output: Tensor = functional_call(model, _values(model, params), there)
-    return output.cpu()
+    return output
 
 
 def classified(chunks: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
     """Accuracy in percent and NLL in nats an example, over chunks of logits [examples, classes] and labels [examples]."""
     correct, nll, count = 0, 0.0, 0
-    for logits, labels in chunks:
+    for logits, truth in chunks:
+        labels = truth.to(logits.device)
         correct += int((logits.argmax(dim=-1) == labels).sum())
         nll += float(F.cross_entropy(logits.double(), labels, reduction="sum"))
         count += len(labels)
@@ -437,7 +446,8 @@ def told(metric: str, chunks: Iterable[tuple[Tensor, Tensor]]) -> dict[str, floa
     """Bits a token, under the name `metric`, and NLL in nats, over chunks of logits [..., tokens] and the tokens [...]."""
     total, count = 0.0, 0
     for logits, tokens in chunks:
-        total += float(F.cross_entropy(logits.flatten(0, -2).double(), tokens.flatten(), reduction="sum"))
+        wanted = tokens.flatten().to(logits.device)
+        total += float(F.cross_entropy(logits.flatten(0, -2).double(), wanted, reduction="sum"))
         count += tokens.numel()
     nll = total / count
     return {metric: nll / math.log(2.0), "nll": nll}

@@ -37,7 +37,6 @@ seconds of a core.
 from __future__ import annotations
 
 import dataclasses
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import lru_cache
@@ -234,6 +233,7 @@ HELD_OUT = (
 class BytesWorkload(Workload):
     """Cross entropy of bytes; bits per byte on held-out packages, NLL (nats a byte) beside it."""
 
+    stacks = True
     version = 2
     metric = "bits_per_byte"
     unit = "bits/byte"
@@ -264,6 +264,18 @@ def windows(span: tuple[int, int], context: int) -> Indices:
     return np.arange(span[0], span[1] - context, context, dtype=np.int64)
 
 
+@lru_cache(maxsize=2)
+def text_on(device: torch.device) -> Tensor:
+    """The corpus on a device, uint8 [26168818]."""
+    return torch.tensor(load_corpus().text, device=device)
+
+
+def bytes_at(first: Tensor, length: int) -> Tensor:
+    """The windows of `length` bytes that begin at `first` [...], int64 [..., length], on its device."""
+    places = first.unsqueeze(-1) + torch.arange(length, device=first.device)
+    return text_on(first.device)[places].long()
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class BytesTask(Task):
     """Windows of the corpus for one seed: those that judge by their first bytes, and who trains on which."""
@@ -272,6 +284,9 @@ class BytesTask(Task):
     """Windows that are judged at a time."""
     test: Indices = dataclasses.field(repr=False)
     sampler: ShardSampler = dataclasses.field(repr=False)
+
+    def batch(self, step: int) -> tuple[Tensor, ...]:
+        return self.gather(*self.examples(step))
 
     def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
         return self._score(params, np.arange(self.test_size))
@@ -295,18 +310,18 @@ class GPTTask(BytesTask):
 
     chunk = 32
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        return self._read(self.sampler.indices(step))
+    def examples(self, step: int) -> tuple[Tensor]:
+        return (torch.from_numpy(self.sampler.indices(step)),)
 
     def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
         return self._score(params, evenly(len(self.test), WATCHED_WINDOWS))
 
-    def judging(self, numbers: Indices) -> tuple[Tensor, Tensor]:
-        return self._read(self.test[numbers])
+    def judging(self, numbers: Indices) -> tuple[Tensor, ...]:
+        return self.gather(torch.from_numpy(self.test[numbers]))
 
-    def _read(self, first: Indices) -> tuple[Tensor, Tensor]:
-        window = load_corpus().text[first[..., None] + np.arange(CodeGPT.context + 1)].astype(np.int64)
-        both = torch.from_numpy(window)
+    def gather(self, *examples: Tensor) -> tuple[Tensor, Tensor]:
+        (first,) = examples
+        both = bytes_at(first, CodeGPT.context + 1)
         return both[..., :-1].contiguous(), both[..., 1:].contiguous()
 
 
@@ -352,22 +367,22 @@ class MaskedTask(BytesTask):
 
     chunk = 128
 
-    def batch(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+    def examples(self, step: int) -> tuple[Tensor, Tensor]:
         first = self.sampler.indices(step)
         drawn = [
             places(self.batch_size, ByteMLM.context, MASKED, generator(self.seed, Stream.NOISE, rank, step))
             for rank in range(self.world_size)
         ]
-        return self._read(first, np.stack(drawn))
+        return torch.from_numpy(first), torch.from_numpy(np.stack(drawn))
 
-    def judging(self, numbers: Indices) -> tuple[Tensor, Tensor, Tensor]:
-        return self._read(self.test[numbers], _masks(self.seed)[numbers])
+    def judging(self, numbers: Indices) -> tuple[Tensor, ...]:
+        masks = _masks(self.seed)[numbers]
+        return self.gather(torch.from_numpy(self.test[numbers]), torch.from_numpy(masks))
 
-    def _read(self, first: Indices, where: Indices) -> tuple[Tensor, Tensor, Tensor]:
-        text = load_corpus().text[first[..., None] + np.arange(ByteMLM.context)].astype(np.int64)
-        missing = np.take_along_axis(text, where, axis=-1)
-        np.put_along_axis(text, where, MASK, axis=-1)
-        return torch.from_numpy(text), torch.from_numpy(where), torch.from_numpy(missing)
+    def gather(self, *examples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        first, where = examples
+        text = bytes_at(first, ByteMLM.context)
+        return text.scatter(-1, where, MASK), where, text.gather(-1, where)
 
 
 @lru_cache(maxsize=8)

@@ -22,8 +22,10 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if self.weight.dim() == 2:
             return super().forward(x)
-        product = torch.baddbmm(self.bias.unsqueeze(1), x.flatten(1, -2), self.weight.mT)
-        return product.unflatten(1, x.shape[1:-1])
+        product = torch.bmm(
+            x.flatten(1, -2), self.weight.mT
+        )  # the bias apart: compiled, it joins what comes next
+        return (product + self.bias.unsqueeze(1).to(product.dtype)).view(*x.shape[:-1], -1)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -60,8 +62,9 @@ def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor
         batching rule on CPUs, so that `torch.func.vmap` would loop over the rows; for many it is that kernel.
     """
     if query.dim() == 5:
-        flat = (part.flatten(0, 1) for part in (query, key, value))
-        return F.scaled_dot_product_attention(*flat, is_causal=causal).unflatten(0, query.shape[:2])
+        flat = [part.flatten(0, 1) for part in (query, key, value)]
+        mixed = F.scaled_dot_product_attention(flat[0], flat[1], flat[2], is_causal=causal)
+        return mixed.view_as(query)
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     if causal:
         tokens = query.shape[-2]

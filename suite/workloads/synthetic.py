@@ -380,7 +380,7 @@ class CtrTask(Task):
         expected = drawn = 0.0
         for start in range(TRAIN_SIZE, TRAIN_SIZE + TEST_SIZE, _CHUNK):
             chunk = slice(start, start + _CHUNK)
-            logits = predict(self, params, self.buckets[chunk]).double()
+            logits = predict(self, params, self.buckets[chunk]).cpu().double()
             normaliser = F.softplus(logits)
             expected += float((normaliser - self.probabilities[chunk] * logits).sum())
             drawn += float((normaliser - self.clicks[chunk] * logits).sum())

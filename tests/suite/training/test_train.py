@@ -150,13 +150,13 @@ def recorder() -> Recorder:
     ],
 )
 def test_what_counts_as_divergence(recorder: Recorder, losses: list[float], state: str | None) -> None:
-    for loss in losses:
-        recorder.loss(loss)
+    for step, loss in enumerate(losses, 1):
+        recorder.loss(loss, step)
     assert (recorder.status and recorder.status.state) == state
 
 
 def test_a_final_metric_that_is_not_finite_is_divergence(recorder: Recorder) -> None:
-    recorder.loss(1.0)
+    recorder.loss(1.0, 1)
     recorder.step("step", {})
     recorder.evaluation({"excess_loss": float("nan")}, 0.1, 0.0)
     recorder.judged({"excess_loss": float("nan")})

@@ -89,6 +89,31 @@ def test_gradients_are_computed_where_parameters_and_batches_are(case: Case) -> 
     there = {name: value.to("meta") for name, value in params.items()}
     gradients, losses = vmap(grad_and_value(case.task().loss))(there, *(part.to("meta") for part in batch))
     assert {found.device.type for found in (losses, *gradients.values())} == {"meta"}
+    gathered = case.task().gather(*(part.to("meta") for part in case.task().examples(2)))
+    assert [(part.device.type, part.shape[1:]) for part in gathered] == [
+        ("meta", part.shape[1:]) for part in batch
+    ]
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.workload().stacks], ids=lambda case: case.name
+)
+def test_stacked_rows_have_the_gradients_of_each_alone_within_rounding(case: Case) -> None:
+    task, rows = case.task(), rows_of(case, 6)
+
+    def stacked(rows: Rows) -> dict[str, torch.Tensor]:
+        params, batch = rows
+        leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
+        losses = task.loss(leaves, *batch)
+        gradients = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        return {**dict(zip(leaves, gradients, strict=True)), "": losses.detach()}
+
+    expected, losses = vmap(grad_and_value(task.loss))(rows[0], *rows[1])
+    found, alone = stacked(rows), stacked(row_slice(rows, slice(4, 5)))
+    for name, value in {**expected, "": losses}.items():
+        close = {"rtol": 1e-4, "atol": 1e-6 * float(value.abs().max())}
+        torch.testing.assert_close(found[name], value, **close)
+        torch.testing.assert_close(alone[name], value[4:5], **close)
 
 
 @parametrized(*IN_FULL, "causal-lm")
