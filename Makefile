@@ -6,8 +6,8 @@
 #   make test-floor what torch may do otherwise, frontends and compiled code, on the oldest torch of pyproject.toml, in .venv-floor;
 #                   TORCH=2.12.0 or TORCH=newest: on that one
 #   make audit      every interval of the published tables once more, by code of its own (tests/audit)
-#   make gpu        on a machine with a GPU: what a step costs beside fused AdamW and torch's hooks, and how fast every compressor is
-#                   beside a copy; results/gpu/steps.csv, codecs.csv, the latter resumed where it stopped
+#   make gpu        on a machine with a GPU: what a step costs beside fused AdamW and torch's hooks, how fast simulated training is, and
+#                   every compressor beside a copy; results/gpu/steps.csv, simulation.csv, codecs.csv, the last two resumed
 #   make docs       pages of methods, verbs and keys and what `advise` knows, from declarations and published tables
 #   make lint       formatting, ruff, mypy
 #   make system     as root on Debian or Ubuntu: what some tests need (Slurm, iproute2, Chromium, g++)
@@ -85,6 +85,7 @@ docs: setup
 
 gpu: setup
 	$(VENV)/bin/python -m suite.gpu.steps
+	$(VENV)/bin/python -m suite.gpu.simulation
 	$(VENV)/bin/python -m suite.gpu.compressors
 
 lint: setup

@@ -205,6 +205,18 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
+def held(
+    table: Path, columns: Sequence[str], facts: Mapping[str, str], keys: Sequence[str]
+) -> set[tuple[str, ...]]:
+    """The keys of the rows that a table holds of this device and these versions; it is begun where there is none."""
+    if not table.is_file():
+        table.parent.mkdir(parents=True, exist_ok=True)
+        table.write_text(",".join(columns) + "\n", encoding="utf-8")
+    with table.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if facts.items() <= row.items()]
+    return {tuple(row[key] for key in keys) for row in rows}
+
+
 def measure(
     path: Path,
     numel: int = NUMEL,
@@ -229,21 +241,11 @@ def measure(
     device = torch.device("cuda")
     end = time.monotonic() + budget_s
     facts = versions()
-    held = set()
-    if path.is_file():
-        with path.open(newline="", encoding="utf-8") as file:
-            held = {
-                (row["case"], row["numel"])
-                for row in csv.DictReader(file)
-                if all(row[name] == value for name, value in facts.items())
-            }
-    else:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
+    known = held(path, COLUMNS, facts, ("case", "numel"))
     wanted = [
         name
         for name in (*COMPRESSORS[1:], *OTHERS)
-        if (name, str(numel)) not in held and any(fnmatch.fnmatchcase(name, glob) for glob in only)
+        if (name, str(numel)) not in known and any(fnmatch.fnmatchcase(name, glob) for glob in only)
     ]
     same = {name: "" if name in OTHERS else bits(name, device) for name in wanted}
     copy = _built("copy", numel, device)

@@ -475,7 +475,7 @@ def taken(
 
 
 class Group:
-    """Runs that are trained together, on one device: their parameters and gradients, and the losses not yet looked at.
+    """Runs that are trained together, on one device: `members`, `batch` of their last step, `elements` of a model.
 
     Args:
         specs: Of the runs; they share what `group_key` tells.
@@ -496,8 +496,8 @@ class Group:
             for seed, task in self._tasks.items()
         }
         shapes = shapes_of(initial[specs[0].seed])
-        size = flatten(initial[specs[0].seed]).numel()
-        params, grads = (torch.zeros(len(specs) * n, size, device=device) for _ in range(2))
+        self.elements = flatten(initial[specs[0].seed]).numel()
+        params, grads = (torch.zeros(len(specs) * n, self.elements, device=device) for _ in range(2))
         self.members = [
             Member(
                 spec,
@@ -511,7 +511,7 @@ class Group:
         ]
         self._gradient_rows, self._parameter_rows = split(grads, shapes), split(params, shapes)
         self._gradients = BatchedGradients(self._task, mixed)
-        self._batch: tuple[Tensor, ...] = ()
+        self.batch: tuple[Tensor, ...] = ()
         self._unread: list[tuple[int, Tensor]] = []
         clusters = [member.cluster for member in self.members]
         at_once = any(own is not None and own.method.algorithm.plans_from_data for own in clusters)
@@ -521,17 +521,17 @@ class Group:
         """The gradients and losses of all workers at a step; the host does not wait for them."""
         drawn = {seed: task.examples(step) for seed, task in self._tasks.items()}
         every = zip(*(drawn[spec.seed] for spec in self._specs), strict=True)
-        self._batch = self._task.gather(*(_sent(torch.cat(part), self._device) for part in every))
-        found, losses = self._gradients(self._parameter_rows, self._batch)
+        self.batch = self._task.gather(*(_sent(torch.cat(part), self._device) for part in every))
+        found, losses = self._gradients(self._parameter_rows, self.batch)
         for name, gradient in found.items():
             self._gradient_rows[name].copy_(gradient)
         self._unread.append((step, losses.view(len(self._specs), -1).mean(1)))
 
-    def advance(self, step: int, look: bool) -> None:
+    def advance(self, step: int, look: bool = False) -> None:
         """That step of every run, with the gradients that were computed; `look` at losses first, if it is not time anyway."""
         clusters = [member.cluster for member in self.members]
-        there = at_reference_points(clusters, self._gradients, list(self._parameter_rows), self._batch)
-        if look or len(self._unread) == self._looks_every:
+        there = at_reference_points(clusters, self._gradients, list(self._parameter_rows), self.batch)
+        if look or len(self._unread) >= self._looks_every:
             self.look()
         for member, reference_points in zip(self.members, there, strict=True):
             member.step(step, reference_points)
