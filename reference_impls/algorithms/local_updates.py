@@ -452,6 +452,27 @@ class DiLoCo(PeriodicAveraging):
 
 
 @dataclass(frozen=True)
+class MuLoCo(DiLoCo):
+    """MuLoCo: DiLoCo whose workers step with Muon. arXiv 2505.23725.
+
+    Each worker takes H = `period` steps of Muon, hidden matrices, and of AdamW, all else (`core.optimizers.Muon`), then the outer
+    step is DiLoCo's. Its momentum is smaller than around AdamW.
+
+    Differences: the paper could not be read; its authors' code was, and their summary. The local optimizer is torch's Muon, not
+    theirs: an average of gradients in the place of their sum, Nesterov momentum on (there off), five times one polynomial
+    (there five different ones), a step of 0.2 sqrt(max(rows, columns)) (there sqrt(rows / columns), so that rates do not carry
+    over), AdamW's beta2 0.999 (there 0.95 or 0.99). As there, Newton-Schulz runs in bfloat16, and weights decay by the learning
+    rate without that factor. Who is a matrix say words in names; the published lists send an attention's ``out_proj`` to AdamW.
+    H and the outer rates are the class's there; its configurations have 0.9 and 0.8. Progress may travel compressed (`carrier`),
+    and the outer rate is applied once: the published code multiplies by it twice where it has error feedback. The
+    outer rate stands outside the momentum, as in torch; there inside, the same while it is constant. Otherwise as DiLoCo.
+    """
+
+    period: int = option(30, "H: inner steps in a round, at least 1", ge=1)
+    outer_momentum: float = option(0.6, "momentum of the outer optimizer", ge=0, lt=1)
+
+
+@dataclass(frozen=True)
 class BMUF(PeriodicAveraging):
     """BMUF: blockwise model-update filtering, a momentum on the progress of whole rounds. Chen & Huo, ICASSP 2016.
 

@@ -89,7 +89,8 @@ def _optimizer_bytes(method: Method) -> float:
     if not method.algorithm.has_inner_optimizer:
         return 0.0
     param = torch.zeros(8, 8, dtype=torch.float32)
-    optimizer = method.algorithm.inner_optimizer([{"params": [param], "lr": 0.0, **method.hyperparameters}])
+    group = {"params": [param], "param_names": ["0"], "lr": 0.0, **method.hyperparameters}
+    optimizer = method.algorithm.inner_optimizer([group])
     param.grad = torch.ones_like(param)
     optimizer.step()
     kept = [x for state in optimizer.state.values() for x in state.values() if isinstance(x, torch.Tensor)]

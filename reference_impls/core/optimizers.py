@@ -4,15 +4,21 @@ Lion: the sign of an interpolated momentum, with decoupled weight decay (arXiv 2
 description were read, not the paper's body. A momentum that is not finite makes its parameter NaN. In the authors' code
 the sign of NaN is 0, and the coordinate stands still for ever without anybody noticing. As there, a parameter without
 gradient is left alone, sign(0) = 0, and the momentum takes the raw gradient after the update has been formed.
+
+Muon: torch's own, which orthogonalises the momentum of a matrix, beside AdamW for what is no hidden matrix (`Muon`).
 """
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from reference_impls.core import compute
 from reference_impls.core.algorithm import Algorithm, OptimizerFactory, ParamGroups, option
@@ -65,12 +71,97 @@ class Lion(torch.optim.Optimizer):
         return loss
 
 
+MUON: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "momentum": 0.95,
+        "nesterov": True,
+        "ns_steps": 5,
+        "adjust_lr_fn": "match_rms_adamw",
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "weight_decay": 1e-2,
+        "adamw_for": (
+            "bytes", "embed", "embedding", "embeddings", "head", "positions", "table", "wpe", "wte",
+        ),
+    }
+)  # fmt: skip
+"""Hyper-parameters of `Muon` but for lr, at their defaults."""
+
+
+class Muon(torch.optim.Optimizer):
+    """`torch.optim.Muon` for hidden matrices and `torch.optim.AdamW` for all else, in the same groups.
+
+    B <- m B + (1 - m) g; N = m B + (1 - m) g (`nesterov`) or B; O = N / |N|, then `ns_steps` times, in bfloat16, with A = O O^T:
+    O <- 3.4445 O + (-4.775 A + 2.0315 A A) O; x <- (1 - lr wd) x - lr s O. State: Muon's ``momentum_buffer``, AdamW's own.
+
+    A parameter of two dimensions is a hidden matrix unless a word of `adamw_for` stands in its name between dots or underscores
+    (``lm_head.weight`` has the word ``head``, ``multihead.weight`` has not). The words that are there name tables of tokens and
+    positions, and the output layer; a model that calls them otherwise, or numbers its layers, has to say its own.
+
+    lr and `weight_decay` are those of both. s is 0.2 sqrt(max(rows, columns)) (``match_rms_adamw``), which gives O the size of an
+    update of AdamW, or sqrt(max(1, rows / columns)) (``original``, torch's default). The first is the default here since one
+    rate then serves both, and rates and decays that were tuned for AdamW serve Muon.
+
+    Args:
+        params: (name, parameter) pairs, or groups of them, as in torch.optim.
+        lr: Learning rate.
+        hyperparameters: Those of `MUON`, of which groups may have their own.
+
+    Raises:
+        UnsupportedError: Parameters have no names.
+    """
+
+    def __init__(self, params: Any, lr: float = 1e-3, **hyperparameters: Any) -> None:
+        super().__init__(params, {"lr": lr, **MUON, **hyperparameters})
+        for group in self.param_groups:
+            if "param_names" not in group:
+                raise UnsupportedError(
+                    "muon knows tables and the output layer by their names: give (name, parameter) pairs, as "
+                    "model.named_parameters() answers them"
+                )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step from the parameters' ``.grad``."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            both = {"lr": group["lr"], "weight_decay": group["weight_decay"]}
+            parts: tuple[list[Tensor], list[Tensor]] = ([], [])
+            for name, param in zip(group["param_names"], group["params"], strict=True):
+                parts[param.dim() == 2 and not _named(name, tuple(group["adamw_for"]))].append(param)
+            others, matrices = parts
+            if matrices:
+                own = {key: group[key] for key in ("momentum", "nesterov", "ns_steps", "adjust_lr_fn")}
+                self._step(torch.optim.Muon(matrices, **both, **own))
+            if others:
+                self._step(torch.optim.AdamW(others, **both, betas=group["betas"], eps=group["eps"]))
+        return loss
+
+    def _step(self, part: torch.optim.Optimizer) -> None:
+        """Step an optimizer of some of the parameters on their state, which lies here."""
+        part.state = self.state
+        part.step()
+
+
+@functools.cache
+def _named(name: str, words: tuple[str, ...]) -> bool:
+    """Whether one of the words stands in a parameter's name between dots or underscores."""
+    return any(re.search(rf"(?<![^._]){re.escape(word)}(?![^._])", name) for word in words)
+
+
 @dataclass(frozen=True)
 class LocalOptimizer:
-    """How to build an optimizer from parameter groups, and the hyper-parameters that groups may carry."""
+    """How to build an optimizer from parameter groups, and the hyper-parameters that groups may carry.
+
+    by_element: whether it treats every element by itself, so that it may step parts of a tensor.
+    """
 
     build: OptimizerFactory
     hyperparameters: Mapping[str, Any]
+    by_element: bool = True
 
 
 _BY_NAME = {
@@ -79,11 +170,12 @@ _BY_NAME = {
     ),
     "adamw": LocalOptimizer(torch.optim.AdamW, {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2}),
     "lion": LocalOptimizer(Lion, {"betas": (0.9, 0.99), "weight_decay": 0.0}),
+    "muon": LocalOptimizer(Muon, MUON, by_element=False),
 }
 
 
 def local_optimizer(optimizer: str | OptimizerFactory) -> LocalOptimizer:
-    """`sgd` (no momentum unless asked for), `adamw`, `lion`, or a callable that takes parameter groups.
+    """`sgd` (no momentum unless asked for), `adamw`, `lion`, `muon`, or a callable that takes parameter groups.
 
     A callable carries its own hyper-parameters; only lr is passed on to it. Raises `UnsupportedError` for a name that
     is not known.
@@ -100,7 +192,7 @@ class WithLocalOptimizer(Algorithm):
     """A method that steps a local optimizer with what `reduce` answers."""
 
     optimizer: str | OptimizerFactory = option(
-        "sgd", "local optimizer: sgd, adamw, lion, or a factory taking parameter groups"
+        "sgd", "local optimizer: sgd, adamw, lion, muon, or a factory taking parameter groups"
     )
 
     def inner_optimizer(self, groups: ParamGroups) -> torch.optim.Optimizer:

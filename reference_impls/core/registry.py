@@ -178,6 +178,9 @@ HYPERPARAMETERS: Mapping[str, Declared] = {
         Declared("nesterov", (bool,)),
         Declared("weight_decay", (float,), _FROM_0),
         Declared("eps", (float,), _FROM_0),
+        Declared("ns_steps", (int,), Bounds(ge=1, lt=100)),
+        Declared("adjust_lr_fn", (Literal["match_rms_adamw", "original"],)),
+        Declared("adamw_for", (tuple[str, ...],)),
     )
 }
 """What parameter groups may carry, of whatever method. Other names (of a plug-in's own optimizer) are not checked."""
@@ -225,7 +228,9 @@ def _words(own: Any, bounds: Bounds) -> str:
         known = bounds.choices or get_args(own)
         return f"one of {', '.join(map(str, known))}" if len(known) > 1 else repr(known[0])
     if get_origin(own) is tuple:
-        return f"{len(get_args(own))} numbers, each {_words(get_args(own)[0], bounds)}"
+        first, *rest = get_args(own)
+        count = "a list" if rest == [...] else f"{1 + len(rest)} numbers"
+        return f"{count}, each {_words(first, bounds)}"
     if own is int or own is float:
         return ("an integer" if own is int else "a number") + str(bounds)
     plain = {bool: "True or False", str: "a string", type(None): "None"}
@@ -240,6 +245,8 @@ def _plain(own: Any, bounds: Bounds, value: Any) -> Any:
         return value if any(type(value) is type(x) and value == x for x in known) else _REFUSED
     if get_origin(own) is tuple:
         inner = get_args(own)
+        if isinstance(value, tuple | list) and inner[1:] == (...,):
+            inner = inner[:1] * len(value)
         if not isinstance(value, tuple | list) or len(value) != len(inner):
             return _REFUSED
         items = tuple(_plain(part, bounds, x) for part, x in zip(inner, value, strict=True))

@@ -28,6 +28,7 @@ import torch.distributed as dist
 from torch import nn
 
 from reference_impls.core.errors import LayoutError, UnsupportedError, UsageError
+from reference_impls.core.optimizers import WithLocalOptimizer, local_optimizer
 from reference_impls.core.registry import AnyMethod, Method, create
 from reference_impls.frontends.optimizer import DataParallelOptimizer
 from reference_impls.runtime.checks import Check, Settings
@@ -50,6 +51,11 @@ def _refuse_whole(method: Method) -> None:
             f"{method.name} decides by whole tensors or by the whole model, of which a rank holds a part under FSDP: choose a "
             "method that goes by the element or the bucket (lion-cub-1bit, one-bit-adam, qsr-adamw, diloco, ...); the hook "
             "(fsdp_hook) takes powersgd on parts; or train without FSDP"
+        )
+    if isinstance(own, WithLocalOptimizer) and not local_optimizer(own.optimizer).by_element:
+        raise UnsupportedError(
+            f"{method.name} steps {own.optimizer} on whole matrices, of which a rank holds a part under FSDP: choose adamw, "
+            "lion or sgd; or train without FSDP"
         )
     if own.reference_points:
         raise UnsupportedError(

@@ -297,7 +297,7 @@ class Reference:
             self.model.register_comm_hook(self._state, powerSGD_hook)
         hyper = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
         self.optimizer = local.build(
-            [{"params": list(module.parameters()), "lr": lr, **local.hyperparameters, **hyper}]
+            [{"params": list(module.named_parameters()), "lr": lr, **local.hyperparameters, **hyper}]
         )
 
     def forward_backward(self, batch: Sequence[Tensor]) -> None:

@@ -56,6 +56,7 @@ SGD: Local = ("sgd", {"momentum": 0.9})
 PLAIN: Local = ("sgd", {})
 ADAMW: Local = ("adamw", {})
 LION: Local = ("lion", {})
+MUON: Local = ("muon", {})
 PERIOD: dict[str, Any] = {"period": 4, "momentum": 0.9}
 SMALL: dict[str, Any] = {"ratio": 0.1, "column_ratio": 0.3}  # the models of the tests are small
 ZERO_ONE: dict[str, Any] = {
@@ -73,6 +74,8 @@ ROWS: tuple[Row, ...] = (
     row("allreduce-fp16", "allreduce-fp16", ADAMW, optimizer="adamw", close=0.01),
     row("allreduce-fp16-two-phase", "allreduce-fp16", PLAIN, form="two-phase", exact=True),
     row("allreduce-lion", "allreduce-lion", ("lion", {"weight_decay": 0.1}), weight_decay=0.1, flips=0.05),
+    row("allreduce-muon", "allreduce-muon", MUON),
+    row("allreduce-muon-original", "allreduce-muon", adamw_for=["second"], adjust_lr_fn="original"),
     row("lion-sign-sum", "lion-sign-sum", LION, exact=True),
     row("lion-sign-sum-fp32", "lion-sign-sum-fp32", LION, exact=True),
     row("lion-sign-gather", "lion-sign-gather", LION, exact=True),
@@ -328,6 +331,7 @@ ROWS: tuple[Row, ...] = (
     ),
     rounds("local-sgd", "local-sgd", SGD, **PERIOD),
     rounds("local-adamw", "local-adamw", ADAMW, period=3),
+    rounds("local-muon", "local-muon", MUON, period=3, inner_state="average"),
     rounds("qsr-sgd", "qsr-sgd", SGD, alpha=0.03, h_base=2, momentum=0.9),
     rounds("qsr-adamw", "qsr-adamw", ADAMW, alpha=0.03, h_base=2),
     row("lag", "lag", momentum=0.9),
@@ -370,6 +374,7 @@ ROWS: tuple[Row, ...] = (
     rounds("diloco", "diloco", period=5),
     rounds("diloco-int4", "diloco", period=5, carrier="int4", exact=True, largest=7),
     rounds("diloco-sgd", "diloco-sgd", period=4, carrier="int8", exact=True),
+    rounds("muloco", "muloco", period=4),
     rounds("diloco-lion", "diloco-lion", period=4, carrier="sign", outer_momentum=0.5, exact=True),
     rounds(
         "streaming-diloco",

@@ -97,7 +97,7 @@ def test_one_worker_is_the_plain_optimizer(row: Row) -> None:
     cluster = build(row, 1)
     model = Net()
     name, hyper = row.plain
-    optimizer = local_optimizer(name).build([{"params": list(model.parameters()), "lr": LR, **hyper}])
+    optimizer = local_optimizer(name).build([{"params": list(model.named_parameters()), "lr": LR, **hyper}])
     for step in range(STEPS):
         advance(cluster, step, step + 1)
         optimizer.param_groups[0]["lr"] = learning_rate(step)

@@ -203,6 +203,7 @@ REMEDIES = {
     "powersgd": "UnsupportedError goes by the element or the bucket",
     "lag": "UnsupportedError goes by the element or the bucket",
     "root-sgd": "UnsupportedError train without FSDP",
+    "muloco": "UnsupportedError choose adamw, lion or sgd",
     "2-D mesh": 'UnsupportedError mesh["shard"]',
     "half": "UnsupportedError call fully_shard on the model itself too",
     "not sharded": "UsageError call fully_shard first",
@@ -223,7 +224,10 @@ def _refused(rank: int, size: int) -> dict[str, str]:
         "hook, twice": partial(hook, twice),
         "hook, unequal": unequal,
         "hook, without gradient": partial(_without_gradients, mesh, zeros=False),
-        **{name: partial(optimizer, sharded(shard), name) for name in ("powersgd", "lag", "root-sgd")},
+        **{
+            name: partial(optimizer, sharded(shard), name)
+            for name in ("powersgd", "lag", "root-sgd", "muloco")
+        },
         "2-D mesh": partial(optimizer, sharded(mesh), "signum"),
         "half": partial(optimizer, half, "signum"),
         "not sharded": partial(optimizer, net(), "signum"),

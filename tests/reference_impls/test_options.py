@@ -70,6 +70,8 @@ def test_every_hyperparameter_is_refused_beyond_its_bounds(name: str) -> None:
     wrong: dict[str, tuple[Any, ...]] = {
         "betas": ((1.5, 0.9), (0.9, 1.0), (0.9,), (0.9, math.nan), (-0.1, 0.9), 0.9, "much"),
         "nesterov": (1, "yes", None),
+        "adjust_lr_fn": ("adamw", 1, None),
+        "adamw_for": ("head", (1,), None),
     }
     for key in create(name).hyperparameters.keys() & HYPERPARAMETERS.keys():
         for value in wrong[key] if key in wrong else outside(HYPERPARAMETERS[key]):

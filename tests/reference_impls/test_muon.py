@@ -1,0 +1,212 @@
+"""Muon as a local optimizer, and MuLoCo: what Newton-Schulz does to singular values, who gets it, one worker and equal ones."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster, create
+from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.optimizers import Muon, local_optimizer
+from reference_impls.frontends.sharded import _refuse_whole
+from suite.workloads.code import GPT
+from tests.reference_impls.local_training import sent
+from tests.support import each
+
+SHAPES = {"tall": (12, 5), "wide": (4, 9), "bias": (7,), "head.weight": (6, 6)}
+RATE, DECAY = 0.05, 0.3
+
+
+def draw(step: int, rank: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in SHAPES.values()]
+
+
+def cluster(algorithm: str, size: int, **options: Any) -> SimulatedCluster:
+    """Buckets so small that each parameter is one."""
+    names = list(SHAPES)
+    return SimulatedCluster(algorithm, draw(99), size, lr=RATE, names=names, bucket_bytes=64, **options)
+
+
+def advance(own: SimulatedCluster, first: int, last: int, same: bool = False) -> None:
+    """Gradients that pull to a drawn point, of rank 0 on all ranks with `same`."""
+    for step in range(first, last):
+        own.step(
+            [
+                [p - x for p, x in zip(own.parameters(rank), draw(step, 0 if same else rank), strict=True)]
+                for rank in range(own.world_size)
+            ]
+        )
+
+
+def flat(own: SimulatedCluster, rank: int = 0) -> Tensor:
+    return torch.cat([p.flatten() for p in own.parameters(rank)])
+
+
+# ---- the optimizer written out ---------------------------------------------------------------------------------------------
+
+
+def orthogonalised(m: Tensor) -> Tensor:
+    """Five times s <- 3.4445 s - 4.775 s^3 + 2.0315 s^5 on the singular values of m over its norm."""
+    u, s, v = torch.linalg.svd(m, full_matrices=False)
+    s = s / s.square().sum().sqrt()
+    for _ in range(5):
+        s = 3.4445 * s - 4.775 * s**3 + 2.0315 * s**5
+    return u @ torch.diag(s) @ v
+
+
+@each("nesterov", [True, False])
+@each("adjust", ["match_rms_adamw", "original"])
+def test_all_reduced_muon_written_out(adjust: str, nesterov: bool) -> None:
+    """Matrices by singular values, to bfloat16; the rest and the output layer by AdamW, to the last bits. Three workers."""
+    ours = cluster("allreduce-muon", 3, adjust_lr_fn=adjust, nesterov=nesterov, weight_decay=DECAY)
+    x = draw(99)
+    b, v = ([torch.zeros_like(p) for p in x] for _ in range(2))
+    for step in range(1, 5):
+        grads = [draw(step, rank) for rank in range(3)]
+        ours.step(grads)
+        for i, (name, shape) in enumerate(SHAPES.items()):
+            g = (grads[0][i] + grads[1][i] + grads[2][i]) / 3
+            before, x[i] = x[i] * (1 - RATE * DECAY), ours.parameters(1)[i].clone()
+            if name in ("tall", "wide"):
+                b[i] = 0.95 * b[i] + 0.05 * g
+                larger, ratio = max(shape), shape[0] / shape[1]
+                scale = 0.2 * larger**0.5 if adjust == "match_rms_adamw" else max(1, ratio) ** 0.5
+                wanted = orthogonalised(0.95 * b[i] + 0.05 * g if nesterov else b[i])
+                moved = (before - x[i]) / (RATE * scale)
+                assert torch.dist(moved, wanted) < 0.04 * wanted.norm()
+            else:
+                b[i] = 0.9 * b[i] + 0.1 * g
+                v[i] = 0.999 * v[i] + 0.001 * g * g
+                step_ = b[i] / (1 - 0.9**step) / ((v[i] / (1 - 0.999**step)).sqrt() + 1e-8)
+                torch.testing.assert_close(x[i], before - RATE * step_, rtol=0, atol=1e-12)
+    for i in (0, 1):  # Newton-Schulz, in place, has not reached the average
+        torch.testing.assert_close(state(ours)[i]["momentum_buffer"], b[i], rtol=0, atol=1e-15)
+
+
+def state(own: SimulatedCluster, rank: int = 0) -> list[dict[str, Any]]:
+    """What the local optimizer of a rank keeps, by parameter."""
+    optimizer = own._workers[rank].optimizer
+    return [optimizer.state[p] for p in optimizer.param_groups[0]["params"]]
+
+
+def test_the_size_of_gradients_is_no_matter() -> None:
+    """To the bit for a power of two, but for the epsilon of the norm."""
+    small, large = (cluster("allreduce-muon", 1) for _ in range(2))
+    for step in range(3):
+        small.step([draw(step)])
+        large.step([[1024 * g for g in draw(step)]])
+    for a, b in zip(small.parameters(0)[:2], large.parameters(0)[:2], strict=True):
+        assert torch.equal(a, b)
+
+
+# ---- who gets it -----------------------------------------------------------------------------------------------------------
+
+
+def by_muon(params: dict[str, Tensor], **options: Any) -> set[str]:
+    """Names of the parameters that Muon has stepped."""
+    for p in params.values():
+        p.grad = torch.ones_like(p)
+    optimizer = Muon(params.items(), **options)
+    optimizer.step()
+    return {name for name, p in params.items() if "momentum_buffer" in optimizer.state[p]}
+
+
+def test_matrices_that_are_no_table_and_no_output_layer_get_muon() -> None:
+    hidden = ("h.0.attn.c_attn.weight", "multihead.weight", "attn.out_proj.weight", "mlp.fc_in", "embedder")
+    others = (
+        "bytes", "positions", "head.weight", "lm_head.weight", "transformer.wte.weight", "wpe", "model.embed_tokens.weight",
+        "tok_embeddings.weight", "token_embedding.weight", "table",
+    )  # fmt: skip
+    matrices = {name: torch.zeros(3, 2) for name in (*hidden, *others)}
+    assert by_muon({**matrices, "bias": torch.zeros(3), "kernel": torch.zeros(2, 2, 3, 3)}) == {*hidden}
+    assert by_muon(matrices, adamw_for=["fc"]) == {*hidden, *others} - {"mlp.fc_in"}
+    assert by_muon(matrices, adamw_for=()) == {*hidden, *others}
+
+
+def test_of_the_gpt_that_ships_the_blocks_get_muon() -> None:
+    params = {name: torch.zeros(p.shape) for name, p in GPT(2, 8).named_parameters()}
+    assert len(by_muon(params)) == 2 * 4
+    assert by_muon(params) == {n for n, p in params.items() if p.dim() == 2 and n.startswith("blocks.")}
+
+
+def test_parameters_without_names_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"give \(name, parameter\) pairs"):
+        local_optimizer("muon").build([{"params": [torch.zeros(2, 2)]}])
+
+
+# ---- MuLoCo ----------------------------------------------------------------------------------------------------------------
+
+
+def test_rounds_of_muloco_written_out() -> None:
+    """Lone optimizers, their mean progress d, u <- 0.6 u + d, A <- A - 0.7 (d + 0.6 u); 30 steps but for `period`."""
+    assert create("muloco").algorithm.rule.h == 30  # type: ignore[attr-defined]
+    ours = cluster("muloco", 3, period=4)
+    own = [dict(zip(SHAPES, draw(99), strict=True)) for _ in range(3)]
+    alone = [Muon(params.items(), lr=RATE) for params in own]
+    anchor = draw(99)
+    u = [torch.zeros_like(a) for a in anchor]
+    for step in range(9):
+        for rank, optimizer in enumerate(alone):
+            for p, x in zip(own[rank].values(), draw(step, rank), strict=True):
+                p.grad = p - x
+            optimizer.step()
+        if step % 4 == 3:
+            for i, ends in enumerate(zip(*(params.values() for params in own), strict=True)):
+                d = anchor[i] - torch.stack(ends).mean(0)
+                u[i] = 0.6 * u[i] + d
+                anchor[i] = anchor[i] - 0.7 * (d + 0.6 * u[i])
+                for p in ends:
+                    p.copy_(anchor[i])
+        advance(ours, step, step + 1)
+        for rank, params in enumerate(own):
+            wanted = torch.cat([p.flatten() for p in params.values()])
+            torch.testing.assert_close(flat(ours, rank), wanted, rtol=0, atol=1e-10)
+    (mean,) = {sent(ours, step).get("progress") for step in (3, 7)}
+    assert mean == pytest.approx(2 * 2 / 3 * 8 * len(flat(ours)))
+    assert not sent(ours, 4)
+
+
+def test_muloco_of_one_worker_is_plain_muon_where_the_outer_step_is_none() -> None:
+    lone, plain = (
+        cluster("muloco", 1, period=3, outer_lr=1.0, outer_momentum=0.0),
+        cluster("allreduce-muon", 1),
+    )
+    for own in (lone, plain):
+        advance(own, 0, 9)
+    torch.testing.assert_close(flat(lone), flat(plain), rtol=0, atol=1e-10)
+
+
+def test_four_workers_on_the_same_data_are_one() -> None:
+    four, one = cluster("muloco", 4, period=3), cluster("muloco", 1, period=3)
+    for own in (four, one):
+        advance(own, 0, 9, same=True)
+    assert torch.equal(flat(four, 3), flat(one))
+
+
+@each("inner_state", ["keep", "average"])
+def test_a_checkpoint_in_the_middle_of_a_round_changes_no_bit(inner_state: str) -> None:
+    options = {"period": 3, "inner_state": inner_state, "carrier": "int8"}
+    whole, first, second = (cluster("muloco", 3, **options) for _ in range(3))
+    advance(whole, 0, 8)
+    advance(first, 0, 4)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second.load_state_dict(torch.load(file, weights_only=True))
+    advance(second, 4, 8)
+    for rank in range(3):
+        assert torch.equal(flat(whole, rank), flat(second, rank))
+        for a, b in zip(state(whole, rank), state(second, rank), strict=True):
+            assert a.keys() == b.keys()
+            assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+@each("name", ["muloco", "allreduce-muon"])
+def test_parts_of_matrices_are_refused(name: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"^{name} steps muon on whole matrices"):
+        _refuse_whole(create(name))
