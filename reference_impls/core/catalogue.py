@@ -148,6 +148,8 @@ BUILT_IN: Mapping[str, Entry] = {
         "bf16 all-reduce of the gradient, any local optimizer", format="bf16"),
     "allreduce-fp16": _baseline("half_precision:HalfPrecision", "",
         "fp16 all-reduce of the gradient under a shared power of two", format="fp16"),
+    "snoo": _baseline("snoo:SNOO", "2510.15830",
+        "plain training with an outer Nesterov step now and then, which sends nothing", benchmarked=False),
     "lion-sign-sum": _baseline("lion:DistributedLionMaVo", "2411.16462",
         "Lion by the sign of an int8 sum of signs", transport="int8-sum", zero_policy="zero", tie_policy="zero"),
     "lion-sign-sum-fp32": _baseline("lion:DistributedLionMaVo", "2411.16462",

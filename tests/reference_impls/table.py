@@ -76,6 +76,8 @@ ROWS: tuple[Row, ...] = (
     row("allreduce-lion", "allreduce-lion", ("lion", {"weight_decay": 0.1}), weight_decay=0.1, flips=0.05),
     row("allreduce-muon", "allreduce-muon", MUON),
     row("allreduce-muon-original", "allreduce-muon", adamw_for=["second"], adjust_lr_fn="original"),
+    row("snoo", "snoo", period=4),
+    row("snoo-muon", "snoo", optimizer="muon", period=3, outer_momentum=0.0),
     row("lion-sign-sum", "lion-sign-sum", LION, exact=True),
     row("lion-sign-sum-fp32", "lion-sign-sum-fp32", LION, exact=True),
     row("lion-sign-gather", "lion-sign-gather", LION, exact=True),

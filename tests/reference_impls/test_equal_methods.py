@@ -175,6 +175,7 @@ LOCAL: list[tuple[str, dict[str, Any], str, dict[str, Any], float]] = [
     # data-parallel training
     ("post-local-sgd", {"optimizer": "adamw", "switch_step": 24}, "allreduce-adamw", {}, BIT),
     ("diloco-sgd", {**PLAIN, "period": 1}, "allreduce-sgd", {}, LAST),
+    ("snoo", {"outer_lr": 1.0, "outer_momentum": 0.0}, "allreduce-adamw", {}, LAST),
     ("slowmo-sgd", {"outer_momentum": 0.8, "period": 1}, "allreduce-sgd", {"momentum": 0.8}, LAST),
     ("post-local-sgd", {**SGD, "switch_step": 5, "period": 1}, "allreduce-sgd", {**SGD}, LAST),
     *(

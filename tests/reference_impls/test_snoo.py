@@ -1,0 +1,67 @@
+"""SNOO written out, and between what it stands: plain training, and DiLoCo and MuLoCo of one worker."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from reference_impls.core.optimizers import local_optimizer
+from tests.reference_impls.local_training import (
+    RATE,
+    D,
+    advance,
+    cluster,
+    equal_on_all_ranks,
+    gradient,
+    point,
+    sent,
+    start,
+    trained,
+)
+from tests.support import each
+
+
+@each(("optimizer", "momentum"), [("adamw", 0.75), ("adamw", 0.0), ("lion", 0.5)])
+def test_outer_steps_written_out(optimizer: str, momentum: float) -> None:
+    """One optimizer on the mean gradient of three; after steps 4, 8, 12: s, u <- b u + s, slow <- slow - a (s + b u)."""
+    x = torch.nn.Parameter(start())
+    alone = local_optimizer(optimizer).build([{"params": [x], "lr": RATE}])
+    slow, u = start(), torch.zeros(D, dtype=torch.float64)
+    ours = cluster("snoo", 3, optimizer=optimizer, period=4, outer_lr=0.8, outer_momentum=momentum)
+    for step in range(1, 15):
+        x.grad = sum(gradient(x.detach(), step, rank) for rank in range(3)) / 3
+        alone.step()
+        if step in (4, 8, 12):
+            s = slow - x.detach()
+            u = momentum * u + s
+            slow = slow - 0.8 * (s + momentum * u)
+            x.data.copy_(slow)
+        advance(ours, step, step + 1)
+        assert ours.kind == ("outer" if step in (4, 8, 12) else "step")
+        assert equal_on_all_ranks(ours)
+        torch.testing.assert_close(point(ours), x.detach(), rtol=0, atol=1e-12)
+
+
+@each(("optimizer", "other"), [("adamw", "diloco"), ("sgd", "diloco-sgd"), ("muon", "muloco")])
+def test_of_one_worker_it_is_diloco(optimizer: str, other: str) -> None:
+    outer = {"period": 5, "outer_lr": 0.7, "outer_momentum": 0.9}
+    ours, diloco = (
+        trained("snoo", 1, 17, optimizer=optimizer, **outer),
+        trained(other, 1, 17, **outer),
+    )
+    assert torch.equal(point(ours), point(diloco))
+
+
+def test_workers_with_the_same_gradients_are_one() -> None:
+    four, one = cluster("snoo", 4, period=3), cluster("snoo", 1, period=3)
+    for step in range(10):
+        for own in (four, one):
+            g = gradient(point(one), step, 0)
+            own.step([[g[: D // 3], g[D // 3 :]]] * own.world_size)
+    assert torch.equal(point(four, 2), point(one))
+
+
+def test_the_outer_step_sends_nothing() -> None:
+    ours, plain = trained("snoo", 4, 6, period=3), trained("allreduce-adamw", 4, 6)
+    assert sent(ours) == sent(plain) == {"gradient": pytest.approx(6 * 2 * 3 / 4 * 8 * D)}
+    assert sent(ours, 2) == sent(ours, 1)
