@@ -346,7 +346,8 @@ def machine(session: SessionData) -> str:
     rest += [f"governor {found['governor']}"] if found["governor"] else []
     real = [one for one in session.links if REAL in one.facts["link"]]
     measured = [f" Nobody shaped the link {one.label}{measured_words(one.facts['link'])}." for one in real]
-    return f"{crowd}{crowded}; {', '.join(rest)}.{''.join(measured)}"
+    gpu = session.facts["provenance"].get("gpu")
+    return f"{crowd}{crowded}{f', on GPUs: {gpu}' if gpu else ''}; {', '.join(rest)}.{''.join(measured)}"
 
 
 def _link(session: SessionData, link: LinkData, place: Place) -> dict[str, Any]:

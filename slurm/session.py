@@ -116,6 +116,8 @@ def submit_session(
     """
     if spec.world_size < 2:
         raise ProfileError(f"session {spec.name} has one worker: a link needs two ends")
+    if spec.device == "cuda" and not profile.gpus_per_task:
+        raise ProfileError(f"session {spec.name} computes on GPUs: say gpus_per_task in the profile")
     if not dry_run:
         scheduler.require_slurm()
     root = root.resolve()

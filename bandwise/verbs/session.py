@@ -54,6 +54,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--links", nargs="+", metavar="RATE", help="only these of its links, as in the file, such as 100mbit"
     )
+    parser.add_argument(
+        "--device", choices=["cpu", "cuda"], help="where ranks compute (default: as the file says)"
+    )
     add_place_option(parser, "local", "where (default: local, an emulated cluster in this machine)")
     parser.add_argument(
         "--dry-run",
@@ -81,7 +84,13 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(
             "--links are of the emulated cluster; between real nodes there is one link, the real one"
         )
+    if args.device and profile is not None:
+        raise OptionError(
+            "--device is of the emulated cluster; between real nodes gpus_per_task of the profile decides"
+        )
     spec = load_session(args.session)
+    if args.device:
+        spec = spec.model_copy(update={"device": args.device})
     if args.links:
         spec = spec.only_links(tuple(args.links))
     if profile is not None:

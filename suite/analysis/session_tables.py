@@ -121,7 +121,13 @@ def newest(results_root: Path, name: str) -> dict[str, Any] | None:
     found = records(results_root, name)
     found.sort(key=lambda record: (record["status"] in MEASURED, record["started"], record["session_id"]))
     last = {between_nodes(record): record for record in found if record["status"] in MEASURED}
-    if len(last) == 2 and _alike(last[False], last[True]) and _ids(last[False]) == _ids(last[True]):
+    one_gpu = len({record["provenance"].get("gpu") for record in last.values()}) == 1
+    if (
+        len(last) == 2
+        and one_gpu
+        and _alike(last[False], last[True])
+        and _ids(last[False]) == _ids(last[True])
+    ):
         return {**last[False], "links": [*last[False]["links"], *last[True]["links"]]}
     return found[-1] if found else None
 
@@ -290,7 +296,8 @@ def machine_words(found: Mapping[str, Any]) -> str:
     """What decides whether seconds of two machines are put together, of a record or of facts: AMD EPYC, 2 cores, torch 2.13.0."""
     cpu, cores, torch = (found["provenance"][name] for name in MACHINE)
     signature = found["provenance"].get("cpu_signature")
-    return f"{cpu}{f' ({signature})' if signature else ''}, {cores} cores, torch {torch}"
+    gpu = found["provenance"].get("gpu")
+    return f"{cpu}{f' ({signature})' if signature else ''}, {cores} cores, torch {torch}{f', {gpu}' if gpu else ''}"
 
 
 def _same_seconds(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

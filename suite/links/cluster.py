@@ -132,6 +132,19 @@ Command = tuple[int | None, str]
 """A command, to be run where a worker is, or (None) where the switch is."""
 
 
+def nccl_variables(interface: str) -> dict[str, str]:
+    """Environment in which NCCL sends over this interface alone, also between ranks in one machine and on one GPU."""
+    return {
+        "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        "NCCL_NET": "Socket",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_SOCKET_IFNAME": interface,
+    }
+
+
 def addresses(workers: int) -> tuple[str, ...]:
     """IPv4 address of every rank."""
     return tuple(f"10.77.0.{rank + 1}" for rank in range(workers))

@@ -543,11 +543,11 @@ MACHINE: Final = ("cpu", "cores", "torch")
 
 
 def same_machine(*provenances: Mapping[str, Any]) -> bool:
-    """Whether seconds that were measured there may be put together: processors of one name, as many cores, one torch.
+    """Whether seconds that were measured there may be put together: processors of one name, as many cores, one torch, one GPU.
 
     Those that tell their `cpu_signature` must have the same; older records do not tell it.
     """
-    known = {tuple(found[name] for name in MACHINE) for found in provenances}
+    known = {(*(found[name] for name in MACHINE), found.get("gpu")) for found in provenances}
     signatures = {found["cpu_signature"] for found in provenances if "cpu_signature" in found}
     return len(known) <= 1 and len(signatures) <= 1
 

@@ -169,7 +169,7 @@ class Provenance(TypedDict):
     cpu_signature: NotRequired[str]
     """Family, model and stepping of an x86 processor, since its name may be that of several: 26-2-1."""
     gpu: NotRequired[str]
-    """The GPU's own name, where one trained the run."""
+    """The GPU's own name, where one trained the run; of a session NCCL's version too, and how many ranks shared it."""
     cores: Count
     """Cores that the process could use."""
     threads: Count

@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import IO, Any, Final
 
 import torch
@@ -88,11 +89,25 @@ def _joined(backend: str) -> Commands:
     """Join the group of all ranks."""
     torch.set_num_threads(1)
     device = "cpu"
-    if backend == NCCL:  # not measured; what is said about times goes over gloo all the same
-        torch.cuda.set_device(0)
+    if backend == NCCL:  # what is said about times goes over gloo all the same
+        torch.cuda.set_device(int(os.environ["RANK"]) % max(1, torch.cuda.device_count()))
         backend, device = "cpu:gloo,cuda:nccl", "cuda"
     dist.init_process_group(backend, init_method="env://", timeout=TIMEOUT)
     return Commands(device)
+
+
+def _gpu() -> dict[str, str]:
+    """The GPU that this rank computes on, and the NCCL that it uses."""
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    version = ".".join(map(str, torch.cuda.nccl.version()))
+    return {"device": found.name, "uuid": str(found.uuid), "nccl": version}
+
+
+def _sent_bytes(interface: str) -> int:
+    """What an interface has sent by the kernel's count, in this process's network namespace."""
+    lines = Path("/proc/self/net/dev").read_text(encoding="utf-8").splitlines()
+    counts = {name.strip(): numbers.split() for name, _, numbers in (line.partition(":") for line in lines)}
+    return int(counts[interface][8]) if interface in counts else 0
 
 
 def _answers_apart() -> IO[str]:
@@ -128,7 +143,7 @@ class Commands:
         seed: int,
         cases: list[Mapping[str, Any]],
     ) -> dict[str, Any]:
-        """Make the batches and a subject of every case. Answers the number of parameters, and TCP's congestion control here."""
+        """Make the batches and a subject of every case. Answers the number of parameters, TCP's congestion control, the GPU."""
         model = get(workload["name"], **workload.get("options", {}))
         task = model.task(seed, world_size, sharding, batch_size)
         rank = dist.get_rank()
@@ -148,6 +163,7 @@ class Commands:
         return {
             "parameters": sum(p.numel() for p in model.module(seed).parameters() if p.requires_grad),
             "congestion_control": CONGESTION_CONTROL.read_text(encoding="utf-8").strip(),
+            "gpu": None if self._device == "cpu" else _gpu(),
         }
 
     def warm(self, case: str, units: int, modes: list[Mode]) -> dict[str, Any]:
@@ -160,12 +176,19 @@ class Commands:
         return {"seconds": time.perf_counter() - started}
 
     def block(self, case: str, mode: Mode, units: int) -> dict[str, Any]:
-        """A timed block, begun together with all ranks. Answers `Block`, and the path that each compressor took."""
-        before = paths()
+        """A timed block, begun together with all ranks.
+
+        Answers `Block`, the path that each compressor took, and what the interface has sent a unit, whoever asked it to.
+        """
+        before, interface = paths(), os.environ.get("GLOO_SOCKET_IFNAME", "")
+        sent = _sent_bytes(interface)
         block = self._subjects[case].block(mode, units, self._batches, partial(dist.barrier, self._control))
         took = taken(before, paths())
         return {
             **asdict(block),
+            "interface_bytes": (_sent_bytes(interface) - sent)
+            * self._subjects[case].case.unit_steps
+            / sum(block.kinds.values()),
             "path": {name: "/".join(sorted(ways)) for name, ways in sorted(took.items())},
         }
 

@@ -29,10 +29,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
-from suite.links.cluster import Cluster
+from suite.links.cluster import Cluster, nccl_variables
 from suite.links.link import RealLink
 from suite.runs.spec import THREAD_VARIABLES
 from suite.timing.load import machine_id
+from suite.timing.spec import Device
 from suite.training.checkpoint import exit_text
 
 THREADS: Final = 1
@@ -48,7 +49,7 @@ MODULE: Final = "suite.timing.rank"
 TOKEN: Final = "BANDWISE_SESSION_TOKEN"
 """Variable of the word by which a session knows its own ranks."""
 BACKEND: Final = "BANDWISE_SESSION_BACKEND"
-"""Variable of the process group's backend: gloo, or nccl, whose ranks compute on the first GPU that they see."""
+"""Variable of the process group's backend: gloo, or nccl, whose ranks compute on GPUs, in turn on those that they see."""
 NCCL: Final = "nccl"
 CALL_S: Final = 60.0
 """How long a session waits for its ranks to call, and a rank for the session."""
@@ -181,14 +182,18 @@ class RankGroup:
 
 
 class Ranks(RankGroup):
-    """Rank processes, started here on the workers of a cluster. Standard error of each goes to a file without a name."""
+    """Rank processes, started here on the workers of a cluster. Standard error of each goes to a file without a name.
 
-    def __init__(self, place: Cluster, module: str = MODULE) -> None:
+    device: where they compute; on ``cuda`` over NCCL, whose traffic goes over the cluster's wires too.
+    """
+
+    def __init__(self, place: Cluster, module: str = MODULE, device: Device = "cpu") -> None:
         super().__init__(())
         self._processes: list[subprocess.Popen[bytes]] = []
         self._logs: list[IO[bytes]] = []
         interface = getattr(place, "interface", "eth0")
         port = _free_port() if interface == "lo" else PORT
+        self._on_gpu = {BACKEND: NCCL, **nccl_variables(interface)} if device == "cuda" else {}
         try:
             for rank in range(len(place.addresses)):
                 self._logs.append(tempfile.TemporaryFile())  # noqa: SIM115 - closed by `stop`
@@ -221,6 +226,7 @@ class Ranks(RankGroup):
             "MASTER_ADDR": place.addresses[0],
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": interface,
+            **self._on_gpu,
         }
         return subprocess.Popen(
             [*place.enter(rank), sys.executable, "-m", module],

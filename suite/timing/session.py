@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ from suite.runs.spec import RunSpec, provenance
 from suite.timing import load, store
 from suite.timing.cases import Cases, cases_of, direct_specs, source_of
 from suite.timing.load import ClusterMeter, Meter
-from suite.timing.ranks import THREADS, RankGroup, RankLostError, Ranks
+from suite.timing.ranks import NCCL, THREADS, RankGroup, RankLostError, Ranks
 from suite.timing.spec import FEWEST_BLOCKS, SessionSpec
 from suite.timing.store import PLACES, SENT, Mode
 from suite.training.processes import RendezvousError
@@ -366,7 +367,7 @@ def mean_phases(phases: Sequence[Mapping[str, float] | None]) -> dict[str, float
 
 
 def traffic_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Bytes a unit, mean over ranks, also by stage, and the path that each compressor took on any rank."""
+    """Bytes a unit, mean over ranks, also by stage and as the interface counts, and the path of each compressor on any rank."""
     paths: dict[str, set[str]] = {}
     for answer in answers:
         for name, way in answer["path"].items():
@@ -374,6 +375,7 @@ def traffic_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "wire_bytes": fmean(answer["wire_bytes"] for answer in answers),
         "received_bytes": fmean(answer["received_bytes"] for answer in answers),
+        "interface_bytes": fmean(answer["interface_bytes"] for answer in answers),
         "stages": mean_stages([answer["stages"] for answer in answers]),
         "path": {name: "/".join(sorted(ways)) for name, ways in sorted(paths.items())},
     }
@@ -428,7 +430,7 @@ WARM_MODES: Final[tuple[Mode, ...]] = ("null", "run", "serial")
 class Session:
     """One session and its record.
 
-    place, start: make a cluster for a link, and the ranks on it. It is one in which ranks are started
+    place, start: make a cluster for a link, and the ranks on it (None: `Ranks` on the file's device). It is one in which ranks are started
     here (`suite.links.cluster.Cluster`), or one of nodes on which they have been (`suite.timing.ranks.RealCluster`).
     """
 
@@ -436,7 +438,7 @@ class Session:
     root: Path
     show: Show = lambda text: None
     place: Callable[[Link], Any] = up
-    start: Callable[[Any], RankGroup] = Ranks
+    start: Callable[[Any], RankGroup] | None = None
     meter: Meter | ClusterMeter = field(default_factory=Meter)
 
     def __post_init__(self) -> None:
@@ -456,6 +458,8 @@ class Session:
             StoreError: The record cannot be written.
         """
         try:
+            if self.spec.device == "cuda" and self.start is None:
+                require_gpus(self.spec.world_size)
             for delayed, links in groupby(enumerate(self.spec.links), lambda item: item[1].delay_s > 0):
                 self._on_one_cluster(list(links), delayed=delayed)
             good = any(link["status"] == "done" for link in self.record["links"])
@@ -486,7 +490,7 @@ class Session:
             stack.callback(place.down)
             self.record["machine"]["emulated"] = getattr(place, "emulated", True)
             self.record["machine"] |= getattr(place, "machine", {})
-            ranks = self.start(place)
+            ranks = self.start(place) if self.start else Ranks(place, device=self.spec.device)
             stack.callback(ranks.stop)
             self._build(ranks)
             for number, link in links:
@@ -497,6 +501,8 @@ class Session:
                     self._runs_on(number), self._traffic, lambda text, at=link.label: self.show(f"{at}: {text}"),  # type: ignore[misc]
                     self._late,
                 )  # fmt: skip
+                if gpu := self.record["provenance"].get("gpu"):  # stands beside every number
+                    measured.entry["label"] += f", {gpu}"
                 self.record["links"].append(measured.entry)
                 try:
                     measured.measure()
@@ -529,6 +535,9 @@ class Session:
         }
         built = ranks.ask(command, BUILD_S)
         self.record["machine"]["congestion_control"] = built[0]["congestion_control"]
+        if built[0]["gpu"]:
+            self.record["machine"] |= {"backend": NCCL, "device": "cuda"}
+            self.record["provenance"]["gpu"] = gpu_words([answer["gpu"] for answer in built])
         for number, case in enumerate(cases.by_id.values()):
             self.show(f"warming up {number + 1} of {len(cases.by_id)}: {case.label}")
             units = -(-spec.warmup // case.unit_steps)
@@ -558,7 +567,8 @@ class Session:
         self.save()
 
     def _case_rows(self) -> list[dict[str, Any]]:
-        nothing: dict[str, Any] = {"wire_bytes": None, "received_bytes": None, "path": {}}
+        nothing: dict[str, Any] = dict.fromkeys(("wire_bytes", "received_bytes", "interface_bytes"))
+        nothing["path"] = {}
         return [
             {**case.as_dict(), "source": source_of(case), **self._traffic.get(case_id, nothing)}
             for case_id, case in self.cases.by_id.items()
@@ -595,6 +605,35 @@ class Session:
             "uses": self.cases.uses,
             "links": [],
         }
+
+
+NCCL_SHARES: Final = (2, 28)
+"""The first NCCL that lets ranks share a GPU."""
+
+
+def require_gpus(ranks: int) -> None:
+    """Raise `ClusterError` unless so many ranks can compute on the GPUs of this machine."""
+    import torch
+
+    gpus = torch.cuda.device_count()
+    if not gpus:
+        raise ClusterError(
+            "torch sees no GPU here: give --device cpu, or run the session on a machine with one"
+        )
+    version = torch.cuda.nccl.version()
+    if gpus < ranks and version < NCCL_SHARES:
+        raise ClusterError(
+            f"{ranks} ranks would share {gpus} GPU{'s' * (gpus > 1)}, which takes NCCL {'.'.join(map(str, NCCL_SHARES))} or "
+            f"newer, and torch {torch.__version__} brings {'.'.join(map(str, version))}: install a newer torch, or run the "
+            f"session on {ranks} GPUs"
+        )
+
+
+def gpu_words(gpus: Sequence[Mapping[str, str]]) -> str:
+    """What ranks compute on, for people: ``NVIDIA H200, NCCL 2.28.9, shared by 4 ranks``. gpus: of each rank."""
+    names = sorted({f"{gpu['device']}, NCCL {gpu['nccl']}" for gpu in gpus})
+    most = max(Counter(gpu["uuid"] for gpu in gpus).values())
+    return f"{'; '.join(names)}, {f'shared by {most} ranks' if most > 1 else 'a GPU a rank'}"
 
 
 def estimate(spec: SessionSpec, cases: Cases) -> dict[str, Any]:

@@ -48,6 +48,7 @@ FEWEST_BLOCKS: Final = 6
 RoundLength = Literal[1, 4, 16, 64]
 ROUND_LENGTHS: Final[tuple[RoundLength, ...]] = get_args(RoundLength)
 Precision = Literal["fp32", "bf16"]
+Device = Literal["cpu", "cuda"]
 DEFAULT_BUCKET_MB: Final = 25
 """DistributedDataParallel's own."""
 _OF_THE_SWEEP: Final = ("workload", "workload_options", "world_size", "batch_size", "bucket_bytes", "arms")
@@ -183,6 +184,10 @@ class SessionSpec(Entry):
     link_choices: Annotated[tuple[LinkChoice, ...], AS_TUPLE, Field(min_length=1)] = Field(
         alias="links", description="Links, for example [{rate: 100mbit}]."
     )
+    device: Device = Field(
+        default="cpu",
+        description="Where ranks compute; cuda: on GPUs over NCCL, which ranks share if need be.",
+    )
     blocks: Annotated[int, Field(ge=FEWEST_BLOCKS)] = Field(
         default=6,
         description="Rounds; in each everything is measured once, in an order drawn anew. Fewer give no interval.",
@@ -279,6 +284,7 @@ class SessionSpec(Entry):
             "sweep": self.sweep.name if self.sweep else None,
             "arms": {label: arm.model_dump() for label, arm in self.arms.items()},
             "links": [link.as_dict() for link in self.links],
+            "device": self.device,
             **{
                 name: getattr(self, name)
                 for name in ("blocks", "spare_blocks", "units", "block_s", "phase_units", "phase_s")

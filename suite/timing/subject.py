@@ -5,7 +5,7 @@ blocks without communication leave replicas apart. A block is steps without any 
 a step.
 
 What methods are compared with is torch's DistributedDataParallel, measured as it is. `fp32` is DDP without a hook. `bf16` is DDP
-with a hook of ours, `reduce_in_bf16`, since torch's own of that name refuses the CPU; gloo sums bf16 itself. `powersgd` is
+with torch's hook, on a CPU `reduce_in_bf16` in its place, since torch's refuses gloo, which sums bf16 itself. `powersgd` is
 torch's hook (arXiv 1905.13727), warm start and error feedback on. Every such reference has a *null twin*: the same code over a
 group of one process, in which every collective is answered by the process itself. The difference in seconds is the
 communication that DDP did not hide.
@@ -30,6 +30,7 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -131,8 +132,8 @@ class Subject(ABC):
                 marks[0] = time.perf_counter()
                 while complete < units and taken < limit:
                     stepping.step(batches[taken % len(batches)])
-                    if on_gpu:
-                        torch.cuda.synchronize()
+                    if on_gpu:  # what the next steps may hide goes on, on streams of its own
+                        torch.cuda.current_stream().synchronize()
                     kinds[taken] = stepping.kind()
                     taken += 1
                     length += 1
@@ -291,7 +292,8 @@ class Reference:
         self.model = DistributedDataParallel(module, process_group=self._group, bucket_cap_mb=cap)
         self._state: PowerSGDState | None = None
         if algorithm == "bf16":
-            self.model.register_comm_hook(self._group, reduce_in_bf16)
+            on_gpu = next(module.parameters()).is_cuda
+            self.model.register_comm_hook(self._group, bf16_compress_hook if on_gpu else reduce_in_bf16)
         elif rank:
             self._state = PowerSGDState(self._group, rank, start_powerSGD_iter=2)
             self.model.register_comm_hook(self._state, powerSGD_hook)

@@ -13,6 +13,7 @@ import slurm.scheduler
 from reference_impls.core.registry import PLUGINS
 from slurm.profile import Profile, ProfileError
 from slurm.scheduler import SlurmError
+from slurm.session import submit_session
 from slurm.states import new_folder
 from slurm.submit import (
     MEMBERS_A_SLOT,
@@ -27,6 +28,7 @@ from slurm.submit import (
 from suite import DATA
 from suite.runs.plan import RUN_S, Estimator, group_key
 from suite.runs.spec import RunSpec
+from suite.timing.spec import load_session
 from tests.slurm.specs import tiny
 from tests.support import Patch
 
@@ -179,6 +181,11 @@ def test_a_member_of_real_ranks_has_a_task_a_rank(tmp_path: Path) -> None:
         "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
     ):
         assert line in lines
+
+
+def test_a_session_on_gpus_wants_them_of_the_profile(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match="session gpu computes on GPUs: say gpus_per_task in the profile"):
+        submit_session("gpu", load_session("gpu"), PROFILE, tmp_path, dry_run=True)
 
 
 def test_a_percent_sign_in_a_path_is_refused(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,20 @@ def session_spec(folder: Path, more: str = "", text: str = SESSION) -> SessionSp
 
 
 class FakeRanks:
-    """`n` ranks. seconds(case, mode): of a unit on rank 0; every further rank takes 10 % more. asked: all commands."""
+    """`n` ranks. seconds(case, mode): of a unit on rank 0; every further rank takes 10 % more. gpus: of each rank, if any.
+
+    asked: all commands.
+    """
 
     def __init__(
-        self, n: int = 2, seconds: Callable[[str, str], float] = lambda case, mode: 0.01, lost_at: int = -1
+        self,
+        n: int = 2,
+        seconds: Callable[[str, str], float] = lambda case, mode: 0.01,
+        lost_at: int = -1,
+        gpus: Sequence[Mapping[str, str]] = (),
     ) -> None:
         self.n = n
+        self.gpus = gpus
         self.seconds = seconds
         self.lost_at = lost_at
         self.asked: list[dict[str, Any]] = []
@@ -73,7 +81,8 @@ class FakeRanks:
                 "final": None if rank else {},
             }
         if command["do"] != "block":
-            return {"parameters": 3, "congestion_control": "reno", "seconds": 0.0}
+            gpu = self.gpus[rank] if self.gpus else None
+            return {"parameters": 3, "congestion_control": "reno", "seconds": 0.0, "gpu": gpu}
         k = command["units"]
         unit = self.seconds(command["case"], command["mode"]) * slow
         return {
@@ -82,6 +91,7 @@ class FakeRanks:
             "phases": {"encode": unit / 2} if command["mode"] == "serial" else None,
             "wire_bytes": 100.0 * slow,
             "received_bytes": 50.0,
+            "interface_bytes": 160.0,
             "stages": [sent(100.0 * slow)],
             "cpu_s": slow,
             "kinds": {"step": k},
