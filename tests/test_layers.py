@@ -25,11 +25,11 @@ PACKAGES = {
     "suite": {
         "micro": 0,  # asv runs it where only the wheel is installed, so nothing else of the suite exists for it
         "workloads": 0,
-        "gpu": 1,
         "links": 1,
         "runs": 2,
         "training": 3,
         "timing": 4,
+        "gpu": 5,
         "analysis": 5,
         "claims": 6,
     },

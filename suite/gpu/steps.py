@@ -5,7 +5,7 @@ fused AdamW is its own work: launches, kernels, and where the host waits. Arms a
 ours beside them, and methods with an optimizer of their own. They are timed in blocks, in turns, so that what disturbs one
 disturbs all; the first steps of an arm, in which it compiles and looks for edits of gradients, are not timed. *Launches* and
 *waits* are those of one step: kernels and copies that the profiler saw, and warnings of `torch.cuda.set_sync_debug_mode`.
-The table is replaced as a whole, since its rows were measured together.
+Rows of one device and torch are replaced together, as they were measured. *kappa* is what an arm takes longer, as a share.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ ROUNDS: Final = 9
 LEARNING_RATE: Final = 1e-4
 COLUMNS: Final = (
     "arm", "parameters", "tensors", "batch", "context", "blocks", "step_s", "step_q1", "step_q3", "own_s", "torch_own_s",
-    "bar_s", "met", "launches", "waits", "path", "device", "torch", "triton", "date",
+    "kappa", "kappa_q1", "kappa_q3", "bar_s", "met", "launches", "waits", "path", "device", "torch", "triton", "date",
 )  # fmt: skip
+PLACE: Final = ("device", "torch", "triton")
+"""Columns of every table by which measurements of other machines are told apart."""
 
 
 class Size(NamedTuple):
@@ -247,6 +249,10 @@ def measure(
         arm: statistics.median(a - b for a, b in zip(found, seconds[arms[0]], strict=True))
         for arm, found in seconds.items()
     }
+    for arm, found in seconds.items():
+        shares = [a / b - 1 for a, b in zip(found, seconds[arms[0]], strict=True)]
+        low, middle, high = (f"{share:.3g}" for share in statistics.quantiles(shares, n=4))
+        facts[arm] |= {"kappa": middle, "kappa_q1": low, "kappa_q3": high}
     return [
         {**_row(arm, found, own, rounds), **facts[arm], **size._asdict()} for arm, found in seconds.items()
     ]
@@ -294,15 +300,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write(table: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Put the rows in the place of the table, at once."""
+def write(table: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[str] = COLUMNS) -> None:
+    """Put the rows in the place of those that the table has of their device and versions of torch and Triton, at once.
+
+    Args:
+        table: A CSV file; its rows of other devices and versions stay.
+        rows: What was measured here.
+        columns: Of the table.
+    """
+    here, others = {tuple(row[key] for key in PLACE) for row in rows}, list[Mapping[str, object]]()
+    if table.is_file():
+        with table.open(newline="", encoding="utf-8") as file:
+            others = [row for row in csv.DictReader(file) if tuple(row[key] for key in PLACE) not in here]
     table.parent.mkdir(parents=True, exist_ok=True)
     unfinished = table.with_suffix(".part")
     with unfinished.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+        writer = csv.DictWriter(file, columns, extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows([*others, *rows])
     unfinished.replace(table)
+
+
+def held(table: Path, place: Mapping[str, str]) -> list[dict[str, str]]:
+    """Rows of a table that were measured on this device, with these versions (`versions`)."""
+    if not table.is_file():
+        return []
+    with table.open(newline="", encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if all(row[key] == place[key] for key in PLACE)]
 
 
 if __name__ == "__main__":

@@ -430,8 +430,8 @@ WARM_MODES: Final[tuple[Mode, ...]] = ("null", "run", "serial")
 class Session:
     """One session and its record.
 
-    place, start: make a cluster for a link, and the ranks on it (None: `Ranks` on the file's device). It is one in which ranks are started
-    here (`suite.links.cluster.Cluster`), or one of nodes on which they have been (`suite.timing.ranks.RealCluster`).
+    place, start: make a cluster for a link, and the ranks on it (None: `Ranks` on the file's device). It is one in which ranks
+    are started here (`suite.links.cluster.Cluster`), or one of nodes on which they have been (`suite.timing.ranks.RealCluster`).
     """
 
     spec: SessionSpec

@@ -24,11 +24,16 @@ def alone() -> Iterator[None]:
 def test_every_arm_takes_its_steps_and_has_a_row(tmp_path: Path) -> None:
     arms = [arm for arm in ARMS if arm != "torch: bf16 hook"]  # which needs NCCL
     rows = measure(torch.device("cpu"), Size(16, 1, 2, 8, 2), arms, block=1, rounds=3, warm=3)
-    write(tmp_path / "gpu" / "steps.csv", rows)
-    with (tmp_path / "gpu" / "steps.csv").open(newline="", encoding="utf-8") as file:
-        found = {row["arm"]: row for row in csv.DictReader(file)}
+    table = tmp_path / "gpu" / "steps.csv"
+    for device in ("H100", "H200", "H100"):  # again: in the place of its own rows alone
+        write(table, [{**row, "device": device, "torch": "2.11.0", "triton": "3.6.0"} for row in rows])
+    with table.open(newline="", encoding="utf-8") as file:
+        every = list(csv.DictReader(file))
+    assert [row["device"] for row in every] == ["H200"] * len(arms) + ["H100"] * len(arms)
+    found = {row["arm"]: row for row in every}
     assert list(found) == arms
     assert tuple(found[BASE]) == COLUMNS
+    assert float(found[BASE]["kappa"]) == 0
     assert float(found[BASE]["own_s"]) == 0
     own, theirs = "hook: powersgd", TORCH["hook: powersgd"]
     bar = 1.1 * float(found[theirs]["own_s"])

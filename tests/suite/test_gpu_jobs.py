@@ -1,0 +1,56 @@
+"""The jobs of `make gpu`, as far as a machine without a GPU can carry them out."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.gpu import session as job
+from suite.timing.cases import cases_of
+from suite.timing.session import Session
+from suite.timing.spec import load_session
+from tests.suite.timing.fakes import FakeMeter, FakePlace, FakeRanks
+from tests.support import Patch
+
+GPU = {"device": "NVIDIA H200", "uuid": "GPU-1", "nccl": "2.28.9"}
+VERSIONS = {"device": GPU["device"], "torch": "2.11.0", "triton": "3.6.0"}
+
+
+def test_the_session_is_a_table_and_goes_on_where_it_was_cut_off(
+    tmp_path: Path, monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = load_session("gpu")
+    cases = {case.case_id: case for case in cases_of(spec).by_id.values()}
+
+    def seconds(case_id: str, mode: str) -> float:
+        case = cases[case_id]
+        own = 2.0 if case.algorithm == "powersgd" and case.role == "method" else 1.0
+        return own * case.unit_steps * (0.1 if mode == "run" else 0.05)
+
+    lost = [60, -1]  # on the first link; then nothing goes wrong
+
+    def held(spec: Any, root: Path, show: Any) -> Session:
+        ranks = FakeRanks(4, seconds, lost.pop(0), [GPU] * 4)
+        return Session(spec, root, show, place=FakePlace, start=lambda _: ranks, meter=FakeMeter())
+
+    monkeypatch.setattr("suite.timing.session.Session", held)
+    monkeypatch.setattr(job, "versions", lambda: VERSIONS)
+    given = ["--table", str(tmp_path / "session.csv"), "--results", str(tmp_path)]
+    assert job.main(given) == 75
+    assert "rank 1 died: signal SIGKILL" in capsys.readouterr().out
+    assert job.main(given) == 0
+    assert job.main(given) == 0, "all is measured"
+    with (tmp_path / "session.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["link"] for row in rows} == {"10 Gbit/s", "1 Gbit/s"}
+    assert {row["gpu"] for row in rows} == {"NVIDIA H200, NCCL 2.28.9, shared by 4 ranks"}
+    found = {row["case"]: row for row in rows if row["link"] == "1 Gbit/s"}
+    assert {row["n"] for row in rows} == {"6"}
+    own, fine = found["powersgd: compressed"], found["allreduce-bf16: step"]
+    assert [own[key] for key in ("over_torch", "bar", "met", "kappa")] == ["2", "1.05", "no", "1"]
+    assert [fine[key] for key in ("over_torch", "bar", "met", "kappa")] == ["1", "1.05", "yes", "0"]
+    assert found["lion-cub-1bit: step"]["over_torch"] == ""
+    assert float(found["local-adamw: round-4"]["step_s"]) == pytest.approx(0.13), "the slowest of four ranks"
