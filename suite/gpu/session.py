@@ -23,8 +23,8 @@ from suite.gpu.steps import held, write
 SESSION: Final = "gpu"
 COLUMNS: Final = (
     "link", "case", "n", "step_s", "step_q1", "step_q3", "speedup", "speedup_q1", "speedup_q3", "reference", "over_torch",
-    "over_torch_q1", "over_torch_q3", "bar", "met", "kappa", "kappa_q1", "kappa_q3", "wire_bytes", "interface_bytes", "parameters", "ranks", "gpu",
-    "device", "torch", "triton", "date",
+    "over_torch_q1", "over_torch_q3", "bar", "met", "kappa", "kappa_q1", "kappa_q3", "wire_bytes", "interface_bytes",
+    "parameters", "ranks", "gpu", "device", "torch", "triton", "date",
 )  # fmt: skip
 EQUALS: Final[Mapping[str, str]] = MappingProxyType({"allreduce-bf16": "bf16", "powersgd": "powersgd"})
 """Methods of ours and torch's own hook of the same."""
