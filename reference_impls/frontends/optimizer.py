@@ -352,7 +352,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._local_workers.complete()
         steps, engine = self._worker.train_state.step, self._local_workers.engine
         if not self._silent:
-            self._agreement.end_step(steps, engine.launched, self._settings, self._backend.maximum)
+            self._agreement.end_step(steps, engine.launched, self._settings, self._backend)
         self._begin_anew()
 
     @property

@@ -37,6 +37,8 @@ from reference_impls.core.errors import ExchangeError, MismatchError, PeerError,
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
+    from reference_impls.runtime.engine import ProcessGroupBackend
+
 Check = Literal["first", "each", "off"]
 Settings = Mapping[str, Any]
 """What must be equal on all ranks, by name; values that JSON can hold."""
@@ -140,12 +142,12 @@ class Agreement:
         self._fresh = self.compares
 
     def end_step(
-        self, steps: int, launched: int, settings: Callable[[], Settings], launch: Callable[[Tensor], Any]
+        self, steps: int, launched: int, settings: Callable[[], Settings], backend: ProcessGroupBackend
     ) -> None:
         """This rank has completed so many steps. Compare settings now and then, after steps that communicated.
 
-        launched: collectives so far, by which a step that sent nothing is known. launch: begins the element-wise maximum of an
-        int64 tensor over all ranks, in place, and answers its work. Raises `MismatchError` where settings differed last time.
+        launched: collectives so far, by which a step that sent nothing is known. backend: takes the element-wise maximum of an
+        int64 tensor over all ranks. Raises `MismatchError` where settings differed last time.
         """
         self.completed(steps)
         sent, self._launched = launched != self._launched, launched
@@ -154,7 +156,7 @@ class Agreement:
         if self._verdict is not None:
             work, held, mine = self._verdict
             self._verdict = None
-            self.wait_for(work, ("settings",))
+            backend.await_work(work, ("settings",))
             highest, lowest = held.tolist()[:3], held.tolist()[3:]
             if highest != [-value for value in lowest]:
                 self.compare_settings(mine)
@@ -165,7 +167,7 @@ class Agreement:
             held = compute.sent(
                 torch.tensor([*words, *(-word for word in words)], dtype=torch.int64), self._device
             )  # NCCL takes none of the CPU
-            self._verdict = launch(held), held, {"step": self._label, **mine}
+            self._verdict = backend.maximum(held), held, {"step": self._label, **mine}
 
     def together(self, call: str) -> None:
         """Wait until all ranks are at `call`, which communicates outside of a step; compared unless `check` is off.

@@ -255,10 +255,15 @@ class ProcessGroupBackend:
         self.group = group
         self.ranks: Sequence[int] = [dist.get_rank(group)]
         self.size = dist.get_world_size(group)
-        self.backend = dist.get_backend(group)
+        self.backend = ""
 
     def begin(self, check: Check, timeout_s: float, device: torch.device) -> None:
-        """Begin a training, on all ranks; `agreement` tells from here on what fails, and `end` the others that this rank ends."""
+        """Begin a training, on all ranks; `agreement` tells from here on what fails, and `end` the others that this rank ends.
+
+        A group may have a backend for each kind of device; `backend` is that of `device`.
+        """
+        of_device = dict(pair.split(":") for pair in dist.get_backend_config(self.group).split(","))
+        self.backend = of_device.get(device.type, "")
         self.agreement = Agreement(
             store_of_its_own(self.group), self.ranks[0], self.size, check, timeout_s, device
         )
@@ -292,7 +297,7 @@ class ProcessGroupBackend:
 
         On other backends the wait is a matter of the device's stream, and torch's own watchdog ends it.
         """
-        if self.backend == "gloo":
+        if self.backend == "gloo":  # NCCL breaks a group where a wait with a limit is in vain
             self.agreement.wait_for(work, signature)
             return
         try:

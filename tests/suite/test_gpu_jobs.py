@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 
+from reference_impls.runtime.checks import ENDED, Agreement
+from reference_impls.runtime.engine import ProcessGroupBackend
 from suite.gpu import session as job
+from suite.gpu import streams
 from suite.timing.cases import cases_of
 from suite.timing.session import Session
 from suite.timing.spec import load_session
@@ -54,3 +60,64 @@ def test_the_session_is_a_table_and_goes_on_where_it_was_cut_off(
     assert [fine[key] for key in ("over_torch", "bar", "met", "kappa")] == ["1", "1.05", "yes", "0"]
     assert found["lion-cub-1bit: step"]["over_torch"] == ""
     assert float(found["local-adamw: round-4"]["step_s"]) == pytest.approx(0.13), "the slowest of four ranks"
+
+
+# ---- streams
+
+
+@pytest.fixture(params=["gloo", "cpu:gloo"])
+def alone(request: pytest.FixtureRequest, monkeypatch: Patch) -> Iterator[str]:
+    monkeypatch.setenv("BANDWISE_COMPILE", "0")
+    dist.init_process_group(request.param, store=dist.HashStore(), rank=0, world_size=1)
+    yield request.param
+    dist.destroy_process_group()
+
+
+RACED = [("ddp_hook", "powersgd"), ("fsdp_hook", "qsgd"), ("DataParallelOptimizer", "streaming-diloco")]
+
+
+@pytest.mark.usefixtures("alone")
+def test_answers_that_come_late_change_nothing_and_one_that_is_not_waited_for_does(
+    monkeypatch: Patch,
+) -> None:
+    cpu = torch.device("cpu")
+    for case in RACED:
+        right = streams.train(case, "none", cpu)
+        found = {(case, "none"): right, (case, "late answers"): streams.train(case, "late answers", cpu)}
+        assert [row["met"] for row in streams.rows(found, found, 1, 0)] == ["yes", "yes"]
+    monkeypatch.setattr(ProcessGroupBackend, "await_work", lambda self, work, signature: None)
+    found[case, "late answers"] = streams.train(case, "late answers", cpu)
+    assert [row["met"] for row in streams.rows(found, found, 1, 0)] == ["yes", "no"]
+
+
+def test_a_wait_with_a_limit_is_for_gloo_alone(alone: str) -> None:
+    """NCCL takes a wait that was in vain for the end of the group."""
+
+    class Work:
+        limits: list[Any] = []  # noqa: RUF012
+
+        def wait(self, limit: Any = None) -> None:
+            self.limits.append(limit)
+
+        def is_completed(self) -> bool:
+            return True
+
+    backend, cpu = ProcessGroupBackend(), torch.device("cpu")
+    backend.begin("each", 1.0, cpu)
+    assert backend.backend == "gloo", "of this device, whatever there is for others"
+    backend.maximum = lambda x: Work()  # type: ignore[method-assign]
+    for name, waits in (("gloo", True), ("nccl", False)):
+        backend.backend, Work.limits = name, []
+        agreement = Agreement(dist.HashStore(), 0, 2, "each", 1.0, cpu)
+        backend.agreement = agreement
+        for step in (1, 2):
+            agreement.end_step(step, step, dict, backend)
+        agreement.leave(ENDED)
+        assert [limit is not None for limit in Work.limits] == [waits]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_streams_are_right(tmp_path: Path) -> None:
+    assert streams.main(["--table", str(tmp_path / "streams.csv")]) == 0
+    with (tmp_path / "streams.csv").open(newline="", encoding="utf-8") as file:
+        assert {row["met"] for row in csv.DictReader(file)} == {"yes"}

@@ -1,0 +1,357 @@
+"""Whether streams are right where communication overlaps computing: every frontend over NCCL, raced, and beside gloo: `make gpu`.
+
+The model's gradient is its batch, to the bit, on any device, so that trainings on a GPU over NCCL and on a CPU over gloo differ
+by the rounding of the method and the optimizer alone: *error* is the difference of what both have added to the parameters, over
+that, in norms. *Raced*: the same on the GPU with spinning kernels in between: gradients that arrive late on the stream of
+backward, answers that arrive late on a stream of their own, with their memory full of nonsense until then, and both on a stream
+that is not the default one. Work that does not wait for what it needs takes the nonsense or what lay there before; so
+parameters must be *equal* to those without a race, to the bit. One rank; and two, with a GPU each or (NCCL 2.28) on one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import functools
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
+from reference_impls.core.collectives import Collective
+from reference_impls.frontends.attached import attach
+from reference_impls.runtime.engine import ProcessGroupBackend
+from suite.gpu.compressors import say, versions
+from suite.gpu.steps import write
+from suite.links.cluster import nccl_variables
+
+__all__ = ["CASES", "COLUMNS", "RACES", "rows", "train"]
+
+STEPS: Final = 6
+SHAPES: Final = ((512, 256), (7,), (300, 257), (1000,))
+"""Of the parameters; the first is large enough for the kernels that large tensors take."""
+BUCKET_BYTES: Final = 1 << 18
+CYCLES: Final = 4_000_000
+"""Of a spinning kernel: some milliseconds."""
+WITHIN: Final = 1e-3
+"""Error of a right training; a gradient of another step would be an error of about 1."""
+COLUMNS: Final = (
+    "frontend", "method", "ranks", "gpus", "race", "error", "equal", "met", "device", "torch", "triton", "date",
+)  # fmt: skip
+RACES: Final = ("none", "late gradients", "late answers", "both, own stream")
+
+
+class _Late(torch.autograd.Function):
+    """The identity, whose gradient a GPU takes its time for."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+        """The same."""
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        """The same, late."""
+        if gradient.is_cuda:
+            torch.cuda._sleep(CYCLES)  # type: ignore[no-untyped-call]
+        return gradient.clone()
+
+
+class _Part(nn.Module):
+    """One parameter; forward(g) is its inner product with g."""
+
+    def __init__(self, shape: Sequence[int], late: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(shape))
+        self._late = late
+
+    def forward(self, gradient: Tensor) -> Tensor:
+        weight = _Late.apply(self.weight) if self._late else self.weight  # type: ignore[no-untyped-call]
+        return (weight * gradient.view(self.weight.shape)).sum()
+
+
+class Model(nn.Module):
+    """Its gradient is what it is called with, float32 [d]."""
+
+    def __init__(self, late: bool) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(_Part(shape, late) for shape in SHAPES)
+
+    def forward(self, gradient: Tensor) -> Tensor:
+        pieces = gradient.split([math.prod(shape) for shape in SHAPES])
+        return torch.stack([part(piece) for part, piece in zip(self.parts, pieces, strict=True)]).sum()
+
+
+def batch(step: int, rank: int, device: torch.device) -> Tensor:
+    """float32 [d], multiples of 1/8 from -1 to 1, whose sums and squares are exact in any order."""
+    draws = torch.Generator().manual_seed(1000 * step + rank)
+    numel = sum(map(math.prod, SHAPES))
+    return (torch.randint(-8, 9, (numel,), generator=draws) / 8).to(device)
+
+
+Step = Callable[[Tensor], None]
+Start = Callable[[Model], Step]
+
+
+def _stepping(forward: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+    def step(gradient: Tensor) -> None:
+        forward(gradient).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.125)
+
+
+def _of_ddp(method: str, **options: Any) -> Start:
+    def start(model: Model) -> Step:
+        ddp = DistributedDataParallel(model, bucket_cap_mb=1)
+        ddp.register_comm_hook(*ddp_hook(method, model, bucket_bytes=BUCKET_BYTES, check="each", **options))
+        return _stepping(ddp, _sgd(model))
+
+    return start
+
+
+def _of_fsdp(method: str, **options: Any) -> Start:
+    def start(model: Model) -> Step:
+        device = next(model.parameters()).device.type
+        mesh = init_device_mesh(device, (dist.get_world_size(), 1), mesh_dim_names=("replicate", "shard"))
+        for part in (*model.parts, model):
+            fully_shard(part, mesh=mesh["shard"])
+        fsdp_hook(model, method, group=mesh["replicate"].get_group(), check="each", **options)
+        return _stepping(model, _sgd(model))
+
+    return start
+
+
+def _of_optimizer(method: str, **options: Any) -> Start:
+    def start(model: Model) -> Step:
+        own = DataParallelOptimizer(
+            model, method, lr=1e-3, bucket_bytes=BUCKET_BYTES, check="each", **options
+        )
+        return _stepping(model, own)
+
+    return start
+
+
+def _of_attach(method: str, **options: Any) -> Start:
+    def start(model: Model) -> Step:
+        optimizer = _sgd(model)
+        attach(optimizer, model, method, bucket_bytes=BUCKET_BYTES, check="each", **options).__enter__()
+        return _stepping(model, optimizer)
+
+    return start
+
+
+CASES: Final[Mapping[tuple[str, str], Start]] = MappingProxyType(
+    {
+        ("ddp_hook", "allreduce-bf16"): _of_ddp("allreduce-bf16"),
+        ("ddp_hook", "powersgd"): _of_ddp("powersgd", rank=4),
+        ("ddp_hook", "global-qsgd"): _of_ddp("global-qsgd"),
+        ("ddp_hook", "qsgd"): _of_ddp("qsgd", error_feedback=True),
+        ("fsdp_hook", "allreduce-bf16"): _of_fsdp("allreduce-bf16"),
+        ("fsdp_hook", "qsgd"): _of_fsdp("qsgd", error_feedback=True),
+        ("fsdp_hook", "powersgd"): _of_fsdp("powersgd", rank=4),
+        ("DataParallelOptimizer", "allreduce-adamw"): _of_optimizer("allreduce-adamw"),
+        ("DataParallelOptimizer", "lion-cub-1bit"): _of_optimizer("lion-cub-1bit"),
+        ("DataParallelOptimizer", "streaming-diloco"): _of_optimizer("streaming-diloco", period=4),
+        ("attach", "powersgd"): _of_attach("powersgd", rank=4),
+        ("attach", "diloco"): _of_attach("diloco", period=2),
+    }
+)
+
+
+# ---- answers that come late -----------------------------------------------------------------------------------------------
+
+
+class LateWork:
+    """What is waited for in the place of `works`: until then `answer` is full of nonsense. On a GPU nobody's host waits."""
+
+    def __init__(self, works: Sequence[Any], answer: Tensor) -> None:
+        self._answer, self._event = answer, None
+        if not answer.is_cuda:
+            for work in works:
+                work.wait()
+            self._right = answer.clone()
+            answer.view(torch.uint8).fill_(255)
+            return
+        side = torch.cuda.Stream(answer.device)
+        side.wait_stream(torch.cuda.current_stream())
+        answer.record_stream(side)
+        with torch.cuda.stream(side):
+            for work in works:
+                work.wait()
+            right = answer.clone()
+            answer.view(torch.uint8).fill_(255)
+            torch.cuda._sleep(CYCLES)  # type: ignore[no-untyped-call]
+            answer.copy_(right)
+            self._event = side.record_event()
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> None:
+        """Have what follows on this stream, or on a CPU the host, wait for the answer."""
+        if self._event is not None:
+            torch.cuda.current_stream().wait_event(self._event)
+        else:
+            self._answer.copy_(self._right)
+
+
+@contextlib.contextmanager
+def late_answers() -> Iterator[None]:
+    """Every answer of a process group comes late (`LateWork`)."""
+    launch = ProcessGroupBackend._launch
+
+    def late(self: ProcessGroupBackend, request: Collective) -> Any:
+        launched = launch(self, request)
+        if launched.answer is None or not launched.works:
+            return launched
+        return launched._replace(works=[LateWork(launched.works, launched.answer)])
+
+    ProcessGroupBackend._launch = late  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ProcessGroupBackend._launch = launch  # type: ignore[method-assign]
+
+
+# ---- trainings ------------------------------------------------------------------------------------------------------------
+
+
+def train(case: tuple[str, str], race: str, device: torch.device) -> Tensor:
+    """What a training of `STEPS` steps of a case adds to the parameters.
+
+    Args:
+        case: Of `CASES`.
+        race: Of `RACES`.
+        device: Where this rank of the default group computes.
+
+    Returns:
+        float32 [d], on the CPU.
+    """
+    torch.manual_seed(0)
+    model = Model(late=race in ("late gradients", "both, own stream")).to(device)
+    with contextlib.ExitStack() as stack:
+        if race in ("late answers", "both, own stream"):
+            stack.enter_context(late_answers())
+        batches = [batch(step, dist.get_rank(), device) for step in range(STEPS)]
+        if race == "both, own stream" and device.type == "cuda":
+            own = torch.cuda.Stream(device)
+            own.wait_stream(torch.cuda.current_stream())
+            stack.enter_context(torch.cuda.stream(own))
+        step = CASES[case](model)
+        for gradient in batches:
+            step(gradient)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+    found = [getattr(p, "full_tensor", lambda p=p: p)().detach().cpu() for p in model.parameters()]
+    return torch.cat([part.flatten() for part in found])
+
+
+Found = dict[tuple[tuple[str, str], str], Tensor]
+
+
+def _rank(rank: int, size: int, backend: str, races: Sequence[str], folder: str) -> None:
+    """Every case with every race, on one rank; what rank 0 finds is written into the folder."""
+    device = torch.device("cpu")
+    if backend == "nccl":
+        device = torch.device("cuda", rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    else:
+        os.environ["BANDWISE_COMPILE"] = "0"  # the same bits
+        torch.set_num_threads(1)
+    store = dist.FileStore(f"{folder}/store", size)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+    found: Found = {(case, race): train(case, race, device) for case in CASES for race in races}
+    if rank == 0:
+        torch.save(found, f"{folder}/found.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def trained(size: int, backend: str, races: Sequence[str]) -> Found:
+    """What ranks in processes of their own find.
+
+    Args:
+        size: Number of ranks.
+        backend: ``gloo``, on the CPU, or ``nccl``.
+        races: Of `RACES`.
+
+    Returns:
+        (case, race) -> what rank 0's training has added.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_rank, (size, backend, races, folder), nprocs=size)  # type: ignore[no-untyped-call]
+        return dict(torch.load(f"{folder}/found.pt"))
+
+
+def rows(here: Found, gloo: Found, size: int, gpus: int) -> list[dict[str, object]]:
+    """Rows of the table, by `COLUMNS`.
+
+    Args:
+        here: Trainings over NCCL with every race.
+        gloo: The same over gloo without one.
+        size: Number of ranks.
+        gpus: On how many GPUs.
+    """
+    made = []
+    for (case, race), found in here.items():
+        expected = gloo[case, "none"]
+        error = float((found - expected).norm() / expected.norm())
+        equal = torch.equal(found, here[case, "none"])
+        made.append(
+            {
+                "frontend": case[0],
+                "method": case[1],
+                "ranks": size,
+                "gpus": min(size, gpus),
+                "race": race,
+                "error": f"{error:.3g}",
+                "equal": "yes" if equal else "no",
+                "met": "yes" if equal and error <= WITHIN else "no",  # a NaN is within nothing
+            }
+        )
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m suite.gpu.streams", description=__doc__)
+    parser.add_argument("--table", type=Path, default=Path("results/gpu/streams.csv"))
+    given = parser.parse_args(arguments)
+    if not torch.cuda.is_available():
+        parser.error("there is no GPU here that torch sees")
+    gpus, made = torch.cuda.device_count(), list[dict[str, object]]()
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if gpus < 2:
+        os.environ.update(nccl_variables("lo"))
+    for size in (1, 2):
+        if size > gpus and torch.cuda.nccl.version() < (2, 28):
+            say(f"{size} ranks would share a GPU, which NCCL {torch.cuda.nccl.version()} does not let them")
+            continue
+        own = functools.partial(trained, size)
+        made += rows(own("nccl", RACES), own("gloo", RACES[:1]), size, gpus)
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    write(given.table, [{**row, **versions(), "date": date} for row in made], COLUMNS)
+    for row in made:
+        say(" ".join(str(row[name]) for name in COLUMNS[:8]))
+    wrong = sum(row["met"] == "no" for row in made)
+    say(f"{wrong} of {len(made)} are wrong" if wrong else f"all {len(made)} are right")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
