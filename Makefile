@@ -29,7 +29,6 @@ PYTEST = $(VENV)/bin/python -m pytest --benchmark-disable
 # The oldest torch that a user's environment may have; the build for GPUs brings Triton, which compiles the kernels without one.
 TORCH ?= $(shell sed -nE 's/^dependencies.*"torch>=([0-9.]+)".*/\1/p' pyproject.toml)
 FLOOR := .venv-floor
-FLOOR_PACKAGES := numpy|pandas|scipy|pytest|pytest-benchmark|pytest-timeout|pytest-xdist
 FLOOR_TESTS := $(addprefix tests/reference_impls/,test_attach.py test_frontends.py test_ddp_hook.py test_fsdp.py \
 	test_gpu_code.py test_optimizer.py test_compile_cache.py compressors/test_compiled.py)
 SYSTEM_PACKAGES := slurm-wlm munge iproute2 chromium g++ python3-dev
@@ -41,7 +40,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DELETE_ON_ERROR:
-.PHONY: bench gpu test test-system test-touched test-full test-floor audit docs lint system setup system-for-ci
+.PHONY: bench gpu test test-system test-touched test-full test-floor floor audit docs lint system setup system-for-ci
 
 bench: setup
 	$(VENV)/bin/bandwise sweep $(BENCH)
@@ -70,12 +69,16 @@ test-full: setup system-for-ci
 	$(VENV)/bin/python -m pytest tests/bench
 
 test-floor: WORKERS := 2
-test-floor:
-	[ -x $(FLOOR)/bin/python ] || $(PYTHON) -m venv $(FLOOR)
-	$(FLOOR)/bin/python -m pip install --quiet --upgrade $(PIP_OPTIONS) torch$(if $(filter newest,$(TORCH)),,==$(TORCH)) \
-		$$(grep -E '^($(FLOOR_PACKAGES))==' requirements.txt)
+test-floor: floor
 	$(FLOOR)/bin/python -c 'import torch; print("torch", torch.__version__)'
 	$(FLOOR)/bin/python -m pytest --benchmark-disable -m "not full and not system" $(SHARED) $(FLOOR_TESTS) $(TESTS)
+
+# That torch and what it needs; all else is found in .venv, behind these.
+floor: setup
+	[ -x $(FLOOR)/bin/python ] || $(VENV)/bin/python -m venv --without-pip $(FLOOR)
+	$(VENV)/bin/python -m pip --python $(FLOOR)/bin/python install --quiet --no-compile --upgrade $(PIP_OPTIONS) \
+		torch$(if $(filter newest,$(TORCH)),,==$(TORCH))
+	ls -d "$(CURDIR)"/$(VENV)/lib/python*/site-packages >"$$(ls -d $(FLOOR)/lib/python*/site-packages)/rest.pth"
 
 audit: setup
 	$(VENV)/bin/python -m tests.audit

@@ -125,10 +125,9 @@ def family_curves(panel: Panel, means: pd.DataFrame, own: Sequence[Row], title: 
             if curves.empty:
                 continue
             curves = pd.concat([_thinned(curve) for _, curve in curves.groupby("arm")])
-            sns.lineplot(
-                curves, x=x, y="mean", hue="arm", hue_order=arms, palette=palette, style="arm", style_order=arms, dashes=dashes,
-                errorbar=None, legend=False, linewidth=1.2, ax=axes,
-            )  # fmt: skip
+            for arm in arms:
+                own_curve = curves[curves["arm"] == arm].groupby(x)["mean"].mean()
+                axes.plot(own_curve.index, own_curve, color=palette[arm], dashes=dashes[arm], linewidth=1.2)
             for arm, curve in curves[curves["arm"].isin(names)].groupby("arm"):
                 axes.fill_between(
                     curve[x], curve["low"], curve["high"], color=palette[arm], alpha=0.12, linewidth=0
