@@ -2,7 +2,7 @@
 #   make bench      set up .venv, run the quick study and the quick timing session, build all pages; git sees no change
 #   make test       set up .venv, run the tests: five minutes on two cores
 #   make test-full  all tests, long ones and those of Slurm, namespaces and Chromium (make test-system) included: hours
-#   make test-touched  3 minutes of those long tests that a change since main concerns
+#   make test-touched  2 minutes of those long tests that a change since main concerns
 #   make test-floor what torch may do otherwise, frontends and compiled code, on the oldest torch of pyproject.toml, in .venv-floor;
 #                   TORCH=2.12.0 or TORCH=newest: on that one
 #   make audit      every interval of the published tables once more, by code of its own (tests/audit)
@@ -14,7 +14,7 @@
 # Variables:
 #   PYTHON=python3.12            the interpreter that .venv is made from (3.11 or newer)
 #   PIP_OPTIONS="--option ..."   passed on to `pip install`, for instance the index of CPU-only builds of torch
-#   BENCH=smoke                  instead of quick: a minute, to see that everything works
+#   BENCH=smoke                  instead of quick, and its page alone: a minute, to see that everything works
 #   TESTS="tests/report -x"      what pytest gets besides its configuration
 #   WORKERS=0                    processes that share the tests (2, or 3 where tests of Slurm and links wait). 0: one after the other
 
@@ -40,12 +40,16 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DELETE_ON_ERROR:
-.PHONY: bench gpu test test-system test-touched test-full test-floor floor audit docs lint system setup system-for-ci
+.PHONY: bench pages gpu test test-system test-touched test-full test-floor floor audit docs lint system setup system-for-ci
 
 bench: setup
 	$(VENV)/bin/bandwise sweep $(BENCH)
 	# 4: no emulated cluster can be made here; the page then says why there is no speedup, and what to do
 	$(VENV)/bin/bandwise session $(BENCH) || [ $$? = 4 ]
+	$(VENV)/bin/bandwise report $(filter smoke,$(BENCH))
+
+# The pages of all that is here or published.
+pages: setup
 	$(VENV)/bin/bandwise report
 
 # Few of these wait, and each worker imports all of them.
@@ -53,16 +57,17 @@ test: WORKERS := 2
 test: setup system-for-ci
 	$(PYTEST) -m "not full and not system" $(SHARED) $(TESTS)
 
+# Files that name one of these; tests/conftest.py sees to it that all do. To import the others would take each worker longer.
 test-system: setup system-for-ci
-	$(PYTEST) -m "system and not full" $(SHARED) $(TESTS)
+	$(PYTEST) -m "system and not full" $(SHARED) $(or $(TESTS), \
+		$$(grep -rlE --include='test_*.py' 'mark\.(slurm|chromium)|possible' tests))
 
+test-touched: WORKERS := 2
 test-touched: setup
 	touched=$$($(VENV)/bin/python -m tests.touched)
 	[ -n "$$touched" ] || { echo "no long test is concerned"; exit 0; }
-	code=0; $(PYTEST) -m "full and not system" --collect-only -q $$touched >/dev/null 2>&1 || code=$$?
-	# pytest's 5: these folders have no long tests
-	[ $$code != 5 ] || { echo "no long test is concerned"; exit 0; }
-	$(PYTEST) -m "full and not system" --minutes 3 $(SHARED) $$touched
+	# 5 is pytest's word for: these folders have no long tests
+	$(PYTEST) -m "full and not system" --minutes 2 $(SHARED) $$touched || [ $$? = 5 ]
 
 test-full: setup system-for-ci
 	$(PYTEST) --ignore=tests/bench $(SHARED) $(TESTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,11 +109,16 @@ def possible() -> None:
         skip_or_fail(f"{finding.name}: {finding.detail}. {finding.fix}")
 
 
+NAMED = re.compile(r"mark\.(slurm|chromium)|possible")
+"""What `make test-system` looks for in files of tests."""
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what needs more of the system than Python."""
     needs = set(PROGRAMS) & {mark.name for mark in item.iter_markers()}
     if needs or "possible" in getattr(item, "fixturenames", ()):  # that fixture looks for namespaces
         item.add_marker("system")
+        assert NAMED.search(item.path.read_text()), f"{item.nodeid}: `make test-system` does not find its file"
 
 
 ROOT = Path(__file__).parents[1]
