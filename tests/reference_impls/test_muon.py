@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,12 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.optimizers import Muon, local_optimizer
+from reference_impls.core.registry import Method
+from reference_impls.frontends.attached import takes_any_optimizer
 from reference_impls.frontends.sharded import _refuse_whole
 from suite.workloads.code import GPT
 from tests.reference_impls.local_training import sent
+from tests.reference_impls.table import FIRST
 from tests.support import each
 
 SHAPES = {"tall": (12, 5), "wide": (4, 9), "bias": (7,), "head.weight": (6, 6)}
@@ -26,7 +30,7 @@ def draw(step: int, rank: int = 0) -> list[Tensor]:
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in SHAPES.values()]
 
 
-def cluster(algorithm: str, size: int, **options: Any) -> SimulatedCluster:
+def cluster(algorithm: str | Method, size: int, **options: Any) -> SimulatedCluster:
     """Buckets so small that each parameter is one."""
     names = list(SHAPES)
     return SimulatedCluster(algorithm, draw(99), size, lr=RATE, names=names, bucket_bytes=64, **options)
@@ -132,6 +136,26 @@ def test_of_the_gpt_that_ships_the_blocks_get_muon() -> None:
     params = {name: torch.zeros(p.shape) for name, p in GPT(2, 8).named_parameters()}
     assert len(by_muon(params)) == 2 * 4
     assert by_muon(params) == {n for n, p in params.items() if p.dim() == 2 and n.startswith("blocks.")}
+
+
+def of_muon() -> dict[str, Method]:
+    """One configured method of every class that has a local optimizer, with Muon in its place."""
+    found = {}
+    for row in FIRST:
+        own = create(row.algorithm, **row.options).algorithm
+        if takes_any_optimizer(own):
+            algorithm = replace(own, optimizer="muon")
+            found[type(own).__name__] = Method(row.algorithm, algorithm, algorithm.hyperparameters())
+    return found
+
+
+@each("name", of_muon())
+def test_every_method_with_a_local_optimizer_takes_muon(name: str) -> None:
+    ours = cluster(of_muon()[name], 2)
+    ours.observe(loss=1.0, accuracy=0.0)
+    advance(ours, 0, 2)
+    assert ["momentum_buffer" in kept for kept in state(ours)] == [True, True, False, False]
+    assert flat(ours).isfinite().all()
 
 
 def test_parameters_without_names_are_refused() -> None:
