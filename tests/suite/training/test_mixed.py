@@ -15,7 +15,7 @@ from suite.analysis.statistics import paired_difference
 from suite.runs.spec import RunSpec
 from suite.runs.store import Outcome
 from suite.training.checkpoint import Checkpoint, Hooks, Interrupted, Start
-from suite.training.train import LOSSES_EVERY, Group, train_group
+from suite.training.train import LOSSES_EVERY, SHAPES, Group, _losses, train_group
 from suite.workloads import get
 from suite.workloads.base import skeleton
 from suite.workloads.code import SIZES
@@ -143,3 +143,14 @@ def test_a_step_is_computed_without_waiting_for_the_device() -> None:
     group.compute(0)
     with pytest.raises(NotImplementedError):
         group.look()
+
+
+@pytest.mark.usefixtures("small")
+def test_the_losses_of_stacked_rows_compile_as_a_whole() -> None:
+    """Where the graph breaks, a GPU refuses."""
+    task = get("code-gpt").task(0, 2, batch_size=1)
+    params = {name: torch.stack([value] * 2) for name, value in task.initial().items()}
+    given = (skeleton(task.workload), params, *task.batch(0))
+    with torch._dynamo.config.patch(recompile_limit=SHAPES):
+        found = torch.compile(_losses, fullgraph=True, dynamic=False, backend="eager")(*given)
+    torch.testing.assert_close(found, _losses(*given))
