@@ -16,7 +16,7 @@ import torch.nn.functional as F
 
 from suite.runs.sweep import TUNING_SEED
 from suite.workloads import DataError, code, get
-from suite.workloads.base import UNSCORED_SEED
+from suite.workloads.base import UNSCORED_SEED, predict
 from suite.workloads.code import (
     CLASSES,
     HELD_OUT,
@@ -143,6 +143,13 @@ def test_no_byte_sees_a_later_one() -> None:
         before, after = module(text), module(other)
     assert torch.equal(before[:, :100], after[:, :100])
     assert not torch.equal(before[:, 100:], after[:, 100:])
+
+
+def test_logits_stay_where_the_parameters_are() -> None:
+    made = task("code-gpt")
+    params = {name: value.to("meta") for name, value in made.initial().items()}
+    text, _ = made.judging(np.arange(2))
+    assert predict(made, params, text).device.type == "meta"
 
 
 def test_masks_hide_the_bytes_that_are_asked_for() -> None:
