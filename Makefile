@@ -6,8 +6,8 @@
 #   make test-floor what torch may do otherwise, frontends and compiled code, on the oldest torch of pyproject.toml, in .venv-floor;
 #                   TORCH=2.12.0 or TORCH=newest: on that one
 #   make audit      every interval of the published tables once more, by code of its own (tests/audit)
-#   make gpu        on a machine with a GPU: what a step costs beside fused AdamW and torch's hooks, how fast simulated training is, and
-#                   every compressor beside a copy; results/gpu/steps.csv, simulation.csv, codecs.csv, the last two resumed
+#   make gpu        on a machine with a GPU: jobs of ten minutes at most that leave tables in results/gpu, resumed where they stopped;
+#                   JOBS="steps session" some of them, JOBS=--list what they are and what they lack here
 #   make docs       pages of methods, verbs and keys and what `advise` knows, from declarations and published tables
 #   make lint       formatting, ruff, mypy
 #   make system     as root on Debian or Ubuntu: what some tests need (Slurm, iproute2, Chromium, g++)
@@ -23,8 +23,10 @@ PIP_OPTIONS ?=
 BENCH ?= quick
 TESTS ?=
 WORKERS ?= 3
+JOBS ?=
 SHARED = -n $(WORKERS) --no-loadscope-reorder
 VENV := .venv
+GPU_PYTHON = $(if $(wildcard $(VENV)/bin/python),$(VENV)/bin/python,$(PYTHON))
 PYTEST = $(VENV)/bin/python -m pytest --benchmark-disable
 # The oldest torch that a user's environment may have; the build for GPUs brings Triton, which compiles the kernels without one.
 TORCH ?= $(shell sed -nE 's/^dependencies.*"torch>=([0-9.]+)".*/\1/p' pyproject.toml)
@@ -91,10 +93,9 @@ audit: setup
 docs: setup
 	$(VENV)/bin/python -m docs.make
 
-gpu: setup
-	$(VENV)/bin/python -m suite.gpu.steps
-	$(VENV)/bin/python -m suite.gpu.simulation
-	$(VENV)/bin/python -m suite.gpu.compressors
+# Not from .venv where there is none: machines with GPUs may have no network, and most jobs need no more than their torch.
+gpu:
+	$(GPU_PYTHON) -m suite.gpu $(JOBS)
 
 lint: setup
 	$(VENV)/bin/ruff format --check .

@@ -34,7 +34,7 @@ BAR: Final = 1.05
 Rounds = Mapping[int, float]
 
 
-def seconds(link: Mapping[str, Any], mode: str) -> dict[str, Rounds]:
+def seconds(link: Mapping[str, Any], mode: str) -> Mapping[str, Rounds]:
     """Case id -> seconds a unit by round, of the first block in it that nobody disturbed."""
     found: dict[str, dict[int, float]] = {}
     for block in sorted(link["blocks"], key=lambda block: (block["round"], block["attempt"])):
@@ -65,10 +65,11 @@ def rows(record: Mapping[str, Any]) -> Iterator[dict[str, object]]:
             continue
         runs, null, reference = seconds(link, "run"), seconds(link, "null"), link["reference"]
         of_torch = {**powersgd, **link["best"]}
-        for case_id, of_case in runs.items():
-            case = cases[case_id]
+        for case_id, case in cases.items():
+            if case_id not in runs:
+                continue
             steps = case["unit_steps"]
-            taken = {number: unit_s / steps for number, unit_s in of_case.items()}
+            taken = {number: unit_s / steps for number, unit_s in runs[case_id].items()}
             own = EQUALS.get(case["algorithm"], "") if case["role"] == "method" else ""
             theirs = _ratios(taken, runs.get(of_torch.get(own, ""), {}))
             computing = {number: unit_s / steps for number, unit_s in null.get(case_id, {}).items()}
@@ -117,6 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{row.get('over_torch', '-')} {row.get('met', '')}, kappa {row.get('kappa', '-')}; {row['gpu']}"
         )
     say(f"{record['status']}: {record['reason']} {record['fix']}")
+    if not found:
+        return 1
     return 0 if {row["link"] for row in found} >= {link.label for link in spec.links} - known else 75
 
 

@@ -283,6 +283,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error("there is no GPU here that torch sees")
+    if {row["arm"] for row in held(given.table, versions())}.issuperset(given.arms):
+        say("all is measured")
+        return 0
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", store=HashStore(), rank=0, world_size=1, device_id=device)

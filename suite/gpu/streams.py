@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.distributed import FileStore  # type: ignore[attr-defined]  # its stubs do not name it
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -35,8 +36,8 @@ from reference_impls.core.collectives import Collective
 from reference_impls.frontends.attached import attach
 from reference_impls.runtime.engine import ProcessGroupBackend
 from suite.gpu.compressors import say, versions
-from suite.gpu.steps import write
-from suite.links.cluster import nccl_variables
+from suite.gpu.steps import held, write
+from suite.links.cluster import NCCL_SHARES, nccl_variables
 
 __all__ = ["CASES", "COLUMNS", "RACES", "rows", "train"]
 
@@ -58,12 +59,12 @@ class _Late(torch.autograd.Function):
     """The identity, whose gradient a GPU takes its time for."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor) -> Tensor:
         """The same."""
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         """The same, late."""
         if gradient.is_cuda:
             torch.cuda._sleep(CYCLES)  # type: ignore[no-untyped-call]
@@ -91,7 +92,7 @@ class Model(nn.Module):
         self.parts = nn.ModuleList(_Part(shape, late) for shape in SHAPES)
 
     def forward(self, gradient: Tensor) -> Tensor:
-        pieces = gradient.split([math.prod(shape) for shape in SHAPES])
+        pieces = torch.split(gradient, [math.prod(shape) for shape in SHAPES])
         return torch.stack([part(piece) for part, piece in zip(self.parts, pieces, strict=True)]).sum()
 
 
@@ -191,7 +192,7 @@ class LateWork:
             self._right = answer.clone()
             answer.view(torch.uint8).fill_(255)
             return
-        side = torch.cuda.Stream(answer.device)
+        side = torch.cuda.Stream(answer.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         answer.record_stream(side)
         with torch.cuda.stream(side):
@@ -250,7 +251,7 @@ def train(case: tuple[str, str], race: str, device: torch.device) -> Tensor:
             stack.enter_context(late_answers())
         batches = [batch(step, dist.get_rank(), device) for step in range(STEPS)]
         if race == "both, own stream" and device.type == "cuda":
-            own = torch.cuda.Stream(device)
+            own = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             own.wait_stream(torch.cuda.current_stream())
             stack.enter_context(torch.cuda.stream(own))
         step = CASES[case](model)
@@ -274,7 +275,7 @@ def _rank(rank: int, size: int, backend: str, races: Sequence[str], folder: str)
     else:
         os.environ["BANDWISE_COMPILE"] = "0"  # the same bits
         torch.set_num_threads(1)
-    store = dist.FileStore(f"{folder}/store", size)
+    store = FileStore(f"{folder}/store", size)
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     found: Found = {(case, race): train(case, race, device) for case in CASES for race in races}
     if rank == 0:
@@ -295,7 +296,7 @@ def trained(size: int, backend: str, races: Sequence[str]) -> Found:
         (case, race) -> what rank 0's training has added.
     """
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_rank, (size, backend, races, folder), nprocs=size)  # type: ignore[no-untyped-call]
+        mp.spawn(_rank, (size, backend, races, folder), nprocs=size)  # type: ignore[attr-defined, no-untyped-call]
         return dict(torch.load(f"{folder}/found.pt"))
 
 
@@ -334,13 +335,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if not torch.cuda.is_available():
         parser.error("there is no GPU here that torch sees")
+    if held(given.table, versions()):
+        say("all is measured")
+        return 0
     gpus, made = torch.cuda.device_count(), list[dict[str, object]]()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
     if gpus < 2:
         os.environ.update(nccl_variables("lo"))
     for size in (1, 2):
-        if size > gpus and torch.cuda.nccl.version() < (2, 28):
-            say(f"{size} ranks would share a GPU, which NCCL {torch.cuda.nccl.version()} does not let them")
+        if size > gpus and version < NCCL_SHARES:
+            say(f"{size} ranks would share a GPU, which NCCL {version} does not let them")
             continue
         own = functools.partial(trained, size)
         made += rows(own("nccl", RACES), own("gloo", RACES[:1]), size, gpus)

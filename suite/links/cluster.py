@@ -132,6 +132,10 @@ Command = tuple[int | None, str]
 """A command, to be run where a worker is, or (None) where the switch is."""
 
 
+NCCL_SHARES: Final = (2, 28)
+"""The first NCCL that lets ranks share a GPU."""
+
+
 def nccl_variables(interface: str) -> dict[str, str]:
     """Environment in which NCCL sends over this interface alone, also between ranks in one machine and on one GPU."""
     return {

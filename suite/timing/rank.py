@@ -99,8 +99,8 @@ def _joined(backend: str) -> Commands:
 def _gpu() -> dict[str, str]:
     """The GPU that this rank computes on, and the NCCL that it uses."""
     found = torch.cuda.get_device_properties(torch.cuda.current_device())
-    version = ".".join(map(str, torch.cuda.nccl.version()))
-    return {"device": found.name, "uuid": str(found.uuid), "nccl": version}
+    version: tuple[int, ...] = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+    return {"device": found.name, "uuid": str(found.uuid), "nccl": ".".join(map(str, version))}
 
 
 def _sent_bytes(interface: str) -> int:

@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
 
-from suite.links.cluster import ClusterError, up
+from suite.links.cluster import NCCL_SHARES, ClusterError, up
 from suite.links.doctor import obstacle
 from suite.links.link import (
     ALL_REDUCE_FP32,
@@ -607,10 +607,6 @@ class Session:
         }
 
 
-NCCL_SHARES: Final = (2, 28)
-"""The first NCCL that lets ranks share a GPU."""
-
-
 def require_gpus(ranks: int) -> None:
     """Raise `ClusterError` unless so many ranks can compute on the GPUs of this machine."""
     import torch
@@ -620,7 +616,7 @@ def require_gpus(ranks: int) -> None:
         raise ClusterError(
             "torch sees no GPU here: give --device cpu, or run the session on a machine with one"
         )
-    version = torch.cuda.nccl.version()
+    version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
     if gpus < ranks and version < NCCL_SHARES:
         raise ClusterError(
             f"{ranks} ranks would share {gpus} GPU{'s' * (gpus > 1)}, which takes NCCL {'.'.join(map(str, NCCL_SHARES))} or "

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import csv
+import re
+import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +18,10 @@ import torch.distributed as dist
 
 from reference_impls.runtime.checks import ENDED, Agreement
 from reference_impls.runtime.engine import ProcessGroupBackend
+from suite.gpu import __main__ as listed
 from suite.gpu import session as job
 from suite.gpu import streams
+from suite.gpu.__main__ import CHECKOUT, GO_ON, JOBS, Job, work
 from suite.timing.cases import cases_of
 from suite.timing.session import Session
 from suite.timing.spec import load_session
@@ -36,7 +43,7 @@ def test_the_session_is_a_table_and_goes_on_where_it_was_cut_off(
         own = 2.0 if case.algorithm == "powersgd" and case.role == "method" else 1.0
         return own * case.unit_steps * (0.1 if mode == "run" else 0.05)
 
-    lost = [60, -1]  # on the first link; then nothing goes wrong
+    lost = [60, 200, -1]  # on the first link, on the second; then nothing goes wrong
 
     def held(spec: Any, root: Path, show: Any) -> Session:
         ranks = FakeRanks(4, seconds, lost.pop(0), [GPU] * 4)
@@ -45,8 +52,9 @@ def test_the_session_is_a_table_and_goes_on_where_it_was_cut_off(
     monkeypatch.setattr("suite.timing.session.Session", held)
     monkeypatch.setattr(job, "versions", lambda: VERSIONS)
     given = ["--table", str(tmp_path / "session.csv"), "--results", str(tmp_path)]
-    assert job.main(given) == 75
+    assert job.main(given) == 1
     assert "rank 1 died: signal SIGKILL" in capsys.readouterr().out
+    assert job.main(given) == 75
     assert job.main(given) == 0
     assert job.main(given) == 0, "all is measured"
     with (tmp_path / "session.csv").open(newline="", encoding="utf-8") as file:
@@ -121,3 +129,64 @@ def test_streams_are_right(tmp_path: Path) -> None:
     assert streams.main(["--table", str(tmp_path / "streams.csv")]) == 0
     with (tmp_path / "streams.csv").open(newline="", encoding="utf-8") as file:
         assert {row["met"] for row in csv.DictReader(file)} == {"yes"}
+
+
+# ---- the list
+
+
+OF_TORCH = {"torch", "numpy", "pandas", "sympy", "jinja2", "typing_extensions"}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("lazy", [(), ("suite.timing.session",)])
+def test_jobs_need_no_more_than_they_say(lazy: tuple[str, ...]) -> None:
+    """Of what users and developers of the suite install; a job of what `lazy` names imports it where it begins."""
+    jobs = [job for job in JOBS if bool(job.modules) == bool(lazy) and find_spec(job.module)]
+    needed = {name for job in jobs for name in job.modules}
+    extras = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+        "optional-dependencies"
+    ]
+    names = {re.split("[^A-Za-z0-9-]", line)[0] for lines in extras.values() for line in lines}
+    imported = {
+        "PyYAML": "yaml",
+        "scikit-learn": "sklearn",
+        "typing-extensions": "typing_extensions",
+        "Jinja2": "jinja2",
+    }
+    blocked = {imported.get(name, name) for name in names} | {"matplotlib", "typer", "rich"}
+    imports = [f"import {name}" for name in (*(job.module for job in jobs), *lazy)]
+    hidden = f"import sys; sys.modules.update(dict.fromkeys({blocked - needed - OF_TORCH!r}))"
+    code = "\n".join([hidden, *imports])
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=CHECKOUT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_the_list_goes_on_where_a_job_did_not_end(
+    monkeypatch: Patch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = {"first": [75, 0], "second": [3], "third": [0]}
+    jobs = [Job(name, "suite.gpu.steps", 1, "what it does") for name in codes]
+    jobs.insert(1, Job("poor", "suite.gpu.steps", 1, "", ("no_such_module",), ("no-such-program",)))
+    monkeypatch.setattr(listed, "run", lambda job, limit_s: codes[job.name].pop(0))
+    assert work(jobs, 2) == {
+        "first": "done",
+        "poor": "left out, for want of no_such_module, no-such-program",
+        "second": "failed, exit code 3",
+        "third": "done",
+    }
+    assert work(jobs[:1], 0.5) == {"first": "not begun"}
+    assert listed.main(["--list"]) == 0
+    assert all(job.name in capsys.readouterr().out for job in JOBS[:1])
+    with pytest.raises(SystemExit):
+        listed.main(["no-such-job"])
+
+
+def test_a_job_whose_time_is_over_is_interrupted(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(listed, "CHECKOUT", tmp_path)
+    (tmp_path / "slow.py").write_text(
+        "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    open('said', 'w').close()\n"
+    )
+    assert listed.run(Job("slow", "slow", 1, ""), 1.0) == GO_ON
+    assert (tmp_path / "said").exists()
