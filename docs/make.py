@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import io
 import itertools
 import json
@@ -27,6 +26,7 @@ from pydantic.fields import FieldInfo
 from scipy import stats
 
 from bandwise.cli import GROUPS, main, parser_of, table
+from docs import gpu
 from docs.document import fill, markdown
 from docs.measured import files as advice_known
 from docs.ngrams import ngram_bits
@@ -497,29 +497,6 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def gpu(root: Path) -> str:
-    """How fast compressors with a bar are on a GPU: over a copy of as many float32, by operation, with quartiles."""
-    del root  # measured where there is a GPU, and kept apart
-    with (ROOT / "results" / "gpu" / "codecs.csv").open(encoding="utf-8", newline="") as stream:
-        found = [row for row in csv.DictReader(stream) if row["bar"]]
-    rows = [
-        (
-            f"`{row['case']}`",
-            row["operation"],
-            f"{float(row['rate']):.2f} [{float(row['rate_q1']):.2f}, {float(row['rate_q3']):.2f}]",
-            row["bar"],
-            row["met"],
-            row["bits"],
-        )
-        for row in found
-    ]
-    heads = ("codec", "operation", "over a copy [quartiles]", "bar", "met", "bits, to the CPU's")
-    first = found[0]
-    of = f"{first['device']}, torch {first['torch']}, Triton {first['triton']}, {first['date']}"
-    said = f"{of}; {int(first['numel']):,} float32, {first['n']} pairs."
-    return f"{markdown(heads, rows)}\n\n{said}"
-
-
 def methods(root: Path) -> str:
     """A table a family: every method of the catalogue, its paper with what came of its claims, and what it sends."""
     titles = {claim.paper.arxiv: claim.paper.title for claim in load_claims(ROOT / "results")}
@@ -589,7 +566,7 @@ def front() -> Iterator[tuple[Path, str]]:
     """README and the pages that stand on the same tables and declarations."""
     blocks: dict[str, Callable[..., str]] = {
         "picture": picture, "answer": answer, "regime": regime, "worth": worth, "ranks": ranks,
-        "advice": advice, "verbs": verbs, "methods": methods, "keys": keys, "columns": columns, "gpu": gpu,
+        "advice": advice, "verbs": verbs, "methods": methods, "keys": keys, "columns": columns, **gpu.BLOCKS,
         "counts": counts, "claims": claims,
     }  # fmt: skip
     for page in FRONT:
