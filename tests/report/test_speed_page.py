@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from report import publication
-from report.data import load, load_sessions
+from report.data import SessionData, load, load_sessions
 from report.publication import update_tables
-from report.sessions import alone_sentence, speed_sentences
+from report.sessions import alone_sentence, machine, speed_sentences
 from report.study import build_page
 from suite.analysis.tables import ARMS, CASES, TableError, read_table, session_table_path
 from tests.report import made_up_speed as fast
@@ -111,6 +112,13 @@ def test_what_was_timed_before_a_session_broke_is_kept_and_a_disturbed_link_give
     words = "the session ended with an error (rank 2 was lost)"
     assert f"Some speedups are missing for session timed: {words}." in built.headline
     assert f"1 Gbit/s: not measured ({why})." in built.headline
+
+
+def test_ranks_on_gpus_are_told_with_the_machine():
+    gpu = "NVIDIA H200, NCCL 2.28.9, shared by 4 ranks"
+    facts = {"machine": fast.MACHINE, "provenance": {**fast.PROVENANCE, "gpu": gpu}}
+    said = machine(SessionData("any", {}, facts, [SimpleNamespace(facts={"link": {}})]))
+    assert f", on GPUs: {gpu}; " in said
 
 
 def test_damaged_tables_are_refused(root):
