@@ -1,4 +1,4 @@
-"""Sets of gloo processes, one a world size, that live as long as the tests."""
+"""Sets of gloo processes, one a world size, that live as long as the tests of a file: groups that they made poll, also when idle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from tests.reference_impls.gloo import Ranks
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ranks() -> Iterator[Callable[[int], Ranks]]:
     """``ranks(n)``: the set of n processes, started when it is first used."""
     found: dict[int, Ranks] = {}
