@@ -329,17 +329,20 @@ def group_key(spec: RunSpec) -> str:
     return f"{spec.backend} {workload} {spec.sharding} n={spec.world_size} T={spec.steps} B={spec.batch_size}"
 
 
-def groups(specs: Iterable[RunSpec], slots: int = 1, group_bytes: int = GROUP_BYTES) -> list[list[RunSpec]]:
+def groups(
+    specs: Iterable[RunSpec], slots: int = 1, group_bytes: int = GROUP_BYTES, on_gpus: bool = False
+) -> list[list[RunSpec]]:
     """Cut runs into groups: within memory, at least three a slot where there is enough work, order kept.
 
-    Runs on real process groups stand alone.
+    Runs on real process groups stand alone, and so do those whose workload says `mixed`, but for `on_gpus`.
     """
     by_key: dict[str, list[RunSpec]] = {}
     for spec in specs:
         by_key.setdefault(group_key(spec), []).append(spec)
     found: list[list[RunSpec]] = []
     for members in by_key.values():
-        size = min(_most_runs(members[0], group_bytes), -(-len(members) // (3 * slots)))
+        most = 1 if not on_gpus and _mixed(members[0]) else _most_runs(members[0], group_bytes)
+        size = min(most, -(-len(members) // (3 * slots)))
         found.extend(members[i : i + size] for i in range(0, len(members), size))
     return found
 
@@ -352,6 +355,11 @@ def elements(spec: RunSpec) -> int:
 
     question = ["elements", spec.workload.as_dict()]
     return int(disk_cached(question, count, ours=is_ours(spec.workload.name)))
+
+
+def _mixed(spec: RunSpec) -> bool:
+    question = ["mixed", spec.workload.as_dict()]
+    return bool(disk_cached(question, lambda: _workload(spec).mixed, ours=is_ours(spec.workload.name)))
 
 
 def _workload(spec: RunSpec) -> Workload:
@@ -376,6 +384,7 @@ def task_seconds(spec: RunSpec) -> dict[str, float]:
         import torch
 
         from suite.workloads import DataWorkload
+        from suite.workloads.stacked import BatchedGradients
 
         workload = _workload(spec)
         if isinstance(workload, DataWorkload) and (told := workload.seconds(rows, spec.batch_size)):
@@ -392,9 +401,9 @@ def task_seconds(spec: RunSpec) -> dict[str, float]:
             task = task_of(spec)
             params, batch = task.initial(), [part[:rows] for part in task.batch(0)]
             stacked = {name: torch.stack([value] * rows) for name, value in params.items()}
-            gradients = torch.func.vmap(torch.func.grad_and_value(task.loss))
+            gradients = BatchedGradients(task)
             return {
-                "gradients": min(seconds(lambda: gradients(stacked, *batch)) for _ in range(3)),
+                "gradients": min(seconds(lambda: gradients(stacked, batch)) for _ in range(3)),
                 "watch": seconds(lambda: task.watch(params)),
                 "evaluate": seconds(lambda: task.evaluate(params)),
             }

@@ -585,7 +585,7 @@ def run_local(
     """
     places = (slots(jobs) if jobs is None or isinstance(jobs, int) else tuple(jobs))[: max(1, len(specs))]
     gpus = set(places) - {None}
-    waiting = deque(groups(specs, len(places), GPU_GROUP_BYTES if gpus else GROUP_BYTES))
+    waiting = deque(groups(specs, len(places), GPU_GROUP_BYTES if gpus else GROUP_BYTES, bool(gpus)))
     tally = Tally(len(specs), sum(spec.steps for spec in specs))
     kept = {spec.run_id: _kept(store, spec) for spec in specs}
     of_step = {spec.run_id: cost(spec) / spec.steps for spec in specs}

@@ -39,13 +39,13 @@ from suite.training.checkpoint import (
     write,
 )
 from suite.training.train import (
-    BatchedGradients,
     LedgerSums,
     Recorder,
     first_difference,
     taken,
 )
 from suite.workloads import RankedTask, Task
+from suite.workloads.stacked import BatchedGradients
 
 COMPARED: Final = 1 << 20
 """Elements of which all ranks' replicas are compared at a time."""

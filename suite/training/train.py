@@ -24,16 +24,13 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch import Tensor
 
 from reference_impls import SimulatedCluster
 from reference_impls.core.compute import paths
@@ -43,7 +40,7 @@ from suite.runs.spec import RunSpec, learning_rate, provenance, source_of, sourc
 from suite.runs.store import EXPECTED_FAULTS, Outcome, Status, blank_result, fault_status
 from suite.training.checkpoint import Action, Checkpoint, Hooks, Interrupted, Start
 from suite.workloads import DataWorkload, Task, Workload
-from suite.workloads.base import skeleton
+from suite.workloads.stacked import BatchedGradients
 
 if TYPE_CHECKING:
     from reference_impls.core.collectives import Ledgers
@@ -229,59 +226,6 @@ def bytes_summary(ledger: Sequence[Mapping[str, Any]], world_size: int) -> dict[
 # ---- a group of runs -------------------------------------------------------------------------------------------------------
 
 Shapes = Mapping[str, Sequence[int]]
-
-
-class BatchedGradients:
-    """The gradient function of a workload over rows of workers.
-
-    Args:
-        task: Any of the workload's.
-        mixed: Whether a model that stacks is computed in mixed precision, as on a GPU, where it is compiled too.
-    """
-
-    def __init__(self, task: Task, mixed: bool = False) -> None:
-        stacks = mixed and task.workload.stacks
-        self._function = (
-            partial(_mixed, skeleton(task.workload)) if stacks else vmap(grad_and_value(task.loss))
-        )
-
-    def __call__(
-        self, params: Mapping[str, Tensor], batch: Sequence[Tensor]
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Gradients name -> [rows, *shape] and losses [rows] for parameters name -> [rows, *shape].
-
-        batch: tensors [rows, batch, ...].
-        """
-        gradients, losses = self._function(dict(params), *batch)
-        return gradients, losses.detach()
-
-
-def _mixed(model: nn.Module, params: dict[str, Tensor], *batch: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """Gradients and losses of all rows by plain autograd: a row's loss depends on its own parameters alone."""
-    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    if batch[0].is_cuda and os.environ.get("BANDWISE_COMPILE", "1") != "0":
-        with torch._dynamo.config.patch(recompile_limit=SHAPES):
-            losses = _compiled()(model, leaves, *batch)
-    else:
-        losses = _losses(model, leaves, *batch)
-    found = torch.autograd.grad(losses.sum(), list(leaves.values()))
-    return dict(zip(leaves, found, strict=True)), losses
-
-
-def _losses(model: nn.Module, params: dict[str, Tensor], *batch: Tensor) -> Tensor:
-    with torch.autocast(batch[0].device.type, torch.bfloat16):
-        losses: Tensor = functional_call(model, params, batch)
-    return losses
-
-
-@cache
-def _compiled() -> Callable[..., Tensor]:
-    """One for all groups of a process, so that those of a shape share it; the compiler is loaded when it is asked for."""
-    return torch.compile(_losses, fullgraph=True, dynamic=False)
-
-
-SHAPES: Final = 64
-"""Kinds of groups (workload, rows, batch) that a process compiles the gradients of."""
 
 
 def shapes_of(values: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

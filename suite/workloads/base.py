@@ -294,6 +294,8 @@ class Workload(ABC):
     stacks: ClassVar[bool] = False
     """Whether the model, of layers of `suite.workloads.stacked`, also takes parameters and batches [rows, ...] of many workers
     and answers their losses [rows]: what a GPU is fast with, in bfloat16."""
+    mixed: ClassVar[bool] = False
+    """Whether such a model is computed in bfloat16, and compiled, on CPUs too; a simulated run then is a group of its own."""
     shardings: ClassVar[tuple[str, ...]]
 
     @property
@@ -562,6 +564,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "image-folder": "suite.workloads.vision:ImageFolder",
     "label-noise-diagonal": "suite.workloads.synthetic:LabelNoiseDiagonal",
     "masked-lm": "suite.workloads.language:MaskedLM",
+    "python-gpt": "suite.workloads.python_text:PythonGPT",
     "quadratic": "suite.workloads.synthetic:Quadratic",
 }
 ENTRY_POINTS: Final = "bandwise.workloads"

@@ -243,6 +243,10 @@ class BytesWorkload(Workload):
     """Bytes of a window."""
     made: ClassVar[type[BytesTask]]
 
+    def text(self, device: torch.device) -> Tensor:
+        """The text on a device, uint8."""
+        return text_on(device)
+
     def task(
         self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
     ) -> BytesTask:
@@ -270,10 +274,9 @@ def text_on(device: torch.device) -> Tensor:
     return torch.tensor(load_corpus().text, device=device)
 
 
-def bytes_at(first: Tensor, length: int) -> Tensor:
-    """The windows of `length` bytes that begin at `first` [...], int64 [..., length], on its device."""
-    places = first.unsqueeze(-1) + torch.arange(length, device=first.device)
-    return text_on(first.device)[places].long()
+def bytes_at(text: Tensor, first: Tensor, length: int) -> Tensor:
+    """The windows of `length` bytes of a text that begin at `first` [...], int64 [..., length], on its device."""
+    return text[first.unsqueeze(-1) + torch.arange(length, device=first.device)].long()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -321,7 +324,9 @@ class GPTTask(BytesTask):
 
     def gather(self, *examples: Tensor) -> tuple[Tensor, Tensor]:
         (first,) = examples
-        both = bytes_at(first, CodeGPT.context + 1)
+        workload = self.workload
+        assert isinstance(workload, BytesWorkload)
+        both = bytes_at(workload.text(first.device), first, workload.context + 1)
         return both[..., :-1].contiguous(), both[..., 1:].contiguous()
 
 
@@ -381,7 +386,7 @@ class MaskedTask(BytesTask):
 
     def gather(self, *examples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first, where = examples
-        text = bytes_at(first, ByteMLM.context)
+        text = bytes_at(text_on(first.device), first, ByteMLM.context)
         return text.scatter(-1, where, MASK), where, text.gather(-1, where)
 
 

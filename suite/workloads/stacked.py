@@ -1,4 +1,5 @@
-"""Layers for one worker, or for many at once: parameters [rows, ...] of `rows` workers, and what they are given likewise.
+"""Layers for one worker, or for many at once: parameters [rows, ...] of `rows` workers, and what they are given likewise; and
+the gradients of all rows in one call.
 
 `torch.func.vmap` makes the same of any model, but beneath `torch.func` there is no fused attention with a backward pass. A model
 of these layers needs no transform: its loss is then [rows], and the gradient of their sum is every worker's own. With the
@@ -8,16 +9,31 @@ parameters of one worker a layer is torch's own, to the bit. A workload of such 
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
 
-__all__ = ["LayerNorm", "Linear", "attention", "embedding", "mean_cross_entropy"]
+from suite.workloads.base import Task, skeleton
+
+__all__ = [
+    "BatchedGradients",
+    "LayerNorm",
+    "Linear",
+    "RMSNorm",
+    "attention",
+    "embedding",
+    "mean_cross_entropy",
+]
 
 
 class Linear(nn.Linear):
-    """`nn.Linear` with a bias: weight [out, in] on [..., in], or [rows, out, in] on [rows, ..., in]."""
+    """`nn.Linear`: weight [out, in] on [..., in], or [rows, out, in] on [rows, ..., in]."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.weight.dim() == 2:
@@ -25,7 +41,9 @@ class Linear(nn.Linear):
         product = torch.bmm(
             x.flatten(1, -2), self.weight.mT
         )  # the bias apart: compiled, it joins what comes next
-        return (product + self.bias.unsqueeze(1).to(product.dtype)).view(*x.shape[:-1], -1)
+        if self.bias is not None:
+            product = product + self.bias.unsqueeze(1).to(product.dtype)
+        return product.view(*x.shape[:-1], -1)
 
 
 class LayerNorm(nn.LayerNorm):
@@ -37,6 +55,16 @@ class LayerNorm(nn.LayerNorm):
         shape = (len(x), *[1] * (x.dim() - 2), -1)
         normal = F.layer_norm(x, self.normalized_shape, eps=self.eps)
         return normal * self.weight.view(shape) + self.bias.view(shape)
+
+
+class RMSNorm(nn.RMSNorm):
+    """`nn.RMSNorm` over the last dimension, in float32: weight [width] on [..., width], or [rows, width] on [rows, ...]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        normal = F.rms_norm(x.float(), self.normalized_shape, eps=self.eps)
+        return normal * (
+            self.weight if self.weight.dim() == 1 else self.weight.view(len(x), *[1] * (x.dim() - 2), -1)
+        )
 
 
 def embedding(tokens: Tensor, table: Tensor) -> Tensor:
@@ -59,11 +87,21 @@ def attention(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> Tensor
 
     Returns:
         Of query's shape. For one worker it is written out as two products and a softmax, since torch's fused kernel has no
-        batching rule on CPUs, so that `torch.func.vmap` would loop over the rows; for many it is that kernel.
+        batching rule on CPUs, so that `torch.func.vmap` would loop over the rows; for many it is that kernel on a GPU, and on a
+        CPU, where two products of small matrices in bfloat16 are several times faster, these.
     """
     if query.dim() == 5:
-        flat = [part.flatten(0, 1) for part in (query, key, value)]
-        mixed = F.scaled_dot_product_attention(flat[0], flat[1], flat[2], is_causal=causal)
+        if query.is_cuda:
+            flat = [part.flatten(0, 1) for part in (query, key, value)]
+            mixed = F.scaled_dot_product_attention(flat[0], flat[1], flat[2], is_causal=causal)
+        else:
+            flat = [part.flatten(0, 2) for part in (query, key, value)]
+            tokens = query.shape[-2]
+            hidden = torch.full((tokens, tokens), -math.inf if causal else 0.0, dtype=query.dtype).triu(1)
+            scores = torch.baddbmm(
+                hidden.expand(len(flat[0]), -1, -1), flat[0], flat[1].mT, alpha=query.shape[-1] ** -0.5
+            )
+            mixed = scores.softmax(dim=-1) @ flat[2]
         return mixed.view_as(query)
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
     if causal:
@@ -87,3 +125,66 @@ def mean_cross_entropy(logits: Tensor, wanted: Tensor) -> Tensor:
     if logits.dim() == 3:
         return F.cross_entropy(flat, classes)
     return F.cross_entropy(flat, classes, reduction="none").view(len(wanted), -1).mean(1)
+
+
+# ---- gradients -------------------------------------------------------------------------------------------------------------
+
+
+class BatchedGradients:
+    """The gradient function of a workload over rows of workers.
+
+    Args:
+        task: Any of the workload's.
+        mixed: Whether a model that stacks is computed in mixed precision, as on a GPU, also where its workload does not say so.
+    """
+
+    def __init__(self, task: Task, mixed: bool = False) -> None:
+        own = task.workload
+        self._function = (
+            partial(_mixed, skeleton(own), own.mixed)
+            if own.mixed or (mixed and own.stacks)
+            else vmap(grad_and_value(task.loss))
+        )
+
+    def __call__(
+        self, params: Mapping[str, Tensor], batch: Sequence[Tensor]
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Gradients name -> [rows, *shape] and losses [rows] for parameters name -> [rows, *shape].
+
+        batch: tensors [rows, batch, ...].
+        """
+        gradients, losses = self._function(dict(params), *batch)
+        return gradients, losses.detach()
+
+
+def _mixed(
+    model: nn.Module, everywhere: bool, params: dict[str, Tensor], *batch: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Gradients and losses of all rows by plain autograd: a row's loss depends on its own parameters alone.
+
+    everywhere: compiled on CPUs, too.
+    """
+    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+    if (everywhere or batch[0].is_cuda) and os.environ.get("BANDWISE_COMPILE", "1") != "0":
+        with torch._dynamo.config.patch(recompile_limit=SHAPES):
+            losses = _compiled()(model, leaves, *batch)
+    else:
+        losses = _losses(model, leaves, *batch)
+    found = torch.autograd.grad(losses.sum(), list(leaves.values()))
+    return dict(zip(leaves, found, strict=True)), losses
+
+
+def _losses(model: nn.Module, params: dict[str, Tensor], *batch: Tensor) -> Tensor:
+    with torch.autocast(batch[0].device.type, torch.bfloat16):
+        losses: Tensor = functional_call(model, params, batch)
+    return losses
+
+
+@cache
+def _compiled() -> Callable[..., Tensor]:
+    """One for all groups of a process, so that those of a shape share it; the compiler is loaded when it is asked for."""
+    return torch.compile(_losses, fullgraph=True, dynamic=False)
+
+
+SHAPES: Final = 64
+"""Kinds of groups (workload, rows, batch) that a process compiles the gradients of."""

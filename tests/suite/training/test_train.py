@@ -15,8 +15,9 @@ from suite.runs.plan import groups
 from suite.runs.spec import Part, RunSpec, learning_rate, task_of
 from suite.runs.store import Outcome, Store
 from suite.training.execute import execute
-from suite.training.train import BatchedGradients, Recorder, split, train_group
+from suite.training.train import Recorder, split, train_group
 from suite.workloads import DataError, get
+from suite.workloads.stacked import BatchedGradients
 from tests.suite.runs.project import lasting, one_spec
 
 

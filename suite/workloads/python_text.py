@@ -1,0 +1,318 @@
+"""`python-gpt`: a byte-level GPT on 155 MB of Python, for training at 20 bytes a parameter; and what judges that it was such.
+
+*The text*: the ``.py`` files of seven packages as their pinned wheels bring them, in the order of package and path, read without
+importing them and held against a SHA-256; files that a build writes are left out. A machine without these packages, or without a
+network, takes them from one file that `python -m suite.workloads.python_text FILE` writes (see `PACKED`), below 40 MB.
+
+*Seeds*: each goes through all windows of the packages that are trained on in an order of its own, and reads as many as its steps
+take: at 0.5 million parameters a fourteenth, so that two seeds share a fourteenth of theirs. It is judged on 1,024 windows, drawn
+by the seed, of sub-packages that nobody trains on.
+
+*The model*: pre-norm, RMSNorm, squared ReLU, no biases, learned positions, an output layer of its own. Products and attention
+are in bfloat16, on CPUs too, and compiled; parameters, gradients, norms and the loss in float32. A run is a group of its own
+there, since a compiled function's last bits may depend on how many rows it has.
+
+*Trigrams*: `witten_bell` is the loss of a table of the text that a run has trained on. A model that does not end below it has
+not learned more than a table knows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import lzma
+import math
+import os
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from suite import DATA
+from suite.workloads.base import (
+    DataError,
+    Indices,
+    ShardSampler,
+    Stream,
+    check_sha256,
+    find_distribution,
+    generator,
+    iid_shards,
+    permutation,
+)
+from suite.workloads.code import VOCABULARY, BytesWorkload, GPTTask, windows
+from suite.workloads.stacked import Linear, RMSNorm, attention, embedding, mean_cross_entropy
+
+PACKAGES: Final = {
+    "matplotlib": "3.11.2", "numpy": "2.4.6", "pandas": "3.1.1", "scikit-learn": "1.9.1", "scipy": "1.17.1", "sympy": "1.14.0",
+    "transformers": "5.23.0",
+}  # fmt: skip
+"""Distributions, with the versions that requirements.txt pins."""
+GENERATED: Final = ("__config__.py", "__version__.py", "_version.py", "_version_meson.py", "version.py")
+"""Files that a build writes."""
+PACKED: Final = "python-text.xz"
+"""The file, in the folder of the user's data (`bandwise --data-dir DIR`, or `BANDWISE_DATA`), that stands for the packages."""
+_SHA256: Final = "429f73f63a3706c896f54be1447c310d34ff8d9623882239b40a483e349f3cfb"
+_REMEDY: Final = (
+    f"pip install -r requirements.txt, or bring {PACKED} along, which `python -m suite.workloads.python_text FILE` writes where "
+    "the packages are, and name its folder (bandwise --data-dir DIR)"
+)
+HELD_OUT: Final = (
+    "matplotlib/backends", "mpl_toolkits/mplot3d", "numpy/polynomial", "numpy/random", "pandas/io", "pandas/plotting",
+    "scipy/interpolate", "scipy/ndimage", "scipy/spatial", "sklearn/cluster", "sklearn/decomposition", "sklearn/neighbors",
+    "sympy/combinatorics", "sympy/geometry", "sympy/series", "sympy/stats", "transformers/generation", "transformers/pipelines",
+)  # fmt: skip
+"""Sub-packages that are judged and never trained on, together a twelfth of the text."""
+
+
+# ---- the text --------------------------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PythonText:
+    """text: all bytes, uint8, read-only. spans: sub-package -> (first byte, one past the last)."""
+
+    text: npt.NDArray[np.uint8]
+    spans: dict[str, tuple[int, int]]
+
+
+@lru_cache(maxsize=1)
+def load_text() -> PythonText:
+    """The text, read once a process.
+
+    Returns:
+        It, from the packed file where there is one, else from the installed packages.
+
+    Raises:
+        DataError: Neither is there, or its bytes are not the right ones; the message says what helps.
+    """
+    folder = os.environ.get(DATA, "")
+    packed = Path(folder, PACKED) if folder else None
+    sizes, text = _unpacked(packed) if packed is not None and packed.is_file() else _installed()
+    check_sha256(_SHA256, "the text of python-gpt", _REMEDY, json.dumps(sizes).encode(), text)
+    spans, end = {}, 0
+    for name, size in sizes:
+        spans[name] = (end, end + size)
+        end += size
+    return PythonText(np.frombuffer(text, dtype=np.uint8), spans)
+
+
+def _unpacked(path: Path) -> tuple[list[tuple[str, int]], bytes]:
+    try:
+        head, _, text = lzma.decompress(path.read_bytes()).partition(b"\n")
+        return [(name, size) for name, size in json.loads(head)], text
+    except (OSError, ValueError, lzma.LZMAError) as error:
+        raise DataError(f"{path} cannot be read ({error}): {_REMEDY}") from error
+
+
+def _installed() -> tuple[list[tuple[str, int]], bytes]:
+    """Sub-package and bytes, in their order, and all bytes."""
+    parts: dict[str, list[bytes]] = {}
+    for name, version in PACKAGES.items():
+        own = find_distribution(name, f"python-gpt trains on the source of {name} {version}")
+        if own.version != version:
+            raise DataError(f"python-gpt trains on {name} {version}, found {own.version}: {_REMEDY}")
+        files = [file for file in own.files or () if file.suffix == ".py" and file.name not in GENERATED]
+        for file in sorted(files, key=lambda file: file.as_posix()):
+            sub = "/".join(file.parts[: min(2, len(file.parts) - 1)])
+            try:
+                parts.setdefault(sub, []).append(Path(str(own.locate_file(file))).read_bytes())
+            except OSError as error:
+                raise DataError(f"cannot read the source of {name} ({error}): {_REMEDY}") from error
+    return [(sub, sum(map(len, own))) for sub, own in parts.items()], b"".join(
+        b"".join(own) for own in parts.values()
+    )
+
+
+@lru_cache(maxsize=2)
+def text_on(device: torch.device) -> Tensor:
+    """The text on a device, uint8."""
+    return torch.tensor(load_text().text, device=device)
+
+
+@lru_cache(maxsize=1)
+def all_windows(context: int) -> tuple[Indices, Indices]:
+    """First bytes of the windows that are trained on and of those that judge, int64, in the order of the text."""
+    spans = load_text().spans.items()
+    parts = [
+        [windows(span, context) for name, span in spans if (name in HELD_OUT) is judged]
+        for judged in (False, True)
+    ]
+    return np.concatenate(parts[0]), np.concatenate(parts[1])
+
+
+# ---- the model -------------------------------------------------------------------------------------------------------------
+
+JUDGED: Final = 1024
+"""Windows that a seed is judged on."""
+HEAD: Final = 64
+"""Width of a head of attention."""
+SIZES: Final = {"0.5m": (2, 128), "0.9m": (4, 128), "3.3m": (4, 256), "10m": (8, 320)}
+"""Layers and width."""
+
+
+class Layer(nn.Module):
+    """Causal attention and a network of squared ReLUs, each after a norm and added to its input [..., tokens, width]."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1 = RMSNorm(width, eps=1e-6, device="meta")
+        self.qkv = Linear(width, 3 * width, bias=False, device="meta")
+        self.out = Linear(width, width, bias=False, device="meta")
+        self.norm2 = RMSNorm(width, eps=1e-6, device="meta")
+        self.expand = Linear(width, 4 * width, bias=False, device="meta")
+        self.contract = Linear(4 * width, width, bias=False, device="meta")
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (
+            part.unflatten(-1, (-1, HEAD)).transpose(-3, -2)
+            for part in self.qkv(self.norm1(x)).chunk(3, dim=-1)
+        )
+        x = x + self.out(attention(query, key, value, causal=True).transpose(-3, -2).flatten(-2))
+        result: Tensor = x + self.contract(F.relu(self.expand(self.norm2(x))).square())
+        return result
+
+
+class PythonTransformer(nn.Module):
+    """`forward(text [..., tokens] int64)` gives logits [..., tokens, 256] of each next byte.
+
+    With `following`, the bytes that came, it gives their mean cross entropy in nats: a scalar, or [rows].
+    """
+
+    initial_sd = 0.2
+
+    def __init__(self, layers: int, width: int, context: int) -> None:
+        super().__init__()
+        self.bytes = nn.Parameter(torch.empty(VOCABULARY, width, device="meta"))
+        self.positions = nn.Parameter(torch.empty(context, width, device="meta"))
+        self.layers = nn.Sequential(*(Layer(width) for _ in range(layers)))
+        self.norm = RMSNorm(width, eps=1e-6, device="meta")
+        self.head = Linear(width, VOCABULARY, bias=False, device="meta")
+
+    def forward(self, text: Tensor, following: Tensor | None = None) -> Tensor:
+        x = embedding(text, self.bytes) + self.positions[..., : text.shape[-1], :].unsqueeze(-3)
+        logits: Tensor = self.head(self.norm(self.layers(x)))
+        return logits if following is None else mean_cross_entropy(logits, following)
+
+
+# ---- the workload ----------------------------------------------------------------------------------------------------------
+
+
+class PythonTask(GPTTask):
+    """An example is a window: 256 bytes, and for each of them the byte that follows.
+
+    `batch(step)` is text and following bytes, both int64 [world_size, batch_size, 256]. `evaluate` gives `bits_per_byte` and
+    `nll` (nats a byte) over 1,024 windows; `watch` the same of 128 of them.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class PythonGPT(BytesWorkload):
+    """Next-byte cross entropy; bits per byte on held-out packages, NLL (nats a byte) beside it."""
+
+    name = "python-gpt"
+    version = 1
+    summary = "byte-level GPT on 155 MB of Python at 20 bytes a parameter, judged on packages that it did not train on"
+    margin = 0.02
+    mixed = True
+    shardings = ("iid",)
+    context = 256
+    made = PythonTask
+
+    size: str = dataclasses.field(
+        default="0.5m", metadata={"help": f"parameters, in millions: {', '.join(SIZES)}"}
+    )
+
+    def __post_init__(self) -> None:
+        self.demand("size", self.size in SIZES, f"one of {', '.join(SIZES)}")
+
+    def build(self) -> nn.Module:
+        return PythonTransformer(*SIZES[self.size], self.context)
+
+    def text(self, device: torch.device) -> Tensor:
+        return text_on(device)
+
+    def task(
+        self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
+    ) -> PythonTask:
+        size = self.check(seed, world_size, sharding, batch_size)
+        train, judged = all_windows(self.context)
+        test = np.sort(judged[permutation(len(judged), generator(seed, Stream.TEST))[:JUDGED]])
+        sampler = ShardSampler(iid_shards(train, world_size, seed), size, seed)
+        return PythonTask(self, seed, world_size, sharding, size, len(train), JUDGED, test, sampler)
+
+
+# ---- tables of bytes -------------------------------------------------------------------------------------------------------
+
+
+def witten_bell(text: npt.NDArray[np.uint8], judged: npt.NDArray[np.uint8]) -> float:
+    """Bits a byte of tables of up to three bytes, as Witten and Bell (1991) smooth them: p(c | h) = (n(h c) + t(h) p(c | h')) /
+    (n(h) + t(h)), with n how often, t by how many different bytes a history h is followed, h' without its first byte, and
+    1/256 behind the empty one.
+
+    Args:
+        text: What the tables count, in which windows stand one behind another.
+        judged: What they predict; its first two bytes are not judged.
+
+    Returns:
+        The mean over the judged bytes.
+    """
+    found = np.full(len(judged) - 2, 1 / VOCABULARY)
+    for order in range(3):
+        counts = np.bincount(_keys(text, order + 1), minlength=VOCABULARY ** (order + 1))
+        grams = _keys(judged, order + 1)[2 - order :]
+        rows = counts.reshape(-1, VOCABULARY)
+        seen, kinds = (part[grams // VOCABULARY] for part in (rows.sum(1), (rows > 0).sum(1)))
+        weight = np.maximum(seen + kinds, 1)
+        found = np.where(seen > 0, (counts[grams] + kinds * found) / weight, found)
+    return float(-np.log2(found).mean())
+
+
+def _keys(text: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.int64]:
+    """Numbers of all runs of `length` bytes."""
+    keys = np.zeros(len(text) - length + 1, dtype=np.int64)
+    for place in range(length):
+        keys = keys * VOCABULARY + text[place : len(text) - length + 1 + place]
+    return keys
+
+
+def trigram_bits(size: str, world_size: int, batch_size: int, steps: int, seed: int) -> float:
+    """`witten_bell` of what a run has trained on, on what it is judged on."""
+    task = PythonGPT(size).task(seed, world_size, batch_size=batch_size)
+    places = np.arange(PythonGPT.context)
+    text, trained = (
+        load_text().text,
+        np.concatenate([task.sampler.indices(step).ravel() for step in range(steps)]),
+    )
+    return witten_bell(
+        text[np.sort(trained)[:, None] + places].ravel(), text[task.test[:, None] + places].ravel()
+    )
+
+
+def steps_of(size: str, world_size: int, batch_size: int, bytes_a_parameter: float = 20.0) -> int:
+    """Steps in which the workers together read so many bytes a parameter."""
+    parameters = sum(parameter.numel() for parameter in PythonGPT(size).build().parameters())
+    return math.ceil(bytes_a_parameter * parameters / (world_size * batch_size * PythonGPT.context))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the packed text."""
+    parser = argparse.ArgumentParser(prog="python -m suite.workloads.python_text", description=main.__doc__)
+    parser.add_argument(
+        "file", type=Path, metavar="FILE", help=f"to write, called {PACKED} on the other machine"
+    )
+    path = parser.parse_args(arguments).file
+    sizes, text = _installed()
+    check_sha256(_SHA256, "the text of python-gpt", _REMEDY, json.dumps(sizes).encode(), text)
+    path.write_bytes(lzma.compress(json.dumps(sizes).encode() + b"\n" + text))
+
+
+if __name__ == "__main__":
+    main()
