@@ -8,6 +8,7 @@ them measured anew. A job that lacks something on this machine is left out, and 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
 import signal
 import subprocess
@@ -29,6 +30,15 @@ GO_ON: Final = 75
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
 
+def _importable(name: str) -> bool:
+    """Whether there is a module of that name; ``name==version``: a distribution of that version."""
+    distribution, _, version = name.partition("==")
+    if version:
+        found = importlib.metadata.distributions(name=distribution)
+        return any(one.version == version for one in found)
+    return importlib.util.find_spec(name) is not None
+
+
 class Job(NamedTuple):
     """name: of its table too. minutes: that it takes, about. modules, programs: which it needs besides torch, numpy, pandas."""
 
@@ -42,12 +52,12 @@ class Job(NamedTuple):
     @property
     def lacks(self) -> list[str]:
         """What of that is not here."""
-        found = [name for name in (self.module, *self.modules) if importlib.util.find_spec(name) is None]
-        return found + [name for name in self.programs if find_program(name) is None]
+        modules = [name for name in (self.module, *self.modules) if not _importable(name)]
+        return modules + [name for name in self.programs if find_program(name) is None]
 
 
-FILES: Final = ("pydantic", "yaml")
-"""What reading sweeps, sessions and runs takes."""
+FILES: Final = ("pydantic", "yaml", "sympy==1.14.0")
+"""What reading sessions and runs takes, and the text that `code-gpt` is trained on."""
 JOBS: Final = (
     Job("steps", "suite.gpu.steps", 4, "whole steps beside fused AdamW and torch's own hooks, one rank"),
     Job("streams", "suite.gpu.streams", 4, "frontends over NCCL, raced, beside gloo"),
@@ -62,8 +72,8 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
-def run(job: Job, limit_s: float) -> int:
-    """Run a job; its exit code, `GO_ON` where its time was over."""
+def run(job: Job, limit_s: float) -> int | None:
+    """Run a job; its exit code, None where its time was over."""
     process = subprocess.Popen([sys.executable, "-m", job.module], cwd=CHECKOUT)
     try:
         return process.wait(limit_s)
@@ -74,7 +84,7 @@ def run(job: Job, limit_s: float) -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    return GO_ON
+    return None
 
 
 def work(jobs: Sequence[Job], minutes: float) -> dict[str, str]:
@@ -95,7 +105,8 @@ def work(jobs: Sequence[Job], minutes: float) -> dict[str, str]:
         while (left_s := end - time.monotonic()) > SHORTEST_S:
             _say(f"{job.name}: {job.what}")
             code = run(job, min(LIMIT_S, left_s))
-            ends[job.name] = {0: "done", GO_ON: "not all is measured"}.get(code, f"failed, exit code {code}")
+            known = {0: "done", GO_ON: "not all is measured", None: "interrupted, its time was over"}
+            ends[job.name] = known.get(code, f"failed, exit code {code}")
             if code != GO_ON:
                 break
     return ends
