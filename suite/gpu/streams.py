@@ -252,11 +252,11 @@ def train(case: tuple[str, str], race: str, device: torch.device) -> Tensor:
         if race in ("late answers", "both, own stream"):
             stack.enter_context(late_answers())
         batches = [batch(step, dist.get_rank(), device) for step in range(STEPS)]
+        step = CASES[case](model)  # made on the default stream, wherever it is trained
         if race == "both, own stream" and device.type == "cuda":
             own = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             own.wait_stream(torch.cuda.current_stream())
             stack.enter_context(torch.cuda.stream(own))
-        step = CASES[case](model)
         for gradient in batches:
             step(gradient)
         if device.type == "cuda":
