@@ -59,12 +59,12 @@ def _cells(name: str, stem: str, values: Sequence[float]) -> dict[str, str]:
 def rows(record: Mapping[str, Any]) -> Iterator[dict[str, object]]:
     """Rows of the table, by `COLUMNS`, of all links of a session that have numbers."""
     cases = {case["case_id"]: case for case in record["cases"]}
-    powersgd = {case["algorithm"]: case["case_id"] for case in cases.values() if case["role"] == "ddp"}
+    ddp = {case["algorithm"]: case["case_id"] for case in cases.values() if case["role"] == "ddp"}
     for link in record["links"]:
         if link["status"] != "done":
             continue
         runs, null, reference = seconds(link, "run"), seconds(link, "null"), link["reference"]
-        of_torch = {**powersgd, **link["best"]}
+        of_torch = {**ddp, **link["best"]}
         for case_id, case in cases.items():
             if case_id not in runs:
                 continue
