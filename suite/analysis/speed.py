@@ -66,13 +66,15 @@ class LinkSamples:
         disturbed = every["disturbed"].astype("bool")
         self.disturbed = every[disturbed]
         self.blocks = every[~disturbed].drop_duplicates(["case_id", "mode", "round"])
+        self._units: dict[str, pd.DataFrame] = {}
 
     def units(self, mode: str = "run") -> pd.DataFrame:
         """Seconds a unit, those of the block's slowest rank: a row a round, a column a case; missing where disturbed."""
-        wide = self.blocks[self.blocks["mode"] == mode].pivot(
-            index="round", columns="case_id", values="unit_s"
-        )
-        return wide.reindex(columns=self.steps.index).astype("float64")
+        if mode not in self._units:
+            own = self.blocks[self.blocks["mode"] == mode]
+            wide = own.pivot(index="round", columns="case_id", values="unit_s")
+            self._units[mode] = wide.reindex(columns=self.steps.index).astype("float64")
+        return self._units[mode]
 
     def per_step(self, mode: str = "run") -> pd.DataFrame:
         """Seconds a step, as `units`."""

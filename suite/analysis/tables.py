@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 import pandas as pd
-from pandas.api.types import infer_dtype
+from pandas.api.types import infer_dtype, pandas_dtype
 
 from suite.runs.files import write_atomic
 
@@ -441,7 +441,12 @@ SESSION: Final = "session-"
 NOISE: Final = 1e-12
 """Floats smaller than this are what subtraction leaves of equal numbers; they are written as 0."""
 
-DTYPES: Final[Mapping[Kind, Any]] = {"text": "str", "int": "Int64", "float": "float64", "flag": "boolean"}
+DTYPES: Final[Mapping[Kind, Any]] = {
+    "text": pandas_dtype("str"),
+    "int": pandas_dtype("Int64"),
+    "float": pandas_dtype("float64"),
+    "flag": pandas_dtype("boolean"),
+}
 _FITS: Final[Mapping[Kind, tuple[str, ...]]] = {
     "text": ("string",),
     "int": ("integer",),
@@ -479,9 +484,11 @@ def frame_of(table: Table, rows: Iterable[Mapping[str, Value]]) -> pd.DataFrame:
 
 def rows_of(frame: pd.DataFrame) -> list[Row]:
     """The rows of a frame as dicts of plain values, None where one is missing."""
-    plain = frame.astype("object")
-    rows: list[Row] = plain.where(frame.notna(), None).to_dict("records")  # type: ignore[assignment]
-    return rows
+    columns = {
+        name: [None if value is pd.NA or value != value else value for value in values]
+        for name, values in frame.to_dict("list").items()
+    }
+    return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
 
 
 def checked(table: Table, frame: pd.DataFrame) -> pd.DataFrame:

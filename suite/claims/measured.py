@@ -86,13 +86,15 @@ def judge_measured(root: Path, claim: Claim, parts: Sequence[Part]) -> list[Judg
     Raises:
         ClaimError: The claim wants what a published study or session does not have.
     """
+    if not parts:
+        return []
     own = [(part, _cell(root, claim, part)) for part in claim.parts]
     families = {cell.family(part.arm) for part, cell in own if cell}
-    return [_judged(root, claim, part, families) for part in parts]
+    asked = own if parts is claim.parts else [(part, _cell(root, claim, part)) for part in parts]
+    return [_judged(root, claim, part, cell, families) for part, cell in asked]
 
 
-def _judged(root: Path, claim: Claim, part: Part, families: Iterable[str]) -> Judged:
-    cell = _cell(root, claim, part)
+def _judged(root: Path, claim: Claim, part: Part, cell: Cell | None, families: Iterable[str]) -> Judged:
     if cell is None:
         return of_found(part, Found(doubts=(f"study {part.study or claim.study} is not published yet",)))
     higher = True
