@@ -135,15 +135,18 @@ WAITS = {
 
 
 COMPILES = "tests of what is compiled"
+TRAINED = "golden and conformance"
 SHARES = {
     "tests/report/": "tests/report",
+    "tests/golden/": TRAINED,
+    "tests/reference_impls/test_conformance.py": TRAINED,
     "tests/suite/workloads/": "tests/suite/workloads",
     "tests/reference_impls/compressors/test_compiled.py": COMPILES,
     "tests/reference_impls/test_gpu_code.py": COMPILES,
     "tests/reference_impls/test_compile_cache.py": COMPILES,
     "tests/reference_impls/test_steady_memory.py": COMPILES,
 }
-"""Files of which the first one makes what the others find again: studies and their pages, samples, corpora, the compiler."""
+"""Files of which the first one makes what the others find again: pages, trajectories, samples, corpora, the compiler."""
 
 
 REAL = "tests on processes of their own"

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch.multiprocessing.spawn import start_processes
 
 from bandwise import method_checks
 from bandwise.cli import main
 from bandwise.method_checks import CHECKS, _real, check_method
 from reference_impls import create, load_plugin
 from tests.bandwise.said import forget_plugins
+from tests.reference_impls.gloo import processes_that_have_torch
 from tests.support import Capsys, Patch
 
 
@@ -105,8 +109,16 @@ DEFECTS = {
 """Check -> what is changed in the file that `new` writes, so that this check breaks."""
 
 
+def _begin_with_torch(function: Callable[..., None], arguments: tuple[Any, ...], nprocs: int) -> None:
+    """As torch's `spawn`, whose processes import torch first; a test of the verb has that one."""
+    processes_that_have_torch()
+    start_processes(function, arguments, nprocs, start_method="forkserver")
+
+
+@pytest.mark.gloo
 @pytest.mark.parametrize("check", [*CHECKS, "real processes train the same"])
-def test_a_defect_is_found_by_its_check(check: str) -> None:
+def test_a_defect_is_found_by_its_check(check: str, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(method_checks, "spawn", _begin_with_torch)
     path = begin()
     old, new = DEFECTS[check]
     source = path.read_text()

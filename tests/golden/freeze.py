@@ -169,6 +169,7 @@ def trajectory_case(row_id: str) -> Case:
 # what the command line says
 
 
+@functools.cache
 def command_cases() -> list[str]:
     methods = [entry["name"] for entry in answer("list", "algorithms")["algorithms"]]
     workloads = [entry["name"] for entry in answer("list", "workloads")["workloads"]]
@@ -217,6 +218,7 @@ def schedules() -> Iterator[tuple[str, ...]]:
     )  # fmt: skip
 
 
+@functools.cache
 def sweeps() -> list[str]:
     return [entry["name"] for entry in answer("list", "sweeps")["sweeps"]]
 

@@ -1,4 +1,4 @@
-"""Sets of gloo processes, one a world size, that live as long as the tests of a file: groups that they made poll when idle."""
+"""Sets of gloo processes, one a world size, that live as long as the tests of a file: idle groups poll."""
 
 from __future__ import annotations
 
