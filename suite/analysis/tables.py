@@ -485,7 +485,7 @@ def frame_of(table: Table, rows: Iterable[Mapping[str, Value]]) -> pd.DataFrame:
 def rows_of(frame: pd.DataFrame) -> list[Row]:
     """The rows of a frame as dicts of plain values, None where one is missing."""
     columns = {
-        name: [None if value is pd.NA or value != value else value for value in values]
+        str(name): [None if value is pd.NA or value != value else value for value in values]
         for name, values in frame.to_dict("list").items()
     }
     return [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]

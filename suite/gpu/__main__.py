@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from suite.gpu.tables import say
 from suite.links.cluster import PROGRAMS, find_program
 
 LIMIT_S: Final = 600.0
@@ -67,11 +68,6 @@ JOBS: Final = (
 )
 
 
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 def run(job: Job, limit_s: float) -> int | None:
     """Run a job; its exit code, None where its time was over."""
     process = subprocess.Popen([sys.executable, "-m", job.module], cwd=CHECKOUT)
@@ -103,7 +99,7 @@ def work(jobs: Sequence[Job], minutes: float) -> dict[str, str]:
             ends[job.name] = f"left out, for want of {', '.join(job.lacks)}"
             continue
         while (left_s := end - time.monotonic()) > SHORTEST_S:
-            _say(f"{job.name}: {job.what}")
+            say(f"{job.name}: {job.what}")
             code = run(job, min(LIMIT_S, left_s))
             known = {0: "done", GO_ON: "not all is measured", None: "interrupted, its time was over"}
             ends[job.name] = known.get(code, f"failed, exit code {code}")
@@ -124,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     jobs = [job for job in JOBS if job.name in (given.jobs or names)]
     for job in jobs:
         lacks = f"; lacks {', '.join(job.lacks)}" * bool(job.lacks)
-        _say(f"{job.name:10} about {job.minutes} min: {job.what}{lacks}")
+        say(f"{job.name:10} about {job.minutes} min: {job.what}{lacks}")
     if given.list:
         return 0
     import torch
@@ -133,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("there is no GPU here that torch sees")
     ends = work(jobs, given.minutes)
     for name, how in ends.items():
-        _say(f"{name}: {how}")
+        say(f"{name}: {how}")
     return 0 if set(ends.values()) == {"done"} else 1
 
 

@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import datetime
 import fnmatch
 import functools
 import itertools
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +29,7 @@ from torch import Tensor
 from reference_impls.compressors.sparse import kept
 from reference_impls.core import compute
 from reference_impls.core.compute import Key
+from suite.gpu.tables import held, say, versions, write
 from suite.micro.cases import COMPRESSORS, VERBS, Case, build
 
 __all__ = ["BARS", "COLUMNS", "measure"]
@@ -158,16 +157,6 @@ def pairs(
     return [(a + b) / 2 for a, b in itertools.pairwise(copies)], owns
 
 
-def versions() -> dict[str, str]:
-    try:
-        import triton
-    except ImportError:
-        found = ""
-    else:
-        found = triton.__version__
-    return {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": found}
-
-
 def _row(
     name: str, verb: str, numel: int, copy: Case, run: Callable[[], object], count: int
 ) -> dict[str, object]:
@@ -200,23 +189,6 @@ def _row(
     }
 
 
-def say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-def held(
-    table: Path, columns: Sequence[str], facts: Mapping[str, str], keys: Sequence[str]
-) -> set[tuple[str, ...]]:
-    """The keys of the rows that a table holds of this device and these versions; it is begun where there is none."""
-    if not table.is_file():
-        table.parent.mkdir(parents=True, exist_ok=True)
-        table.write_text(",".join(columns) + "\n", encoding="utf-8")
-    with table.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if facts.items() <= row.items()]
-    return {tuple(row[key] for key in keys) for row in rows}
-
-
 def measure(
     path: Path,
     numel: int = NUMEL,
@@ -241,7 +213,7 @@ def measure(
     device = torch.device("cuda")
     end = time.monotonic() + budget_s
     facts = versions()
-    known = held(path, COLUMNS, facts, ("case", "numel"))
+    known = {(row["case"], row["numel"]) for row in held(path, facts)}
     wanted = [
         name
         for name in (*COMPRESSORS[1:], *OTHERS)
@@ -259,8 +231,8 @@ def measure(
             verbs = [verb for verb in VERBS if verb in case.verbs]
             rows = [_row(name, verb, numel, copy, getattr(case, verb), count) for verb in verbs]
             del case
-        with path.open("a", newline="", encoding="utf-8") as file:
-            csv.DictWriter(file, COLUMNS).writerows({**row, **facts, "bits": same[name]} for row in rows)
+        found = [{**row, **facts, "bits": same[name]} for row in rows]
+        write(path, [*held(path, facts), *found], COLUMNS)
         for row in rows:
             show(
                 f"{name:28} {row['operation']:10} {row['rate']:>8} [{row['rate_q1']}, {row['rate_q3']}] "

@@ -17,8 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from suite.gpu.compressors import say, versions
-from suite.gpu.steps import held, write
+from suite.gpu.tables import held, say, versions, write
 
 SESSION: Final = "gpu"
 COLUMNS: Final = (

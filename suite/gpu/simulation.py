@@ -10,7 +10,6 @@ measured, and what the table holds of this device and these versions is not meas
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import gc
 import statistics
@@ -22,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from suite.gpu.compressors import held, say, versions
+from suite.gpu.tables import held, say, versions, write
 from suite.runs.spec import Rate, RunSpec, resolve_algorithm, resolve_workload
 from suite.training.train import LOSSES_EVERY, Group
 
@@ -189,13 +188,12 @@ def measure(
         Whether all has been measured.
     """
     end = time.monotonic() + budget_s
-    known = held(table, COLUMNS, facts, ("size", "arm"))
+    known = {(row["size"], row["arm"]) for row in held(table, facts)}
     for size, arm in ((size, arm) for size in BARS for arm in ARMS if (size, arm) not in known):
         if time.monotonic() > end:
             return False
         found = {**row(size, arm), **facts}
-        with table.open("a", newline="", encoding="utf-8") as file:
-            csv.DictWriter(file, COLUMNS).writerow(found)
+        write(table, [*held(table, facts), found], COLUMNS)
         say(
             f"{size} {arm:16} {found['tflops']:>6} TFLOP/s, bar {found['bar']} {found['met']}; own {found['own_s']} s a step, "
             f"{found['share']} of it, {found['share_met']}; {found['memory_gb']} GB; ready in {found['ready_s']} s"

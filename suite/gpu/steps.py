@@ -11,7 +11,6 @@ Rows of one device and torch are replaced together, as they were measured. *kapp
 from __future__ import annotations
 
 import argparse
-import csv
 import datetime
 import gc
 import statistics
@@ -33,7 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 from reference_impls import DataParallelOptimizer, ddp_hook
 from reference_impls.core import compute
 from reference_impls.runtime.step import LOOKS_EVERY
-from suite.gpu.compressors import say, versions
+from suite.gpu.tables import held, say, versions, write
 
 __all__ = ["ARMS", "COLUMNS", "measure"]
 
@@ -47,8 +46,6 @@ COLUMNS: Final = (
     "arm", "parameters", "tensors", "batch", "context", "blocks", "step_s", "step_q1", "step_q3", "own_s", "torch_own_s",
     "kappa", "kappa_q1", "kappa_q3", "bar_s", "met", "launches", "waits", "path", "device", "torch", "triton", "date",
 )  # fmt: skip
-PLACE: Final = ("device", "torch", "triton")
-"""Columns of every table by which measurements of other machines are told apart."""
 
 
 class Size(NamedTuple):
@@ -294,42 +291,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         dist.destroy_process_group()
     date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    write(given.table, [{**row, **versions(), "date": date} for row in rows])
+    write(given.table, [{**row, **versions(), "date": date} for row in rows], COLUMNS)
     for row in rows:
         say(
             f"{row['arm']!s:28} {float(str(row['step_s'])) * 1e3:8.2f} ms, own {float(str(row['own_s'])) * 1e3:7.2f} ms "
             f"bar {row['bar_s'] or '-'} {row['met']}; {row['launches']} launches, {row['waits']} waits, {row['path']}"
         )
     return 0
-
-
-def write(table: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[str] = COLUMNS) -> None:
-    """Put the rows in the place of those that the table has of their device and versions of torch and Triton, at once.
-
-    Args:
-        table: A CSV file; its rows of other devices and versions stay.
-        rows: What was measured here.
-        columns: Of the table.
-    """
-    here, others = {tuple(row[key] for key in PLACE) for row in rows}, list[Mapping[str, object]]()
-    if table.is_file():
-        with table.open(newline="", encoding="utf-8") as file:
-            others = [row for row in csv.DictReader(file) if tuple(row[key] for key in PLACE) not in here]
-    table.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = table.with_suffix(".part")
-    with unfinished.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows([*others, *rows])
-    unfinished.replace(table)
-
-
-def held(table: Path, place: Mapping[str, str]) -> list[dict[str, str]]:
-    """Rows of a table that were measured on this device, with these versions (`versions`)."""
-    if not table.is_file():
-        return []
-    with table.open(newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if all(row[key] == place[key] for key in PLACE)]
 
 
 if __name__ == "__main__":

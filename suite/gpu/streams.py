@@ -36,8 +36,7 @@ from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
 from reference_impls.core.collectives import Collective
 from reference_impls.frontends.attached import attach
 from reference_impls.runtime.engine import ProcessGroupBackend
-from suite.gpu.compressors import say, versions
-from suite.gpu.steps import held, write
+from suite.gpu.tables import held, say, versions, write
 from suite.links.cluster import NCCL_SHARES, nccl_variables
 
 __all__ = ["CASES", "COLUMNS", "RACES", "rows", "train"]

@@ -10,7 +10,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from suite.gpu.steps import ARMS, BASE, COLUMNS, TORCH, Size, measure, write
+from suite.gpu.steps import ARMS, BASE, COLUMNS, TORCH, Size, measure
+from suite.gpu.tables import write
 
 
 @pytest.fixture
@@ -26,7 +27,9 @@ def test_every_arm_takes_its_steps_and_has_a_row(tmp_path: Path) -> None:
     rows = measure(torch.device("cpu"), Size(16, 1, 2, 8, 2), arms, block=1, rounds=3, warm=3)
     table = tmp_path / "gpu" / "steps.csv"
     for device in ("H100", "H200", "H100"):  # again: in the place of its own rows alone
-        write(table, [{**row, "device": device, "torch": "2.11.0", "triton": "3.6.0"} for row in rows])
+        write(
+            table, [{**row, "device": device, "torch": "2.11.0", "triton": "3.6.0"} for row in rows], COLUMNS
+        )
     with table.open(newline="", encoding="utf-8") as file:
         every = list(csv.DictReader(file))
     assert [row["device"] for row in every] == ["H200"] * len(arms) + ["H100"] * len(arms)
