@@ -59,9 +59,11 @@ def test_a_long_curve_is_thinned_and_keeps_its_end(built, tmp_path, no_pictures)
     long = means[means["step"] == 200].loc[lambda frame: frame.index.repeat(1001)]
     long["step"] = long.groupby("arm").cumcount() + 1
     long["bytes"] = long["step"] * 1e3
-    own = [row for row in panel.methods if row["family"] == "adam"]
-    _, by_steps = family_curves(panel, long, own, "title").axes
-    for line in by_steps.lines[: len(own)]:
-        assert len(line.get_xdata()) <= MOST_POINTS
-        assert max(line.get_xdata()) == 1001
+    own = panel.methods[:3]
+    by_bytes, by_steps = family_curves(panel, long, own, "title").axes
+    for axes, end in ((by_bytes, 1001e3), (by_steps, 1001)):
+        for row, line in zip(own, axes.lines, strict=False):
+            assert len(line.get_xdata()) <= MOST_POINTS
+            assert max(line.get_xdata()) == end
+            assert set(line.get_ydata()) == {*long.loc[long["arm"] == row["arm"], "mean"]}
     assert curves_parts(built.study, Place(tmp_path, "page.html"))

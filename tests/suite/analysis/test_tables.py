@@ -40,11 +40,11 @@ def test_order_of_rows_and_of_keys_does_not_matter():
 
 def test_round_trip_and_format():
     rows = [
-        trial("a", value=1 / 3, nll=None, chosen=False),
+        trial("a", value=1 / 3, nll=None, chosen=False, edge=None),
         trial("b,\n\"quoted\"", value=math.inf, nll=-4.7e-15, status="<script>"),
     ]  # fmt: skip
     text = to_csv(TUNING, rows)
-    assert text.splitlines()[1] == "digits-mlp,iid,4,a,0.1,done,0.333333333,,no,no"
+    assert text.splitlines()[1] == "digits-mlp,iid,4,a,0.1,done,0.333333333,,no,"
     back = from_csv(TUNING, text)
     assert back[0] == {**rows[0], "value": 0.333333333}
     assert back[1] == {**rows[1], "nll": 0.0}
