@@ -101,10 +101,9 @@ def _encoded(x: Tensor, compressor: Compressor, count: int, size: int, key: Key)
     source = x if x.dtype == torch.float32 else compute.empty_like(x, torch.float32).copy_(x)
     full = x.numel() // size
     if full:
-        offsets = torch.arange(full, dtype=torch.int32).unsqueeze(-1) * torch.tensor(
-            [0, 0, size], dtype=torch.int32
-        )
-        compressor.encode(source[: full * size].view(full, size), Key(key.words + offsets), rows[:full])
+        words = key.words.repeat(full, 1)
+        words[:, 2] += torch.arange(full, dtype=torch.int32, device=words.device) * size
+        compressor.encode(source[: full * size].view(full, size), Key(words), rows[:full])
     rest = source[full * size :]
     if rest.numel():
         compressor.encode(rest, key.at(full * size), rows[full, : compressor.wire_bytes(rest.numel())])

@@ -71,7 +71,7 @@ def compressed_all_reduce(
     if pad_error is not None:
         for r in range(d // piece, n):
             flat[max(d, r * piece) : (r + 1) * piece] = pad_error[r]
-    counts = compute.sent(_counts(d, n, piece, pad_error is not None), u.device).to(u.dtype)
+    counts = compute.constant(_counts(d, n, piece, pad_error is not None), u.dtype, u.device)
     if blocks is not None:
         scales = blocks.up(flat[:d], norm)
     elif scale == "chunk":
@@ -83,7 +83,7 @@ def compressed_all_reduce(
     _keep_lost(rows, up, worker_error, blocks)
     if pad_error is not None:
         last = rows[:, -1] - torch.where(rows[:, -1] >= 0, 1, -1) * _sent(up, piece, u.dtype).squeeze(-1)
-        padded = compute.sent(torch.tensor([(r + 1) * piece > d for r in range(n)]), u.device)
+        padded = compute.constant(tuple((r + 1) * piece > d for r in range(n)), torch.bool, u.device)
         pad_error[:n] = torch.where(padded, last, 0.0)
     received = yield from world.all_to_all(up.view(-1), f"{stage}-up")
 
@@ -172,14 +172,13 @@ def _parts(stops: Sequence[int], n: int, piece: int) -> list[list[tuple[int, int
 
 
 @lru_cache(maxsize=256)
-def _counts(d: int, n: int, piece: int, pads: bool) -> Tensor:
-    """float64 [n]: the elements of each piece, real ones or all."""
-    real = [min((r + 1) * piece, d) - min(r * piece, d) for r in range(n)]
-    return torch.tensor([piece] * n if pads else real, dtype=torch.float64)
+def _counts(d: int, n: int, piece: int, pads: bool) -> tuple[int, ...]:
+    """The elements of each piece, real ones or all."""
+    return tuple(piece if pads else min((r + 1) * piece, d) - min(r * piece, d) for r in range(n))
 
 
 def _count(like: Tensor, elements: int) -> Tensor:
-    return compute.sent(torch.tensor(elements, dtype=like.dtype), like.device)
+    return compute.constant(elements, like.dtype, like.device)
 
 
 def _scale(blocks: Tensor, counts: Tensor, norm: Norm) -> Tensor:

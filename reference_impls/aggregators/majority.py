@@ -54,7 +54,7 @@ def nonfinite(u: Tensor) -> Tensor:
 
 def poisoned(x: Tensor, poison: Tensor) -> Tensor:
     """`x`, made all NaN in place if `poison`, bool[]. On the CPU a flag is looked at; elsewhere that would be a wait."""
-    if x.device.type != "cpu":
+    if not compute.at_hand(x):
         return x.add_(torch.where(poison, torch.nan, 0.0))
     return x.fill_(torch.nan) if poison else x
 

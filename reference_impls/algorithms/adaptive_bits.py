@@ -218,8 +218,7 @@ class AdaQS(AdaptiveBits):
         super().update(bucket, reduced)
 
     def remember(self, buckets: Sequence[Bucket], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
-        train_state = buckets[0].train_state
-        if (train_state.step + 1 - self.warmup_steps) % self.interval:
+        if buckets[0].train_state.choice(lambda now: (now.step + 1 - self.warmup_steps) % self.interval != 0):
             return {}
         means = [_wide(s.state["mean"]).square_() for s in buckets]
         squares = [_wide(s.state["square"]) for s in buckets]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reference_impls.aggregators.majority import nonfinite, poisoned
-from reference_impls.algorithms.lion import mixed_in, step
+from reference_impls.algorithms.lion import mixed_in, step, tie_of
 from reference_impls.algorithms.local_updates import LocalUpdates
 from reference_impls.compressors import signs
 from reference_impls.core import compute
@@ -82,7 +82,7 @@ class OneRankSign(Algorithm):
         body = signs.wire_bytes(bucket.d)
         wire = compute.zeros(body + 1, torch.uint8, u.device)
         if bucket.world.rank == 0:
-            signs.pack_signs(u, wire[:body], zero=bucket.step % 2 == 0)
+            signs.pack_signs(u, wire[:body], zero=tie_of(bucket))
             wire[body] = nonfinite(u)
         wire = yield from bucket.world.sum(wire, "signs")  # the others add zeros
         direction = compute.empty_like(u)

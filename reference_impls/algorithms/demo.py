@@ -46,7 +46,7 @@ class DeMo(WithLocalOptimizer):
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
         momentum = bucket.state["momentum"].mul_(self.decay)
         for part, h in bucket.groups():
-            momentum[part].add_(bucket.grads[part], alpha=h["lr"])
+            compute.add_scaled(momentum[part], bucket.grads[part], h["lr"])
         compressors = [self._compressor(view) for view in bucket.views]
         sizes = [compressor.wire_bytes() for compressor in compressors]
         message = compute.empty(sum(sizes), torch.uint8, momentum.device)

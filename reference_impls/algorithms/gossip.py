@@ -62,7 +62,7 @@ class PushSum:
             return
         x = self._numerator(bucket).mul_(0.5)
         half = compute.empty_like(x).copy_(x)
-        hop = 1 << bucket.step % (world.size - 1).bit_length()
+        hop = 1 << bucket.train_state.choice(lambda now: now.step % (world.size - 1).bit_length())
         sending = world.send_recv(
             half, "push", to=(world.rank + hop) % world.size, source=(world.rank - hop) % world.size
         )
@@ -86,19 +86,19 @@ class PushSum:
 
     def settle(self, bucket: Bucket) -> None:
         """Parameters z = x / w from the numerator."""
-        bucket.params.copy_(bucket.state["numerator"]).div_(bucket.train_state.counters["weight"])
+        bucket.params.copy_(bucket.state["numerator"]).div_(_counted(bucket, "weight"))
 
     def replace(self, bucket: Bucket) -> None:
         """The parameters were moved: the numerator follows, x = w z."""
         if self.overlap:
-            bucket.state["numerator"].copy_(bucket.params).mul_(bucket.train_state.counters["weight"])
+            bucket.state["numerator"].copy_(bucket.params).mul_(_counted(bucket, "weight"))
 
     def _numerator(self, bucket: Bucket) -> Tensor:
         """x after the local step; the parameters themselves where there is no numerator."""
         if not self.overlap:
             return bucket.params
         x: Tensor = bucket.state["numerator"]
-        moved = torch.div(x, bucket.train_state.counters["weight_before"], out=compute.empty_like(x))
+        moved = torch.div(x, _counted(bucket, "weight_before"), out=compute.empty_like(x))
         return x.add_(torch.sub(bucket.params, moved, out=moved))
 
     @staticmethod
@@ -107,6 +107,10 @@ class PushSum:
         name = f"push-{step}"
         if name in bucket.pending:
             x.add_((yield from finish(bucket.pending.pop(name))))
+
+
+def _counted(bucket: Bucket, counter: str) -> float | Tensor:
+    return bucket.train_state.number(lambda now: now.counters[counter])
 
 
 @dataclass(frozen=True)
@@ -238,7 +242,7 @@ class NoLoCo(PeriodicAveraging):
         own = compute.empty(2 * bucket.d, anchor.dtype, anchor.device)
         torch.sub(bucket.params, anchor, out=own[: bucket.d])
         own[bucket.d :] = anchor
-        other, partner = own, self.partner(bucket.train_state)
+        other, partner = own, bucket.train_state.choice(self.partner)
         came = yield from bucket.world.send_recv(own, "pair", to=partner, source=partner)
         if came is not None:
             other = came

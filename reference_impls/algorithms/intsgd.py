@@ -195,17 +195,17 @@ class IntSGD(WithLocalOptimizer):
         """a, float32: [1] for a bucket, else [d], one an element."""
         n, device = bucket.world.size, bucket.params.device
         r = torch.cat([bucket.state["r"][v.name].double() for v in bucket.views])
-        lengths = compute.sent(torch.tensor([v.part.stop - v.part.start for v in bucket.views]), device)
+        lengths = tuple(v.part.stop - v.part.start for v in bucket.views)
         own = [
-            float(group["lr"])
+            group["lr"]
             for part, group in bucket.groups()
             for v in bucket.views
             if part.start <= v.part.start < part.stop
         ]
-        rates = compute.sent(torch.tensor(own, dtype=r.dtype), device)
+        rates = compute.together(own, r.dtype, device)
         unknown = (r == _UNKNOWN) | (r == 0) | (rates == 0)
         r = r / rates.square()
-        count = lengths.double()
+        count = compute.constant(lengths, r.dtype, device)
         if self.scale == "bucket":
             r, count = torch.where(unknown, 0.0, r).sum().view(1), count.sum().view(1)
             unknown = unknown.all().view(1)

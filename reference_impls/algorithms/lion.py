@@ -382,7 +382,7 @@ def positive_or_coin(bucket: Bucket, u: Tensor) -> Tensor:
 
 def tie_of(bucket: Bucket) -> bool:
     """Whether a tie is for + at this step; every other one is."""
-    return bucket.step % 2 == 0
+    return bucket.train_state.choice(lambda now: now.step % 2 == 0)
 
 
 def mixed_in(bucket: Bucket, momentum: Tensor, gradient: Tensor) -> Tensor:
@@ -400,10 +400,9 @@ def sign_of(x: Tensor) -> Tensor:
 
 def step(x: Tensor, direction: Tensor, h: Mapping[str, Any]) -> None:
     """x <- (1 - lr wd) x - lr direction, in place."""
-    keep = 1 - h["lr"] * h["weight_decay"]
-    if keep != 1:  # a pass over the memory for nothing
-        x.mul_(keep)
-    x.add_(direction, alpha=-h["lr"])
+    if h["weight_decay"]:
+        x.mul_(1 - h["lr"] * h["weight_decay"])
+    compute.add_scaled(x, direction, -h["lr"])
 
 
 def clip(gradient: Tensor, norm: float) -> None:

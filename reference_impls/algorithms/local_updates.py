@@ -103,7 +103,9 @@ class Outer:
         """Whether the next anchor is the mean of the parameters and nothing else."""
         return self.kind == "sgd" and self.lr == 1
 
-    def step(self, anchor: Tensor, progress: Tensor, momentum: Tensor | None, inner_lr: float) -> None:
+    def step(
+        self, anchor: Tensor, progress: Tensor, momentum: Tensor | None, inner_lr: float | Tensor
+    ) -> None:
         """Move `anchor` and `momentum` (None for sgd), in place. progress: D; it may be consumed."""
         if momentum is None:
             anchor.sub_(progress, alpha=self.lr)
@@ -114,7 +116,7 @@ class Outer:
                 anchor.sub_(progress, alpha=self.lr)
                 return
             momentum.add_(progress.div_(inner_lr))
-            anchor.sub_(momentum, alpha=self.lr * inner_lr)
+            compute.add_scaled(anchor, momentum, -self.lr * inner_lr)
         elif self.kind in ("bmuf", "bmuf-nesterov"):
             momentum.add_(progress, alpha=self.lr)
             anchor.sub_(momentum)
@@ -302,7 +304,7 @@ class LocalUpdates(WithLocalOptimizer):
         return self.rule.plan(train_state)
 
     def reduce(self, bucket: Bucket) -> Tensor:
-        if bucket.step == 0:
+        if bucket.train_state.choice(lambda now: now.step == 0):
             self.begin_round(bucket)
         return bucket.grads  # a step of the local optimizer
 
@@ -335,7 +337,7 @@ class LocalUpdates(WithLocalOptimizer):
         outer, momentum = self.outer_optimizer, bucket.state.get("outer_momentum")
         for part, h in bucket.groups():
             u = None if momentum is None else momentum[part]
-            outer.step(bucket.state["anchor"][part], mean[part], u, float(h["lr"]))
+            outer.step(bucket.state["anchor"][part], mean[part], u, h["lr"])
 
     def settle_inner_states(self, bucket: Bucket) -> Exchange[None]:
         """Keep, average or forget what the local optimizer keeps for the bucket's parameters."""

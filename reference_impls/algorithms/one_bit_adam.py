@@ -149,7 +149,7 @@ def moved(m: Tensor, v: Tensor, eps: float) -> Tensor:
     There +-scale / eps would be enormous. NaN passes through.
     """
     out = compute.empty_like(m)
-    _move(out, m, v, compute.sent(torch.tensor(eps, dtype=m.dtype), m.device))
+    _move(out, m, v, compute.constant(eps, m.dtype, m.device))
     return out
 
 
@@ -274,7 +274,7 @@ class APMSqueeze(WarmUp):
             x = bucket.params[part]
             if self.decay == "decoupled" and h["weight_decay"]:
                 x.mul_(1 - h["lr"] * h["weight_decay"])
-            x.add_(moved(m[part], v[part], h["eps"]), alpha=-h["lr"])
+            compute.add_scaled(x, moved(m[part], v[part], h["eps"]), -h["lr"])
 
     def _clipping(self, square: Tensor) -> Tensor:
         """By what a gradient is multiplied so that its norm, given squared, is at most the largest. NaN passes."""
@@ -344,8 +344,7 @@ class OneBitAdam(APMSqueeze):
         if (
             self.freeze == "steps"
             or train_state.kind != "warm-up"
-            or train_state.step == 0
-            or train_state.step % self.auto_window
+            or train_state.choice(lambda now: now.step == 0 or now.step % self.auto_window != 0)
         ):
             return {}
         norm = sum(

@@ -85,7 +85,7 @@ class OneBitLAMB(WarmUp):
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
         if bucket.kind == "warm-up":
             return (yield from bucket.world.mean(bucket.grads, "gradient"))
-        if bucket.step == self.frozen_from:
+        if bucket.train_state.choice(lambda now: now.step == self.frozen_from):
             self._fuse(bucket)
         u = mixed_in(bucket, bucket.state["momentum"], bucket.grads)
         for view in bucket.views:

@@ -16,6 +16,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import ClassVar, Final
 
@@ -57,15 +58,15 @@ def compresses(a: int, b: int, rank: int, rate: float) -> bool:
 
 
 def refreshed(q: Tensor, key: Key) -> Tensor:
-    """Q [r, b] with rows of largest magnitude 1, where zero rows are draws from `key`, uniform in [-1, 1).
+    """Q [..., r, b] with rows of largest magnitude 1, where zero rows are draws from `key`, uniform in [-1, 1).
 
     Row j uses elements j b .. of the stream. A new tensor.
     """
-    rank, b = q.shape
+    rank, b = q.shape[-2:]
     largest = _largest(q)
-    if q.device.type == "cpu" and bool(largest.all()):  # elsewhere asking would wait for the device
+    if compute.at_hand(q) and bool(largest.all()):
         return torch.div(q, largest, out=compute.empty_like(q))
-    fresh = (key.uniform(rank * b, q.device).view(rank, b) * 2 - 1).to(q.dtype)
+    fresh = (key.uniform(rank * b, q.device).view(q.shape) * 2 - 1).to(q.dtype)
     return torch.where(largest == 0, fresh, q / largest)
 
 
@@ -178,20 +179,21 @@ class PowerSGD(WithLocalOptimizer):
         x, matrices, errors = bucket.grads, self.matrices(bucket), bucket.state.get("error")
         held = {m.view.name: x[m.view.part] if errors is None else errors[m.view.name] for m in matrices}
         sources = [held[m.view.name].view(m.rows, m.columns) for m in matrices]  # M_i
-        if errors is not None:
-            for m, source in zip(matrices, sources, strict=True):
-                source.add_(x[m.view.part].view_as(source))  # g_i + e_i
+        if errors is not None and matrices:
+            torch._foreach_add_(
+                sources, [x[m.view.part].view(m.rows, m.columns) for m in matrices]
+            )  # g_i + e_i
         exact = [x[v.part] for v in bucket.views if v.name not in held]  # sent as they are, with P
 
-        starts = [self._start(bucket, m) for m in matrices]
+        starts = self._starts(bucket, matrices)
         message, parts = _room([*((m.rank, m.rows) for m in matrices), *(tuple(e.shape) for e in exact)], x)
         for q, source, p in zip(starts, sources, parts, strict=False):
             torch.mm(q, source.T, out=p)  # P_i = Q M_i^T
-        for own, part in zip(exact, parts[len(matrices) :], strict=True):
-            part.copy_(own)
+        if exact:
+            torch._foreach_copy_(parts[len(matrices) :], exact)
         parts = _cut((yield from bucket.world.mean(message, "gradient-p")), parts)
-        for own, part in zip(exact, parts[len(matrices) :], strict=True):
-            own.copy_(part)
+        if exact:
+            torch._foreach_copy_(exact, parts[len(matrices) :])
         if not matrices:
             return x
 
@@ -204,14 +206,24 @@ class PowerSGD(WithLocalOptimizer):
             answer = torch.mm(p.T, q, out=x[m.view.part].view(m.rows, m.columns))
             if errors is not None:
                 source.sub_(answer)  # e_i <- M_i - P^T Q
-            bucket.state["q"][m.view.name][: m.rank].copy_(q)
+        torch._foreach_copy_([bucket.state["q"][m.view.name][: m.rank] for m in matrices], parts)
         return x
 
-    def _start(self, bucket: Bucket, m: Matrix) -> Tensor:
+    def _starts(self, bucket: Bucket, matrices: Sequence[Matrix]) -> list[Tensor]:
         """The Q with which a step begins: the last one, its zero rows drawn anew; or a new draw."""
-        q = bucket.state["q"][m.view.name][: m.rank]
-        key = bucket.key("gradient-q", shared=True, view=m.view)
-        return refreshed(q if self.warm_start else torch.zeros_like(q), key)
+        last = [bucket.state["q"][m.view.name][: m.rank] for m in matrices]
+        last = last if self.warm_start else [torch.zeros_like(q) for q in last]
+        keys = [bucket.key("gradient-q", shared=True, view=m.view) for m in matrices]
+        if compute.at_hand(bucket.grads):
+            return [refreshed(q, key) for q, key in zip(last, keys, strict=True)]
+        alike: dict[torch.Size, list[int]] = defaultdict(list)  # in few launches
+        for i, q in enumerate(last):
+            alike[q.shape].append(i)
+        for places in alike.values():
+            key = Key(torch.stack([keys[i].words for i in places]))
+            for i, q in zip(places, refreshed(torch.stack([last[i] for i in places]), key), strict=True):
+                last[i] = q
+        return last
 
     timed: ClassVar[Timed] = {
         "compressed": {"warmup_steps": DEFAULT},
@@ -244,9 +256,12 @@ def _orthonormal(factors: Sequence[Tensor]) -> list[Tensor]:
     for (rank, _), places in alike.items():
         widest = max(factors[i].shape[1] for i in places)
         together = compute.empty((len(places), rank, widest), factors[0].dtype, factors[0].device)
-        for own, i in zip(together, places, strict=True):
-            own[:, : factors[i].shape[1]].copy_(factors[i])
-            own[:, factors[i].shape[1] :].zero_()
+        if any(factors[i].shape[1] < widest for i in places):
+            together.zero_()
+        torch._foreach_copy_(
+            [own[:, : factors[i].shape[1]] for own, i in zip(together, places, strict=True)],
+            [factors[i] for i in places],
+        )
         for i, p in zip(places, orthonormal(together), strict=True):
             found[i] = p[:, : factors[i].shape[1]]
     return found
@@ -317,7 +332,8 @@ class LGreCo(PowerSGD):
             if size is not None:
                 a, b, rank = size
                 if bucket.kind == "compressed":
-                    rank = int(bucket.train_state.counters.get(f"rank of {view.name}", min(self.rank, a, b)))
+                    chosen = partial(_counter, f"rank of {view.name}", min(self.rank, a, b))
+                    rank = int(bucket.train_state.choice(chosen))
                 found.append(Matrix(view, a, b, rank))
         return found
 
@@ -391,3 +407,7 @@ def _bins(error: float, budget: float, bins: int) -> int:
     if error <= 0:
         return 0
     return math.ceil(error / budget * bins) if error <= budget else bins + 1
+
+
+def _counter(name: str, otherwise: int, now: TrainState) -> float:
+    return now.counters.get(name, otherwise)

@@ -59,7 +59,7 @@ class RootSGD(Algorithm):
     def state(self) -> Mapping[str, StateSpec]:
         return {_PREVIOUS: replicated(), "direction": replicated()}
 
-    def rate(self, t: int, lr: float) -> float:
+    def rate(self, t: float | Tensor, lr: float | Tensor) -> float | Tensor:
         """eta_t of step t = 1, 2, ... at learning rate lr."""
         if self.step_size == "power":
             lr *= t**-self.exponent
@@ -75,11 +75,11 @@ class RootSGD(Algorithm):
         return self.reference_points if step >= self.burn_in else ()
 
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
-        weight = bucket.step / (bucket.step + 1)  # (t-1) / t
+        weight = self._weight(bucket)
         w = self._gradient(bucket, bucket.grads, bucket.params)
         if bucket.kind == "step":
             before = self._gradient(bucket, bucket.gradients[_PREVIOUS], bucket.state[_PREVIOUS])
-            w.sub_(before, alpha=weight)
+            compute.add_scaled(w, before, -weight)
         else:
             w.mul_(1 - weight)
         return (yield from bucket.world.mean(w, "gradient"))
@@ -93,12 +93,17 @@ class RootSGD(Algorithm):
         return total
 
     def update(self, bucket: Bucket, reduced: Tensor) -> None:
-        t = bucket.step + 1
-        v = bucket.state["direction"].mul_((t - 1) / t).add_(reduced)
+        v = bucket.state["direction"].mul_(self._weight(bucket)).add_(reduced)
         bucket.state[_PREVIOUS].copy_(bucket.params)
-        if t >= self.burn_in:
+        if bucket.train_state.choice(lambda now: now.step + 1 >= self.burn_in):
+            t = bucket.train_state.number(lambda now: now.step + 1)
             for part, h in bucket.groups():
-                bucket.params[part].add_(v[part], alpha=-self.rate(t, h["lr"]))
+                compute.add_scaled(bucket.params[part], v[part], -self.rate(t, h["lr"]))
+
+    @staticmethod
+    def _weight(bucket: Bucket) -> float | Tensor:
+        """(t-1) / t."""
+        return bucket.train_state.number(lambda now: now.step / (now.step + 1))
 
     timed: ClassVar[Timed] = {
         kind: {**dict.fromkeys(("step_size", "exponent", "slope"), DEFAULT), "burn_in": burn_in}

@@ -14,6 +14,7 @@ from reference_impls.aggregators import folds
 from reference_impls.aggregators.folds import Fold
 from reference_impls.compressors.count_sketch import CountSketch
 from reference_impls.compressors.sparse import kept, largest, magnitude
+from reference_impls.core import compute
 from reference_impls.core.algorithm import Algorithm, Bucket, StateSpec, option, per_rank
 from reference_impls.core.collectives import Exchange, Group
 
@@ -111,7 +112,7 @@ class SketchedSGD(SketchSize):
 
     def update(self, bucket: Bucket, reduced: Tensor) -> None:
         for part, h in bucket.groups():
-            bucket.params[part].add_(reduced[part], alpha=-h["lr"])
+            compute.add_scaled(bucket.params[part], reduced[part], -h["lr"])
 
     def mean(self, bucket: Bucket, x: Tensor, stage: str) -> Exchange[Tensor]:
         """Mean over all ranks of a buffer of this rank, which is consumed."""
@@ -140,7 +141,7 @@ class SketchedSGDTheory(SketchSize):
         error = bucket.state["error"]
         for part, h in bucket.groups():
             g = bucket.grads[part].add(bucket.params[part], alpha=h["weight_decay"])
-            error[part].add_(g, alpha=h["lr"])
+            compute.add_scaled(error[part], g, h["lr"])
         sketch = self.sketch_of(bucket.d, bucket.train_state.seed)
         table = error.new_zeros(sketch.rows, sketch.columns)
         sketch.encode(error, table)

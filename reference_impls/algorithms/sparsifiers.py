@@ -15,6 +15,7 @@ from reference_impls.aggregators.coded_mean import gather_mean
 from reference_impls.aggregators.folds import Fold
 from reference_impls.compressors.compressor import Compressor, PerTensor
 from reference_impls.compressors.sparse import TopK, kept, largest, magnitude, pack_pairs, unpack_pairs
+from reference_impls.core import compute
 from reference_impls.core.algorithm import (
     DEFAULT,
     Algorithm,
@@ -246,16 +247,15 @@ class DGC(Algorithm):
         if bucket.world.size == 1:
             return step
         before = v + step
-        compressor = self._compressor(
-            self.share(bucket.step), [view.part.stop - view.part.start for view in bucket.views]
-        )
+        share = bucket.train_state.choice(lambda now: self.share(now.step))
+        compressor = self._compressor(share, [view.part.stop - view.part.start for view in bucket.views])
         mean = yield from gather_mean(bucket, step, compressor, "velocity", worker_error=v)
         u.masked_fill_(before != v, 0)
         return mean
 
     def update(self, bucket: Bucket, reduced: Tensor) -> None:
         for part, h in bucket.groups():
-            bucket.params[part].add_(reduced[part], alpha=-h["lr"])
+            compute.add_scaled(bucket.params[part], reduced[part], -h["lr"])
 
     @property
     def timed(self) -> Timed:  # type: ignore[override]

@@ -110,16 +110,17 @@ class StreamingDiLoCo(LocalUpdates):
         return Timetable(self.period, self.fragments, self.total_steps)
 
     def synchronize(self, bucket: Bucket) -> Exchange[None]:
-        own, done = self.fragment(bucket), bucket.step + 1
         if bucket.kind == "final":
             if "progress" in bucket.pending:
                 yield from self._arrive(bucket)
             yield from self.meet(bucket)
             return
-        if self.rule.leaving(done) == own:
+        own = self.fragment(bucket)
+        if bucket.train_state.choice(lambda now: self.rule.leaving(now.step + 1) == own):
             mean = self.compression.mean(bucket, self.progress(bucket), "progress")
             bucket.pending["progress"] = yield from start(mean)
-        if "progress" in bucket.pending and self.rule.leaving(done - self.overlap) == own:
+        arrives = bucket.train_state.choice(lambda now: self.rule.leaving(now.step + 1 - self.overlap) == own)
+        if "progress" in bucket.pending and arrives:
             yield from self._arrive(bucket)
 
     def _arrive(self, bucket: Bucket) -> Exchange[None]:

@@ -156,12 +156,12 @@ class ZeroOneAdam(OneBitMean):
         if bucket.kind == "gradient":
             return self.one_bit_mean(bucket, bucket.grads, "gradient")
         m, u = bucket.state["momentum"], bucket.state["moved"]
-        if bucket.step == self.local_from:
+        if bucket.train_state.choice(lambda now: now.step == self.local_from):
             forget_errors(bucket)
             bucket.state["anchor"].copy_(bucket.params)
         for part, h in bucket.groups():
             m[part].lerp_(bucket.grads[part], 1 - h["betas"][0])
-            u[part].add_(m[part], alpha=h["lr"])
+            compute.add_scaled(u[part], m[part], h["lr"])
         for view, h in by_tensor(bucket):
             bucket.state["rates"][view.name].add_(h["lr"])
         return (
@@ -185,7 +185,7 @@ class ZeroOneAdam(OneBitMean):
             if bucket.kind == "average":
                 x.copy_(bucket.state["anchor"][part]).sub_(moved(reduced[part], v[part], h["eps"]))
             else:
-                x.add_(moved(m[part], v[part], h["eps"]), alpha=-h["lr"])
+                compute.add_scaled(x, moved(m[part], v[part], h["eps"]), -h["lr"])
         if bucket.kind == "average":
             self._begin_round(bucket, reduced)
 

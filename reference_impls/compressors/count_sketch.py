@@ -170,7 +170,7 @@ class CountSketch:
 
     def _words(self, row: int, part: slice, device: torch.device) -> Tensor:
         first = self.start + part.start
-        return compute.sent(torch.tensor([*coefficients(self.seed, row), self.columns, first]), device)
+        return compute.constant((*coefficients(self.seed, row), self.columns, first), torch.int64, device)
 
     def squared_norm(self, table: Tensor) -> Tensor:
         """Estimate of the squared 2-norm: the median over rows of the sum of squares, [...]."""

@@ -88,10 +88,10 @@ def _places(order: Tensor, mask: int, k: int) -> Tensor:
         from reference_impls.kernels import selection as on_gpu
 
         found = torch.stack([on_gpu.largest(row, mask, k) for row in rows])
-    elif order.device.type == "cpu" and order.dtype == torch.int32 and numel >= _SHORTEST:
-        found = _by_groups(rows, mask, k)
-    elif order.device.type != "cpu" and order.dtype == torch.int32:
+    elif order.dtype == torch.int32 and not compute.at_hand(order):
         found = _by_keys(rows & mask, k)
+    elif order.dtype == torch.int32 and numel >= _SHORTEST:
+        found = _by_groups(rows, mask, k)
     else:
         found = _by_counting(rows & mask, k)
     return found.view(*lead, k)

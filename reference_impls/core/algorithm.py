@@ -11,7 +11,7 @@ import dataclasses
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.registry import declared
 from reference_impls.core.registry import option as option
 
+T = TypeVar("T")
 ParamGroups = Sequence[dict[str, Any]]
 FOREVER: Final = 1_000_000_000
 """Steps: a phase that `Algorithm.timed` lets never end."""
@@ -105,6 +106,18 @@ class TrainState:
     counters: dict[str, int | float] = field(default_factory=dict)
     observed: dict[str, float] = field(default_factory=dict)
     device: torch.device = torch.device("cpu")
+
+    def number(self, of: Callable[[TrainState], float]) -> float | Tensor:
+        """What changes from step to step, for arithmetic alone: on a GPU that repeats steps a tensor, filled before each one."""
+        return of(self)
+
+    def choice(self, of: Callable[[TrainState], T]) -> T:
+        """What changes from step to step and decides what is computed: such steps are repeated apart from others."""
+        return of(self)
+
+    def key(self, stage: str, rank: int | None = None, name: str | None = None, start: int = 0) -> Key:
+        """Random stream of this step."""
+        return Key.of(seed=self.seed, step=self.step, stage=stage, rank=rank, name=name, start=start)
 
 
 class Bucket:
@@ -196,10 +209,8 @@ class Bucket:
 
         With `view` the stream is keyed by the parameter's name and counts from its first element.
         """
-        return Key.of(
-            seed=self.train_state.seed,
-            step=self.train_state.step,
-            stage=stage,
+        return self.train_state.key(
+            stage,
             rank=None if shared else self.world.rank,
             name=None if view is None else view.name,
             start=self.start if view is None else 0,

@@ -268,18 +268,26 @@ class Ledger:
 
     def record(self, collective: Collective, size: int) -> None:
         """Count one collective over a group of `size` ranks."""
-        if self.step not in self._rows:
-            self._rows[self.step] = {}
-            if self.keep is not None and len(self._rows) > self.keep:
-                for key, numbers in self._rows.pop(next(iter(self._rows))).items():
-                    _add(self._earlier, key, numbers)
         numbers = [
             1,
             collective.payload_bytes(),
             collective.wire_bytes(size),
             collective.received_bytes(size),
         ]
-        key = (self.kind, collective.stage, collective.name, collective.group)
+        self._count((self.kind, collective.stage, collective.name, collective.group), numbers)
+
+    def add(self, other: Ledger) -> None:
+        """Count what `other` has counted, in this step."""
+        for rows in other._rows.values():
+            for key, numbers in rows.items():
+                self._count(key, numbers)
+
+    def _count(self, key: _Key, numbers: Sequence[float]) -> None:
+        if self.step not in self._rows:
+            self._rows[self.step] = {}
+            if self.keep is not None and len(self._rows) > self.keep:
+                for own, earlier in self._rows.pop(next(iter(self._rows))).items():
+                    _add(self._earlier, own, earlier)
         _add(self._rows[self.step], key, numbers)
 
     def rows(self) -> list[dict[str, Any]]:

@@ -362,10 +362,37 @@ def sent(x: Tensor, device: torch.device | str) -> Tensor:
     device = torch.device(device)
     if x.device == device:
         return x
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "what the host sends within a step is not sent anew when the step is repeated: see `constant`"
+        )
     ready = (
         x.pin_memory() if device.type == "cuda" and not x.is_cuda else x
     )  # out of pageable memory copies wait
     return ready.to(device, non_blocking=True)
+
+
+def at_hand(x: Tensor) -> bool:
+    """Whether the host can look at the values of `x` without waiting for a device."""
+    return x.device.type == "cpu"
+
+
+def add_scaled(x: Tensor, y: Tensor, factor: float | Tensor) -> Tensor:
+    """x <- x + factor y, in place; a factor that lies on the device is not waited for."""
+    return x.addcmul_(y, factor) if isinstance(factor, Tensor) else x.add_(y, alpha=factor)
+
+
+def together(values: Sequence[float | Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers, or tensors of one each on the device, as one tensor there."""
+    if isinstance(values[0], Tensor):
+        return torch.stack(cast(list[Tensor], values)).to(dtype)
+    return sent(torch.tensor(values, dtype=dtype), device)
+
+
+@functools.cache
+def constant(values: float | tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A small tensor that nobody writes to, sent once."""
+    return sent(torch.tensor(values, dtype=dtype), device)
 
 
 def held_bytes() -> int:
@@ -463,8 +490,12 @@ class Key:
             )
 
     @classmethod
-    def of(
-        cls,
+    def of(cls, **purpose: Any) -> Key:
+        """The stream for this purpose, as in `numbers`."""
+        return cls(torch.tensor(cls.numbers(**purpose), dtype=torch.int32))
+
+    @staticmethod
+    def numbers(
         *,
         seed: int,
         step: int,
@@ -472,8 +503,8 @@ class Key:
         rank: int | None = None,
         name: str | None = None,
         start: int = 0,
-    ) -> Key:
-        """The stream for this purpose.
+    ) -> tuple[int, int, int]:
+        """The words of the stream for this purpose.
 
         Args:
             seed: of the run; any signed 64-bit integer.
@@ -482,6 +513,12 @@ class Key:
             rank: whose private stream; None = one stream shared by all ranks.
             name: of the tensor, for draws that are made tensor by tensor; "" is the same as none.
             start: index of element 0, so that a part of a vector draws what the whole would have drawn there.
+
+        Returns:
+            k0, k1 and start, signed integers of 32 bits.
+
+        Raises:
+            ValueError: The rank is negative.
         """
         if rank is not None and rank < 0:
             raise ValueError(f"rank {rank} is negative; use rank=None for a stream shared by all ranks")
@@ -491,7 +528,7 @@ class Key:
             message += struct.pack("<I", len(encoded)) + encoded
         digest = hashlib.blake2b(message, digest_size=8, person=_PERSON).digest()
         k0, k1 = struct.unpack("<ii", digest)
-        return cls(torch.tensor([k0, k1, _signed(start)], dtype=torch.int32))
+        return k0, k1, _signed(start)
 
     def at(self, offset: int) -> Key:
         """The same stream from `offset` elements further on: `key.at(a).bits(n)` equals `key.bits(a + n)[a:]`."""

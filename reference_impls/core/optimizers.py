@@ -53,22 +53,42 @@ class Lion(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for param in group["params"]:
-                if param.grad is None:
-                    continue
-                state = self.state[param]
-                if not state:
-                    state["momentum"] = torch.zeros_like(param)
-                momentum = state["momentum"]
-                direction = compute.empty_like(momentum)
-                torch.lerp(momentum, param.grad, 1 - beta1, out=direction).sign_()
-                if group["weight_decay"]:
-                    param.mul_(1 - group["lr"] * group["weight_decay"])
-                param.add_(direction, alpha=-group["lr"])
-                momentum.lerp_(param.grad, 1 - beta2)
-                param.add_(momentum, alpha=0)  # 0 x NaN is NaN, which the sign has lost
+            used = [param for param in group["params"] if param.grad is not None]
+            for param in used:
+                if not self.state[param]:
+                    self.state[param]["momentum"] = torch.zeros_like(param)
+            if used and compute.at_hand(used[0]):
+                for param in used:
+                    _step(param, param.grad, self.state[param]["momentum"], group)
+            elif used:
+                _step_together(
+                    used, [param.grad for param in used], [self.state[p]["momentum"] for p in used], group
+                )
         return loss
+
+
+def _step(param: Tensor, grad: Tensor, momentum: Tensor, h: Mapping[str, Any]) -> None:
+    direction = compute.empty_like(momentum)
+    torch.lerp(momentum, grad, 1 - h["betas"][0], out=direction).sign_()
+    if h["weight_decay"]:
+        param.mul_(1 - h["lr"] * h["weight_decay"])
+    param.add_(direction, alpha=-h["lr"])
+    momentum.lerp_(grad, 1 - h["betas"][1])
+    param.add_(momentum, alpha=0)  # 0 x NaN is NaN, which the sign has lost
+
+
+def _step_together(
+    params: list[Tensor], grads: list[Tensor], momenta: list[Tensor], h: Mapping[str, Any]
+) -> None:
+    """`_step` of all in few launches, to the same bits; the rate may be a tensor."""
+    directions = torch._foreach_lerp(momenta, grads, 1 - h["betas"][0])
+    torch._foreach_sign_(directions)
+    torch._foreach_mul_(directions, -h["lr"])
+    if h["weight_decay"]:
+        torch._foreach_mul_(params, 1 - h["lr"] * h["weight_decay"])
+    torch._foreach_add_(params, directions)
+    torch._foreach_lerp_(momenta, grads, 1 - h["betas"][1])
+    torch._foreach_add_(params, momenta, alpha=0)
 
 
 MUON: Final[Mapping[str, Any]] = MappingProxyType(

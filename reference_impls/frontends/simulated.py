@@ -5,7 +5,8 @@ The same method code runs here and on a process group; bytes are counted by the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from reference_impls.core.collectives import Ledger, Ledgers
 from reference_impls.core.errors import LayoutError, UsageError
 from reference_impls.core.registry import AnyMethod, create, scalars
 from reference_impls.runtime.engine import Engine, SimulatedBackend
+from reference_impls.runtime.replay import CudaGraphs, Replays
 from reference_impls.runtime.step import LocalWorkers, Unused, from_first
 from reference_impls.runtime.worker import Worker, bare_name
 
@@ -86,7 +88,12 @@ class SimulatedCluster:
         self.ledger = Ledgers(ledgers)
         self._names = names
         self._workers = workers
-        self._local_workers = LocalWorkers(workers, Engine(backend, ledgers), clip_norm, unused)
+        engine = Engine(backend, ledgers)
+        self._local_workers = LocalWorkers(workers, engine, clip_norm, unused)
+        self._graphs: CudaGraphs | None = None
+        if all(p.is_cuda and p.dtype == torch.float32 for p in params):
+            self._graphs = CudaGraphs(params[0].device)
+            self._local_workers.replays = Replays(workers, engine, self._graphs)
         empty = {name: p.detach().clone() for name, p in zip(names, params, strict=True) if p.numel() == 0}
         self._by_name = [{**empty, **{v.name: v.param for s in w.buckets for v in s.views}} for w in workers]
 
@@ -133,7 +140,8 @@ class SimulatedCluster:
                 worker.reference_points.gather(name, dict(zip(self._names, own, strict=True)))
         held = [[group["lr"] for group in worker.optimizer.param_groups] for worker in self._workers]
         if lr is not None:
-            self._set_lr([[self.method.group(lr=lr)["lr"]] * len(rates) for rates in held])
+            rate = self.method.group(lr=lr)["lr"]
+            self._set_lr([[rate] * len(rates) for rates in held])
         self._local_workers.plan()
         if buffers is not None:
             exchanges = [
@@ -179,6 +187,8 @@ class SimulatedCluster:
         saved, n = state["workers"], self.world_size
         for worker, own in zip(self._workers, saved if len(saved) == n else [saved[0]] * n, strict=True):
             worker.load_state_dict(own)
+        if self._local_workers.replays is not None:
+            self._local_workers.replays.forget()
 
     def _fill(self, grads: Sequence[Sequence[Tensor | None]]) -> None:
         if len(grads) != self.world_size:
@@ -203,3 +213,17 @@ class SimulatedCluster:
         for worker, own in zip(self._workers, rates, strict=True):
             for group, rate in zip(worker.optimizer.param_groups, own, strict=True):
                 group["lr"] = rate
+
+
+@contextmanager
+def side_by_side(clusters: Iterable[SimulatedCluster]) -> Iterator[None]:
+    """Repeated steps of different clusters overlap within, on a GPU; what comes after waits for all of them."""
+    graphs = [cluster._graphs for cluster in clusters if cluster._graphs is not None]
+    for own in graphs:
+        own.joins = False
+    try:
+        yield
+    finally:
+        for own in graphs:
+            own.joins = True
+            own.join()

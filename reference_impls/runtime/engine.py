@@ -18,6 +18,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import torch
@@ -59,11 +60,21 @@ class _InFlight:
         self.asked = 0  # collectives launched
 
 
+Lanes = Callable[[int], AbstractContextManager[Sequence[AbstractContextManager[Any]]]]
+"""Given a number of ranks: where each of them computes; what comes before is done there, and what comes after waits for all."""
+
+
+def one_lane(ranks: int) -> AbstractContextManager[Sequence[AbstractContextManager[Any]]]:
+    """One rank after another."""
+    return nullcontext([nullcontext()] * ranks)
+
+
 class Engine:
     """Runs exchanges over a backend.
 
     backend and ledgers may be exchanged between steps: an exchange under way is answered by the backend that
-    launched its collective, and goes on over the new one. trace: where the time of submissions is written down.
+    launched its collective, and goes on over the new one. trace: where the time of submissions is written down. lanes: where
+    local ranks compute between two collectives.
     """
 
     def __init__(self, backend: Backend, ledgers: Sequence[Ledger]) -> None:
@@ -71,6 +82,7 @@ class Engine:
         self.ledgers = ledgers
         self.trace: Trace = Untraced()
         self.launched = 0  # collectives, ever
+        self.lanes = one_lane
         self._submitted: list[_InFlight] = []
         self._background: list[_InFlight] = []
         self._lengths: dict[
@@ -110,6 +122,11 @@ class Engine:
             if not in_flight.done:
                 self._move(in_flight)
         self._background = [in_flight for in_flight in self._background if not in_flight.done]
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a started exchange has not ended."""
+        return bool(self._background)
 
     def drain(self) -> None:
         """Drive every started exchange to its end."""
@@ -166,13 +183,15 @@ class Engine:
         while True:
             requests: list[Any] = []
             ended = 0
-            for i, exchange in enumerate(in_flight.exchanges):
-                try:
-                    requests.append(exchange.send(answers[i]))
-                except StopIteration as stop:
-                    in_flight.results[i] = stop.value
-                    requests.append(None)
-                    ended += 1
+            with self.lanes(len(in_flight.exchanges)) as lanes:
+                for i, (exchange, lane) in enumerate(zip(in_flight.exchanges, lanes, strict=True)):
+                    try:
+                        with lane:
+                            requests.append(exchange.send(answers[i]))
+                    except StopIteration as stop:
+                        in_flight.results[i] = stop.value
+                        requests.append(None)
+                        ended += 1
             if ended == len(in_flight.exchanges):
                 in_flight.done = True
                 return
@@ -389,7 +408,7 @@ def all_gather_rows(rows: Tensor, x: Tensor, group: dist.ProcessGroup | None = N
 
 
 _CACHED: Final = 1 << 15
-"""Elements that are added at a time: their sum stays in the processor's cache."""
+"""Elements that are added at a time on a processor: their sum stays in its cache. Elsewhere every piece costs launches."""
 
 
 class SimulatedBackend:
@@ -426,14 +445,15 @@ class SimulatedBackend:
 
 
 def _all_reduce(sent: Sequence[Tensor], op: str) -> list[Tensor]:
-    for total, *others in zip(*(torch.split(buffer, _CACHED) for buffer in sent), strict=True):
+    pieces = [torch.split(buffer, _CACHED) if buffer.device.type == "cpu" else [buffer] for buffer in sent]
+    for total, *others in zip(*pieces, strict=True):
         for other in others:
             if op == "sum":
                 total.add_(other)
             else:
                 torch.maximum(total, other, out=total)
-        for other in others:
-            other.copy_(total)
+        if others:
+            torch._foreach_copy_(others, [total] * len(others))
     return list(sent)
 
 
@@ -441,8 +461,8 @@ def _all_gather(sent: Sequence[Tensor]) -> list[Tensor]:
     shape = (len(sent), sent[0].numel())
     answers = [compute.empty(shape, sent[0].dtype, sent[0].device) for _ in sent]
     torch.stack(list(sent), out=answers[0])
-    for answer in answers[1:]:
-        answer.copy_(answers[0])
+    if answers[1:]:
+        torch._foreach_copy_(answers[1:], answers[:1] * (len(answers) - 1))
     return answers
 
 

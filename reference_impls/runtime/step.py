@@ -18,6 +18,7 @@ from reference_impls.core.algorithm import Bucket, View
 from reference_impls.core.collectives import Exchange, Group, Ledger
 from reference_impls.core.errors import MismatchError, UnsupportedError, UsageError
 from reference_impls.runtime.engine import Engine
+from reference_impls.runtime.replay import NotRecordedError, Replays
 from reference_impls.runtime.worker import Worker, bare_name
 
 Unused = Literal["stay", "zeros"]
@@ -46,6 +47,7 @@ class LocalWorkers:
         self.last_grad_norm: Tensor | None = None
         self.launched = 0
         self.planned = False
+        self.replays: Replays | None = None
         self._interrupted = False
 
     @property
@@ -100,6 +102,21 @@ class LocalWorkers:
     def complete(self) -> None:
         """Everything after backward: finish the reductions, update, synchronize, count the step."""
         before = self.engine.trace.enter("update")
+        if self.replays is None:
+            self._carry_out()
+        else:
+            try:
+                self.replays.take(self._carry_out)
+            except NotRecordedError:
+                self.abandon()
+                self.replays.take(self._carry_out)
+        for worker in self.workers:
+            worker.train_state.step += 1
+        self.launched, self.planned, self._interrupted = 0, False, False
+        self.engine.trace.enter(before)
+        self.engine.trace.end_step()
+
+    def _carry_out(self) -> None:
         while self.launched < self.buckets:
             self.submit_next()
         results = self.engine.finish()[::-1]  # submissions came last bucket first
@@ -112,24 +129,25 @@ class LocalWorkers:
             for view in bucket.views
             if view.name in names
         ]
-        for i, worker in enumerate(self.workers):
-            reduced = [per_rank[i] for per_rank in results]
-            worker.train_state.counters.update(worker.algorithm.remember(worker.buckets, reduced))
-            self._clip(reduced)
-            for bucket, value in zip(worker.buckets, reduced, strict=True):
-                worker.algorithm.update(bucket, value)
-            if worker.algorithm.has_inner_optimizer:
-                worker.step_optimizer()
+        with self.engine.lanes(len(self.workers)) as lanes:
+            for i, (worker, lane) in enumerate(zip(self.workers, lanes, strict=True)):
+                with lane:
+                    self._update(worker, [per_rank[i] for per_rank in results])
+        if self.replays is not None:
+            self.replays.step_optimizers()
         self.engine.advance_background()
         for index in range(self.buckets):
             self.engine.run([w.algorithm.synchronize(w.buckets[index]) for w in self.workers])
         for param, before_step in stay:
             param.copy_(before_step)
-        for worker in self.workers:
-            worker.train_state.step += 1
-        self.launched, self.planned, self._interrupted = 0, False, False
-        self.engine.trace.enter(before)
-        self.engine.trace.end_step()
+
+    def _update(self, worker: Worker, reduced: Sequence[Tensor]) -> None:
+        worker.train_state.counters.update(worker.algorithm.remember(worker.buckets, reduced))
+        self._clip(reduced)
+        for bucket, value in zip(worker.buckets, reduced, strict=True):
+            worker.algorithm.update(bucket, value)
+        if worker.algorithm.has_inner_optimizer and self.replays is None:
+            worker.step_optimizer()
 
     def abandon(self) -> None:
         """Forget a step that is under way and all exchanges that have not ended.

@@ -516,15 +516,18 @@ class Worker:
         return flat
 
     def step_optimizer(self) -> None:
-        """Step the inner optimizer on the flat gradients, where what was never used has none.
+        """Step the inner optimizer on the flat gradients, where what was never used has none."""
+        with self.flat_gradients():
+            self.optimizer.step()
 
-        ``.grad`` is afterwards what it was before, and never the flat buffer.
-        """
+    @contextmanager
+    def flat_gradients(self) -> Iterator[None]:
+        """``.grad`` of what was ever used is part of the flat buffer inside, and afterwards what it was before."""
         held, stay = [view.param.grad for bucket in self.buckets for view in bucket.views], self.never_used
         for bucket, views in zip(self.buckets, self._grad_views, strict=True):
             for view, gradient in zip(bucket.views, views, strict=True):
                 view.param.grad = None if view.name in stay else gradient
-        self.optimizer.step()
+        yield
         for view, own in zip((view for bucket in self.buckets for view in bucket.views), held, strict=True):
             view.param.grad = own
 

@@ -34,6 +34,7 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster
 from reference_impls.core.compute import paths
+from reference_impls.frontends.simulated import side_by_side
 from suite.runs.files import finite
 from suite.runs.plan import evaluation_steps, group_key
 from suite.runs.spec import RunSpec, learning_rate, provenance, source_of, sources, task_of
@@ -477,8 +478,9 @@ class Group:
         there = at_reference_points(clusters, self._gradients, list(self._parameter_rows), self.batch)
         if look or len(self._unread) >= self._looks_every:
             self.look()
-        for member, reference_points in zip(self.members, there, strict=True):
-            member.step(step, reference_points)
+        with side_by_side(own for own in clusters if own is not None):
+            for member, reference_points in zip(self.members, there, strict=True):
+                member.step(step, reference_points)
 
     def look(self) -> None:
         """Note the losses of the steps since the last time, for which the host waits; runs that have diverged end."""
