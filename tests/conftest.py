@@ -118,9 +118,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     needs = set(PROGRAMS) & {mark.name for mark in item.iter_markers()}
     if needs or "possible" in getattr(item, "fixturenames", ()):  # that fixture looks for namespaces
         item.add_marker("system")
-        assert NAMED.search(item.path.read_text()), (
-            f"{item.nodeid}: `make test-system` does not find its file"
-        )
+        if not NAMED.search(item.path.read_text()):
+            raise pytest.UsageError(
+                f"`make test-system` does not find {item.nodeid}: its file names no marker of it"
+            )
 
 
 ROOT = Path(__file__).parents[1]
