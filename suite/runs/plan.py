@@ -384,7 +384,7 @@ def task_seconds(spec: RunSpec) -> dict[str, float]:
         import torch
 
         from suite.workloads import DataWorkload
-        from suite.workloads.stacked import BatchedGradients
+        from suite.workloads.base import BatchedGradients
 
         workload = _workload(spec)
         if isinstance(workload, DataWorkload) and (told := workload.seconds(rows, spec.batch_size)):

@@ -45,7 +45,7 @@ from suite.training.train import (
     taken,
 )
 from suite.workloads import RankedTask, Task
-from suite.workloads.stacked import BatchedGradients
+from suite.workloads.base import BatchedGradients
 
 COMPARED: Final = 1 << 20
 """Elements of which all ranks' replicas are compared at a time."""

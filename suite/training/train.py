@@ -41,7 +41,7 @@ from suite.runs.spec import RunSpec, learning_rate, provenance, source_of, sourc
 from suite.runs.store import EXPECTED_FAULTS, Outcome, Status, blank_result, fault_status
 from suite.training.checkpoint import Action, Checkpoint, Hooks, Interrupted, Start
 from suite.workloads import DataWorkload, Task, Workload
-from suite.workloads.stacked import BatchedGradients
+from suite.workloads.base import BatchedGradients
 
 if TYPE_CHECKING:
     from reference_impls.core.collectives import Ledgers

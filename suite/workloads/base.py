@@ -28,13 +28,14 @@ import importlib.metadata
 import importlib.util
 import inspect
 import math
+import os
 import re
 import sys
 import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
@@ -44,7 +45,7 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
@@ -459,6 +460,69 @@ def _values(model: nn.Module, params: Mapping[str, Tensor]) -> dict[str, Tensor]
     """The parameters, and the model's buffers where these are."""
     device = next(iter(params.values())).device
     return {**{name: buffer.to(device) for name, buffer in model.named_buffers()}, **params}
+
+
+# ---- gradients -------------------------------------------------------------------------------------------------------------
+
+
+class BatchedGradients:
+    """The gradient function of a workload over rows of workers.
+
+    Args:
+        task: Any of the workload's.
+        mixed: Whether a model that stacks is computed in mixed precision, as on a GPU, also where its workload does not say so.
+    """
+
+    def __init__(self, task: Task, mixed: bool = False) -> None:
+        own = task.workload
+        self._function = (
+            partial(_mixed, skeleton(own), own.mixed)
+            if own.mixed or (mixed and own.stacks)
+            else vmap(grad_and_value(task.loss))
+        )
+
+    def __call__(
+        self, params: Mapping[str, Tensor], batch: Sequence[Tensor]
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Gradients name -> [rows, *shape] and losses [rows] for parameters name -> [rows, *shape].
+
+        batch: tensors [rows, batch, ...].
+        """
+        gradients, losses = self._function(dict(params), *batch)
+        return gradients, losses.detach()
+
+
+def _mixed(
+    model: nn.Module, everywhere: bool, params: dict[str, Tensor], *batch: Tensor
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Gradients and losses of all rows by plain autograd: a row's loss depends on its own parameters alone.
+
+    everywhere: compiled on CPUs, too.
+    """
+    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+    if (everywhere or batch[0].is_cuda) and os.environ.get("BANDWISE_COMPILE", "1") != "0":
+        with torch._dynamo.config.patch(recompile_limit=SHAPES):
+            losses = _compiled()(model, leaves, *batch)
+    else:
+        losses = _losses(model, leaves, *batch)
+    found = torch.autograd.grad(losses.sum(), list(leaves.values()))
+    return dict(zip(leaves, found, strict=True)), losses
+
+
+def _losses(model: nn.Module, params: dict[str, Tensor], *batch: Tensor) -> Tensor:
+    with torch.autocast(batch[0].device.type, torch.bfloat16):
+        losses: Tensor = functional_call(model, params, batch)
+    return losses
+
+
+@cache
+def _compiled() -> Callable[..., Tensor]:
+    """One for all groups of a process, so that those of a shape share it; the compiler is loaded when it is asked for."""
+    return torch.compile(_losses, fullgraph=True, dynamic=False)
+
+
+SHAPES: Final = 64
+"""Kinds of groups (workload, rows, batch) that a process compiles the gradients of."""
 
 
 # ---- initial parameters ----------------------------------------------------------------------------------------------------

@@ -1,5 +1,4 @@
-"""Layers for one worker, or for many at once: parameters [rows, ...] of `rows` workers, and what they are given likewise; and
-the gradients of all rows in one call.
+"""Layers for one worker, or for many at once: parameters [rows, ...] of `rows` workers, and what they are given likewise.
 
 `torch.func.vmap` makes the same of any model, but beneath `torch.func` there is no fused attention with a backward pass. A model
 of these layers needs no transform: its loss is then [rows], and the gradient of their sum is every worker's own. With the
@@ -9,20 +8,12 @@ parameters of one worker a layer is torch's own, to the bit. A workload of such 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
-from typing import Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
-
-from suite.workloads.base import Task, skeleton
 
 __all__ = [
-    "BatchedGradients",
     "LayerNorm",
     "Linear",
     "RMSNorm",
@@ -125,66 +116,3 @@ def mean_cross_entropy(logits: Tensor, wanted: Tensor) -> Tensor:
     if logits.dim() == 3:
         return F.cross_entropy(flat, classes)
     return F.cross_entropy(flat, classes, reduction="none").view(len(wanted), -1).mean(1)
-
-
-# ---- gradients -------------------------------------------------------------------------------------------------------------
-
-
-class BatchedGradients:
-    """The gradient function of a workload over rows of workers.
-
-    Args:
-        task: Any of the workload's.
-        mixed: Whether a model that stacks is computed in mixed precision, as on a GPU, also where its workload does not say so.
-    """
-
-    def __init__(self, task: Task, mixed: bool = False) -> None:
-        own = task.workload
-        self._function = (
-            partial(_mixed, skeleton(own), own.mixed)
-            if own.mixed or (mixed and own.stacks)
-            else vmap(grad_and_value(task.loss))
-        )
-
-    def __call__(
-        self, params: Mapping[str, Tensor], batch: Sequence[Tensor]
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Gradients name -> [rows, *shape] and losses [rows] for parameters name -> [rows, *shape].
-
-        batch: tensors [rows, batch, ...].
-        """
-        gradients, losses = self._function(dict(params), *batch)
-        return gradients, losses.detach()
-
-
-def _mixed(
-    model: nn.Module, everywhere: bool, params: dict[str, Tensor], *batch: Tensor
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Gradients and losses of all rows by plain autograd: a row's loss depends on its own parameters alone.
-
-    everywhere: compiled on CPUs, too.
-    """
-    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    if (everywhere or batch[0].is_cuda) and os.environ.get("BANDWISE_COMPILE", "1") != "0":
-        with torch._dynamo.config.patch(recompile_limit=SHAPES):
-            losses = _compiled()(model, leaves, *batch)
-    else:
-        losses = _losses(model, leaves, *batch)
-    found = torch.autograd.grad(losses.sum(), list(leaves.values()))
-    return dict(zip(leaves, found, strict=True)), losses
-
-
-def _losses(model: nn.Module, params: dict[str, Tensor], *batch: Tensor) -> Tensor:
-    with torch.autocast(batch[0].device.type, torch.bfloat16):
-        losses: Tensor = functional_call(model, params, batch)
-    return losses
-
-
-@cache
-def _compiled() -> Callable[..., Tensor]:
-    """One for all groups of a process, so that those of a shape share it; the compiler is loaded when it is asked for."""
-    return torch.compile(_losses, fullgraph=True, dynamic=False)
-
-
-SHAPES: Final = 64
-"""Kinds of groups (workload, rows, batch) that a process compiles the gradients of."""

@@ -17,9 +17,8 @@ from suite.runs.store import Outcome
 from suite.training.checkpoint import Checkpoint, Hooks, Interrupted, Start
 from suite.training.train import LOSSES_EVERY, Group, train_group
 from suite.workloads import get
-from suite.workloads.base import skeleton
+from suite.workloads.base import SHAPES, _losses, skeleton
 from suite.workloads.code import SIZES
-from suite.workloads.stacked import SHAPES, _losses
 from tests.suite.runs.project import After, lasting, one_spec
 
 STEPS = LOSSES_EVERY + 3

@@ -17,7 +17,7 @@ from suite.runs.store import Outcome, Store
 from suite.training.execute import execute
 from suite.training.train import Recorder, split, train_group
 from suite.workloads import DataError, get
-from suite.workloads.stacked import BatchedGradients
+from suite.workloads.base import BatchedGradients
 from tests.suite.runs.project import lasting, one_spec
 
 
