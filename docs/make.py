@@ -29,7 +29,6 @@ from bandwise.cli import GROUPS, main, parser_of, table
 from docs import gpu
 from docs.document import fill, markdown
 from docs.measured import files as advice_known
-from docs.ngrams import ngram_bits
 from reference_impls.core.catalogue import BUILT_IN
 from reference_impls.core.facts import facts
 from reference_impls.core.registry import create
@@ -59,6 +58,7 @@ from suite.runs.files import write_atomic
 from suite.runs.sweep import Sweep
 from suite.timing.spec import SessionSpec
 from suite.workloads.code import HELD_OUT, CodeGPT, load_corpus
+from suite.workloads.ngrams import ngram_bits
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 KINDS: Final = MappingProxyType({"sweep": Sweep, "session": SessionSpec, "profile": ProfileFile})

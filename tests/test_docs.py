@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import re
 import shlex
 import sys
@@ -17,7 +16,6 @@ import torch.distributed as dist
 
 from bandwise.cli import VERBS
 from docs import gpu, make, measured
-from docs.ngrams import ngram_bits
 from reference_impls.core.catalogue import BUILT_IN
 from tests.reference_impls.gloo import output_of, run_ranks
 from tests.support import blocks
@@ -267,26 +265,3 @@ def test_every_interval_of_the_findings_is_of_a_published_table() -> None:
             assert (np.abs(published - numbers) <= near).all(axis=1).any(), (
                 f"{page}: {written} is in no published table"
             )
-
-
-# ---- tables of n-grams, of which documents tell ------------------------------------------------------------------------
-
-
-def letters(words: str) -> np.ndarray:
-    return np.frombuffer(words.encode(), dtype=np.uint8)
-
-
-def test_single_bytes_by_hand() -> None:
-    """a three times and b once are two kinds: (3 + 2 / 256) / 6, (1 + 2 / 256) / 6, and (2 / 256) / 6 of what was never seen."""
-    by_hand = [(3 + 2 / 256) / 6, (1 + 2 / 256) / 6, 2 / 256 / 6]
-    wanted = -sum(math.log2(one) for one in by_hand) / 3
-    assert ngram_bits([letters("aaab")], [letters("abc")], 1) == pytest.approx(wanted)
-
-
-def test_pairs_by_hand() -> None:
-    """After a: b twice, one kind. The first byte has no context, and no pair reaches from one text into the next."""
-    train = [letters("ab"), letters("ab")]
-    one = (2 + 2 / 256) / 6
-    wanted = -(math.log2(one) + math.log2((2 + one) / 3)) / 2
-    assert ngram_bits(train, [letters("ab")], 2) == pytest.approx(wanted)
-    assert ngram_bits(train, [letters("ba")], 2) == pytest.approx(-math.log2(one)), "b was never followed"

@@ -12,7 +12,7 @@ by the seed, of sub-packages that nobody trains on.
 are in bfloat16, on CPUs too, and compiled; parameters, gradients, norms and the loss in float32. A run is a group of its own
 there, since a compiled function's last bits may depend on how many rows it has.
 
-*Trigrams*: `witten_bell` is the loss of a table of the text that a run has trained on. A model that does not end below it has
+*Trigrams*: `trigram_bits` is the loss of a table of the text that a run has trained on. A model that does not end below it has
 not learned more than a table knows.
 """
 
@@ -48,6 +48,7 @@ from suite.workloads.base import (
     permutation,
 )
 from suite.workloads.code import VOCABULARY, BytesWorkload, GPTTask, windows
+from suite.workloads.ngrams import ngram_bits
 from suite.workloads.stacked import Linear, RMSNorm, attention, embedding, mean_cross_entropy
 
 PACKAGES: Final = {
@@ -249,51 +250,16 @@ class PythonGPT(BytesWorkload):
         return PythonTask(self, seed, world_size, sharding, size, len(train), JUDGED, test, sampler)
 
 
-# ---- tables of bytes -------------------------------------------------------------------------------------------------------
-
-
-def witten_bell(text: npt.NDArray[np.uint8], judged: npt.NDArray[np.uint8]) -> float:
-    """Bits a byte of tables of up to three bytes, as Witten and Bell (1991) smooth them: p(c | h) = (n(h c) + t(h) p(c | h')) /
-    (n(h) + t(h)), with n how often, t by how many different bytes a history h is followed, h' without its first byte, and
-    1/256 behind the empty one.
-
-    Args:
-        text: What the tables count, in which windows stand one behind another.
-        judged: What they predict; its first two bytes are not judged.
-
-    Returns:
-        The mean over the judged bytes.
-    """
-    found = np.full(len(judged) - 2, 1 / VOCABULARY)
-    for order in range(3):
-        counts = np.bincount(_keys(text, order + 1), minlength=VOCABULARY ** (order + 1))
-        grams = _keys(judged, order + 1)[2 - order :]
-        rows = counts.reshape(-1, VOCABULARY)
-        seen, kinds = (part[grams // VOCABULARY] for part in (rows.sum(1), (rows > 0).sum(1)))
-        weight = np.maximum(seen + kinds, 1)
-        found = np.where(seen > 0, (counts[grams] + kinds * found) / weight, found)
-    return float(-np.log2(found).mean())
-
-
-def _keys(text: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.int64]:
-    """Numbers of all runs of `length` bytes."""
-    keys = np.zeros(len(text) - length + 1, dtype=np.int64)
-    for place in range(length):
-        keys = keys * VOCABULARY + text[place : len(text) - length + 1 + place]
-    return keys
+# ---- whether a training is of the kind that it is meant to be ----------------------------------------------------------------
 
 
 def trigram_bits(size: str, world_size: int, batch_size: int, steps: int, seed: int) -> float:
-    """`witten_bell` of what a run has trained on, on what it is judged on."""
+    """What a table of trigrams of all that a run has trained on tells of what it is judged on, bits a byte (`ngram_bits`)."""
     task = PythonGPT(size).task(seed, world_size, batch_size=batch_size)
-    places = np.arange(PythonGPT.context)
-    text, trained = (
-        load_text().text,
-        np.concatenate([task.sampler.indices(step).ravel() for step in range(steps)]),
-    )
-    return witten_bell(
-        text[np.sort(trained)[:, None] + places].ravel(), text[task.test[:, None] + places].ravel()
-    )
+    text, places = load_text().text, np.arange(PythonGPT.context)
+    trained = np.sort(np.concatenate([task.sampler.indices(step).ravel() for step in range(steps)]))
+    read, judged = (text[first[:, None] + places].ravel() for first in (trained, task.test))
+    return ngram_bits([read], [judged], 3)
 
 
 def steps_of(size: str, world_size: int, batch_size: int, bytes_a_parameter: float = 20.0) -> int:

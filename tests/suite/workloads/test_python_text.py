@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections import Counter
 from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from suite.workloads.python_text import (
     main,
     steps_of,
     trigram_bits,
-    witten_bell,
 )
 from tests.suite.runs.project import one_spec
 
@@ -155,31 +153,6 @@ def test_a_simulated_run_is_a_group_of_its_own_but_on_gpus() -> None:
     specs = [one_spec(workload="python-gpt", seed=seed) for seed in range(6)]
     assert [len(group) for group in groups(specs)] == [1] * 6
     assert [len(group) for group in groups(specs, on_gpus=True)] == [2] * 3
-
-
-# ---- tables of bytes -------------------------------------------------------------------------------------------------------
-
-
-def by_the_formula(text: bytes, judged: bytes) -> float:
-    """Witten-Bell by dictionaries, byte by byte."""
-    counts = [Counter(text[i : i + n + 1] for i in range(len(text) - n)) for n in range(3)]
-
-    def share(history: bytes, byte: int) -> float:
-        lower = share(history[1:], byte) if history else 1 / 256
-        seen = [count for gram, count in counts[len(history)].items() if gram[:-1] == history]
-        if not seen:
-            return lower
-        own = counts[len(history)][history + bytes([byte])]
-        return (own + len(seen) * lower) / (sum(seen) + len(seen))
-
-    bits = [-math.log2(share(judged[i - 2 : i], judged[i])) for i in range(2, len(judged))]
-    return sum(bits) / len(bits)
-
-
-def test_witten_bell_by_the_formula() -> None:
-    text, judged = b"def f(x):\n    return f(x) + x\n", b"def g(y):\n    return g(x)\n"
-    found = witten_bell(np.frombuffer(text, np.uint8), np.frombuffer(judged, np.uint8))
-    assert found == pytest.approx(by_the_formula(text, judged), rel=1e-12)
 
 
 def test_a_table_of_more_text_knows_more() -> None:
