@@ -1,6 +1,6 @@
 # Everything a newcomer needs:
 #   make bench      set up .venv, run the quick study and the quick timing session, build all pages; git sees no change
-#   make test       set up .venv, run the tests: five minutes on two cores
+#   make test       set up .venv, run the tests: four minutes on two cores
 #   make test-full  all tests, long ones and those of Slurm, namespaces and Chromium (make test-system) included: hours
 #   make test-touched  2 minutes of those long tests that a change since main concerns
 #   make test-floor what torch may do otherwise, frontends and compiled code, on the oldest torch of pyproject.toml, in .venv-floor;
