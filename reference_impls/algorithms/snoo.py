@@ -52,7 +52,7 @@ class SNOO(AllReduce):
         return "step" if (train_state.step + 1) % self.period else "outer"
 
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
-        if bucket.step == 0:
+        if bucket.train_state.choice(lambda now: now.step == 0):
             bucket.state["anchor"].copy_(bucket.params)
         return (yield from super().reduce(bucket))
 
