@@ -58,7 +58,7 @@ from suite.runs.files import write_atomic
 from suite.runs.sweep import Sweep
 from suite.timing.spec import SessionSpec
 from suite.workloads.code import HELD_OUT, CodeGPT, load_corpus
-from suite.workloads.ngrams import ngram_bits
+from suite.workloads.python_text import ngram_bits
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 KINDS: Final = MappingProxyType({"sweep": Sweep, "session": SessionSpec, "profile": ProfileFile})

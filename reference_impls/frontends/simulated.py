@@ -131,7 +131,7 @@ class SimulatedCluster:
         if missing := sorted(set(self.reference_points) - set(given)):
             raise UsageError(
                 f"this step also wants the gradients at {', '.join(missing)}: compute them there, of the same samples "
-                "(probe_parameters), and pass step(grads, probes={name: gradients})"
+                "(reference_parameters), and pass step(grads, reference_points={name: gradients})"
             )
         if grads is not None:
             self._fill(grads)

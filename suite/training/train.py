@@ -136,6 +136,10 @@ class Recorder:
         """Note a completed step: its kind and which path each compiled function took in it."""
         self._steps += 1
         self._kinds[kind] += 1
+        self.took(paths)
+
+    def took(self, paths: Mapping[str, set[str]]) -> None:
+        """Note which path functions took."""
         for name, taken in paths.items():
             self._paths.setdefault(name, set()).update(taken)
 
@@ -471,6 +475,9 @@ class Group:
         for name, gradient in found.items():
             self._gradient_rows[name].copy_(gradient)
         self._unread.append((step, losses.view(len(self._specs), -1).mean(1)))
+        if self._gradients.path:
+            for member in self.members:
+                member.recorder.took({"gradients": {self._gradients.path}})
 
     def advance(self, step: int, look: bool = False) -> None:
         """That step of every run, with the gradients that were computed; `look` at losses first, if it is not time anyway."""

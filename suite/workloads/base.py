@@ -35,7 +35,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
@@ -471,15 +471,17 @@ class BatchedGradients:
     Args:
         task: Any of the workload's.
         mixed: Whether a model that stacks is computed in mixed precision, as on a GPU, also where its workload does not say so.
+
+    Attributes:
+        path: How the last call computed losses in mixed precision, ``compiled`` or ``eager``; empty where it was not in it.
     """
+
+    path = ""
 
     def __init__(self, task: Task, mixed: bool = False) -> None:
         own = task.workload
-        self._function = (
-            partial(_mixed, skeleton(own), own.mixed)
-            if own.mixed or (mixed and own.stacks)
-            else vmap(grad_and_value(task.loss))
-        )
+        self._everywhere, self._stacks = own.mixed, own.mixed or (mixed and own.stacks)
+        self._model, self._by_rows = skeleton(own), vmap(grad_and_value(task.loss))
 
     def __call__(
         self, params: Mapping[str, Tensor], batch: Sequence[Tensor]
@@ -488,25 +490,21 @@ class BatchedGradients:
 
         batch: tensors [rows, batch, ...].
         """
-        gradients, losses = self._function(dict(params), *batch)
-        return gradients, losses.detach()
-
-
-def _mixed(
-    model: nn.Module, everywhere: bool, params: dict[str, Tensor], *batch: Tensor
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Gradients and losses of all rows by plain autograd: a row's loss depends on its own parameters alone.
-
-    everywhere: compiled on CPUs, too.
-    """
-    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    if (everywhere or batch[0].is_cuda) and os.environ.get("BANDWISE_COMPILE", "1") != "0":
-        with torch._dynamo.config.patch(recompile_limit=SHAPES):
-            losses = _compiled()(model, leaves, *batch)
-    else:
-        losses = _losses(model, leaves, *batch)
-    found = torch.autograd.grad(losses.sum(), list(leaves.values()))
-    return dict(zip(leaves, found, strict=True)), losses
+        if not self._stacks:
+            gradients, losses = self._by_rows(dict(params), *batch)
+            return gradients, losses.detach()
+        # by plain autograd: a row's loss depends on its own parameters alone
+        leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+        compiles = self._everywhere or batch[0].is_cuda
+        if compiles and os.environ.get("BANDWISE_COMPILE", "1") != "0":
+            self.path = "compiled"
+            with torch._dynamo.config.patch(recompile_limit=SHAPES):
+                losses = _compiled()(self._model, leaves, *batch)
+        else:
+            self.path = "eager"
+            losses = _losses(self._model, leaves, *batch)
+        found = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        return dict(zip(leaves, found, strict=True)), losses.detach()
 
 
 def _losses(model: nn.Module, params: dict[str, Tensor], *batch: Tensor) -> Tensor:

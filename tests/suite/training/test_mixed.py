@@ -47,6 +47,8 @@ def test_the_mean_of_seeds_is_that_of_float32_within_its_interval() -> None:
         for seed in range(6)
     ]
     exact, mixed = train(specs, mixed=False), train(specs, mixed=True)
+    ways = [{own.result["path"].get("gradients") for own in found.values()} for found in (exact, mixed)]
+    assert ways == [{None}, {"eager"}]
     before, after = (
         [found[spec.run_id].result["final"]["bits_per_byte"] for spec in specs] for found in (exact, mixed)
     )

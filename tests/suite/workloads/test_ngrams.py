@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from suite.workloads.ngrams import ngram_bits
+from suite.workloads.python_text import ngram_bits
 
 
 def letters(words: str) -> np.ndarray:
