@@ -310,7 +310,8 @@ class _Ranks:
         if self._faults:
             return failed(self._spec, first_cause(self._faults))
         if self._interrupted is not None:
-            raise Interrupted(self._interrupted, [self._spec.run_id])
+            reason = self._hooks.interruption.requested or self._interrupted  # a rank may not have looked yet
+            raise Interrupted(reason, [self._spec.run_id])
         return self._outcome or failed(self._spec, Status("error", "no rank gave a result"))
 
     def stop(self) -> None:

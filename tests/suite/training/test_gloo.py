@@ -20,7 +20,7 @@ from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store, failed
 from suite.training import checkpoint as files
 from suite.training import processes
-from suite.training.checkpoint import Interrupted, Interruption
+from suite.training.checkpoint import Child, Hooks, Interrupted, Interruption, Start
 from suite.training.execute import execute
 from suite.training.processes import (
     PART_S,
@@ -90,6 +90,32 @@ def stop_after(spec: RunSpec, store: Store, step: int) -> int:
     assert (note.state, note.reason) == ("interrupted", "a test")
     assert spec.steps > note.step >= step
     return note.step
+
+
+class LateRank(Child):
+    """A rank that had not looked at its own pipe when another one had, and stops with it."""
+
+    exitcode = 0
+
+    def __init__(self, *arguments: Any) -> None:
+        self.pipe, theirs = multiprocessing.Pipe()
+        theirs.send(("interrupted", Hooks().reason))
+        theirs.close()
+
+    def close(self) -> None:
+        self.pipe.close()
+
+    kill = close
+
+
+def test_a_run_is_interrupted_for_the_reason_that_was_given_whichever_rank_looked_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "Child", LateRank)
+    asked = Interruption()
+    asked.request("a test")
+    with pytest.raises(Interrupted, match="^a test$"):
+        processes.launch(LOCAL, Start(), tmp_path, Hooks(interruption=asked))
 
 
 @pytest.mark.gloo
