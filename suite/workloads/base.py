@@ -426,12 +426,19 @@ def skeleton(workload: Workload) -> nn.Module:
 
 
 def predict(task: Task, params: Mapping[str, Tensor], *inputs: Tensor | None) -> Tensor:
-    """What the model says of `inputs` ([batch, ...]; no targets), its logits, without a graph, where the parameters are."""
+    """What the model says of `inputs` ([batch, ...]; no targets), its logits, without a graph, where the parameters are.
+
+    A model that is trained in mixed precision everywhere (`Workload.mixed`) is judged in it, as a row of its own.
+    """
     model, device = skeleton(task.workload), next(iter(params.values())).device
     there = tuple(part if part is None else part.to(device) for part in inputs)
     with torch.no_grad():
-        output: Tensor = functional_call(model, _values(model, params), there)
-    return output
+        if not task.workload.mixed:
+            output: Tensor = functional_call(model, _values(model, params), there)
+            return output
+        rows = {name: value.unsqueeze(0) for name, value in params.items()}
+        row = tuple(part if part is None else part.unsqueeze(0) for part in there)
+        return _mixed(model, rows, *row)[0]
 
 
 def classified(chunks: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
@@ -502,21 +509,22 @@ class BatchedGradients:
                 losses = _compiled()(self._model, leaves, *batch)
         else:
             self.path = "eager"
-            losses = _losses(self._model, leaves, *batch)
+            losses = _mixed(self._model, leaves, *batch)
         found = torch.autograd.grad(losses.sum(), list(leaves.values()))
         return dict(zip(leaves, found, strict=True)), losses.detach()
 
 
-def _losses(model: nn.Module, params: dict[str, Tensor], *batch: Tensor) -> Tensor:
-    with torch.autocast(batch[0].device.type, torch.bfloat16):
-        losses: Tensor = functional_call(model, params, batch)
-    return losses
+def _mixed(model: nn.Module, params: dict[str, Tensor], *batch: Tensor | None) -> Tensor:
+    device = next(iter(params.values())).device.type
+    with torch.autocast(device, torch.bfloat16):
+        output: Tensor = functional_call(model, params, batch)
+    return output
 
 
 @cache
 def _compiled() -> Callable[..., Tensor]:
     """One for all groups of a process, so that those of a shape share it; the compiler is loaded when it is asked for."""
-    return torch.compile(_losses, fullgraph=True, dynamic=False)
+    return torch.compile(_mixed, fullgraph=True, dynamic=False)
 
 
 SHAPES: Final = 64

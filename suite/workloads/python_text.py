@@ -152,17 +152,19 @@ def all_windows(context: int) -> tuple[Indices, Indices]:
 
 JUDGED: Final = 1024
 """Windows that a seed is judged on."""
-HEAD: Final = 64
-"""Width of a head of attention."""
-SIZES: Final = {"0.5m": (2, 128), "0.9m": (4, 128), "3.3m": (4, 256), "10m": (8, 320)}
-"""Layers and width."""
+SIZES: Final = {
+    "0.15m": (2, 64, 32), "0.3m": (2, 96, 32), "0.5m": (2, 128, 64),
+    "0.9m": (4, 128, 64), "3.3m": (4, 256, 64), "10m": (8, 320, 64),
+}  # fmt: skip
+"""Layers, width, and width of a head of attention."""
 
 
 class Layer(nn.Module):
     """Causal attention and a network of squared ReLUs, each after a norm and added to its input [..., tokens, width]."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, head: int) -> None:
         super().__init__()
+        self.head = head
         self.norm1 = RMSNorm(width, eps=1e-6, device="meta")
         self.qkv = Linear(width, 3 * width, bias=False, device="meta")
         self.out = Linear(width, width, bias=False, device="meta")
@@ -172,7 +174,7 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         query, key, value = (
-            part.unflatten(-1, (-1, HEAD)).transpose(-3, -2)
+            part.unflatten(-1, (-1, self.head)).transpose(-3, -2)
             for part in self.qkv(self.norm1(x)).chunk(3, dim=-1)
         )
         x = x + self.out(attention(query, key, value, causal=True).transpose(-3, -2).flatten(-2))
@@ -188,11 +190,11 @@ class PythonTransformer(nn.Module):
 
     initial_sd = 0.2
 
-    def __init__(self, layers: int, width: int, context: int) -> None:
+    def __init__(self, layers: int, width: int, head: int, context: int) -> None:
         super().__init__()
         self.bytes = nn.Parameter(torch.empty(VOCABULARY, width, device="meta"))
         self.positions = nn.Parameter(torch.empty(context, width, device="meta"))
-        self.layers = nn.Sequential(*(Layer(width) for _ in range(layers)))
+        self.layers = nn.Sequential(*(Layer(width, head) for _ in range(layers)))
         self.norm = RMSNorm(width, eps=1e-6, device="meta")
         self.head = Linear(width, VOCABULARY, bias=False, device="meta")
 

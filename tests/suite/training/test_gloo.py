@@ -114,7 +114,7 @@ def test_a_run_is_interrupted_for_the_reason_that_was_given_whichever_rank_looke
     monkeypatch.setattr(processes, "Child", LateRank)
     asked = Interruption()
     asked.request("a test")
-    with pytest.raises(Interrupted, match="^a test$"):
+    with pytest.raises(Interrupted, match=r"^a test$"):
         processes.launch(LOCAL, Start(), tmp_path, Hooks(interruption=asked))
 
 

@@ -17,7 +17,7 @@ from suite.runs.store import Outcome
 from suite.training.checkpoint import Checkpoint, Hooks, Interrupted, Start
 from suite.training.train import LOSSES_EVERY, Group, train_group
 from suite.workloads import get
-from suite.workloads.base import SHAPES, _losses, skeleton
+from suite.workloads.base import SHAPES, _mixed, skeleton
 from suite.workloads.code import SIZES
 from tests.suite.runs.project import After, lasting, one_spec
 
@@ -154,5 +154,5 @@ def test_the_losses_of_stacked_rows_compile_as_a_whole() -> None:
     params = {name: torch.stack([value] * 2) for name, value in task.initial().items()}
     given = (skeleton(task.workload), params, *task.batch(0))
     with torch._dynamo.config.patch(recompile_limit=SHAPES):
-        found = torch.compile(_losses, fullgraph=True, dynamic=False, backend="eager")(*given)
-    torch.testing.assert_close(found, _losses(*given))
+        found = torch.compile(_mixed, fullgraph=True, dynamic=False, backend="eager")(*given)
+    torch.testing.assert_close(found, _mixed(*given))
