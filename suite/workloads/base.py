@@ -438,7 +438,7 @@ def predict(task: Task, params: Mapping[str, Tensor], *inputs: Tensor | None) ->
             return output
         rows = {name: value.unsqueeze(0) for name, value in params.items()}
         row = tuple(part if part is None else part.unsqueeze(0) for part in there)
-        return _mixed(model, rows, *row)[0]
+        return _in_mixed(model, rows, row, may_compile())[0]
 
 
 def classified(chunks: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
@@ -502,16 +502,26 @@ class BatchedGradients:
             return gradients, losses.detach()
         # by plain autograd: a row's loss depends on its own parameters alone
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-        compiles = self._everywhere or batch[0].is_cuda
-        if compiles and os.environ.get("BANDWISE_COMPILE", "1") != "0":
-            self.path = "compiled"
-            with torch._dynamo.config.patch(recompile_limit=SHAPES):
-                losses = _compiled()(self._model, leaves, *batch)
-        else:
-            self.path = "eager"
-            losses = _mixed(self._model, leaves, *batch)
+        compiled = may_compile() and (self._everywhere or batch[0].is_cuda)
+        self.path = "compiled" if compiled else "eager"
+        losses = _in_mixed(self._model, leaves, batch, compiled)
         found = torch.autograd.grad(losses.sum(), list(leaves.values()))
         return dict(zip(leaves, found, strict=True)), losses.detach()
+
+
+def may_compile() -> bool:
+    """Whether models in mixed precision are compiled; ``BANDWISE_COMPILE=0`` says that they are not."""
+    return os.environ.get("BANDWISE_COMPILE", "1") != "0"
+
+
+def _in_mixed(
+    model: nn.Module, params: dict[str, Tensor], batch: Sequence[Tensor | None], compiled: bool
+) -> Tensor:
+    """What a model answers for rows of workers, by plain autograd."""
+    if not compiled:
+        return _mixed(model, params, *batch)
+    with torch._dynamo.config.patch(recompile_limit=SHAPES):
+        return _compiled()(model, params, *batch)
 
 
 def _mixed(model: nn.Module, params: dict[str, Tensor], *batch: Tensor | None) -> Tensor:
