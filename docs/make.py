@@ -42,7 +42,6 @@ from suite.analysis.tables import (
     CLAIMS,
     CONFIRMED,
     NET,
-    ONE_WORKER,
     PARTS,
     SESSION,
     SUMMARY,
@@ -55,7 +54,7 @@ from suite.analysis.tables import (
 from suite.claims.claim import WORDS, load_claims
 from suite.claims.verdict import COUNTS_AS, MEASURED, deciding, effect, group_of, statements
 from suite.runs.files import write_atomic
-from suite.runs.sweep import Sweep
+from suite.runs.sweep import ONE_WORKER, Sweep
 from suite.timing.spec import SessionSpec
 from suite.workloads.code import HELD_OUT, CodeGPT, load_corpus
 from suite.workloads.python_text import ngram_bits

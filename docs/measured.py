@@ -66,7 +66,7 @@ def _methods(root: Path, study: str) -> Iterator[dict[str, Any]]:
     (workload,) = sweep.workloads
     parameters = sum(value.numel() for value in get(workload.name, **workload.options).build().parameters())
     for label, arm in sweep.arms.items():
-        if arm.control and label != "control-one-worker":
+        if arm.apart or (arm.control and not arm.is_alternative):
             continue
         options = {**arm.options, **{key: factor * PEAK_RATE for key, factor in arm.per_lr.items()}}
         own = worth.loc[label] if label in worth.index else None

@@ -28,9 +28,9 @@ from report.figures import COLOURS, FAMILIES, MARKS, colour, look, name_points, 
 from report.numbers import factors, interval, plain, times
 from report.pages import Place, slug
 from report.tables import Cell, Column, View, text
-from suite.analysis.tables import CONFIRMED, ONE_WORKER, Row
+from suite.analysis.tables import CONFIRMED, Row
 from suite.links.link import REAL
-from suite.runs.sweep import WHOLE
+from suite.runs.sweep import ONE_WORKER, WHOLE
 
 WORTH_IT, NOT, UNDECIDED = "worth it", "not worth it", "undecided"
 FILLS: Final = MappingProxyType({WORTH_IT: "full", NOT: "none", UNDECIDED: "left"})

@@ -181,7 +181,7 @@ RULES: Final[tuple[Callable[[Ran], Iterator[Finding]], ...]] = (
 
 
 def _panel(entry: Entry) -> str:
-    return f"{entry.workload}, {entry.spec.sharding}, {entry.spec.world_size} workers"
+    return "{}, {}, {} workers".format(*entry.cell)
 
 
 def _name(entry: Entry) -> str:

@@ -78,12 +78,17 @@ class StudyError(ValueError):
     """A study contradicts itself; the message names the arm or the run."""
 
 
+Cell = tuple[str, str, int]
+"""A workload's label, a sharding, a number of workers."""
+
+
 @dataclass(frozen=True)
 class Arm:
     """A label for a method with its options. `baseline` is None for an uncompressed run, which has none.
 
     `source_hash` is that of the method now; a result with another one is stale. `lr_edges` says for (workload
-    label, sharding, world size) whether the tuned rate lies on an edge of its grid.
+    label, sharding, world size) whether the tuned rate lies on an edge of its grid. `alternative`: a plain way to use the same
+    machines. `apart`: it has a batch, a length or a number of workers of its own.
     """
 
     name: str
@@ -93,6 +98,8 @@ class Arm:
     control: bool = False
     source_hash: str | None = None
     lr_edges: Mapping[tuple[str, str, int], bool] = field(default_factory=dict)
+    alternative: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -111,14 +118,20 @@ class Yardstick:
 
 @dataclass(frozen=True)
 class Entry:
-    """One planned run, the arm it belongs to, the workload's label (its name, with the options it was given), and its
-    budget, where the sweep is over several.
+    """One planned run, the arm it belongs to, the workload's label (its name, with the options it was given), its
+    budget, where the sweep is over several, and the workers of its setting, where it does not train with all of them.
     """
 
     arm: str
     workload: str
     spec: RunSpec
     budget: float = WHOLE
+    world_size: int | None = None
+
+    @property
+    def cell(self) -> Cell:
+        """The setting that it is compared in."""
+        return self.workload, self.spec.sharding, self.world_size or self.spec.world_size
 
 
 @dataclass(frozen=True)
@@ -227,13 +240,16 @@ def study_of(plan: Plan) -> Study:
                 control=arm.control,
                 source_hash=source_hash(arm.algorithm),
                 lr_edges=edges.get(arm.label, {}),
+                alternative=arm.is_alternative,
+                apart=arm.apart,
             )
         )
     return Study(
         name=sweep.name,
         arms=tuple(arms),
         entries=tuple(
-            Entry(run.arm.label, run.panel.workload.label, run.spec, run.budget) for run in plan.runs
+            Entry(run.arm.label, run.panel.workload.label, run.spec, run.budget, run.panel.world_size)
+            for run in plan.runs
         ),
         yardsticks={choice.label: _yardstick(sweep, choice) for choice in sweep.workloads},
         ranks=sweep.ranks,
@@ -266,13 +282,6 @@ def tuning_rows(sweep: Sweep) -> list[Row]:
     ]
 
 
-# ---- from runs to arms
-
-
-Cell = tuple[str, str, int]
-"""A workload's label, a sharding, a number of workers."""
-
-
 # ---- frames of runs to frames of arms
 
 
@@ -298,7 +307,7 @@ def summarise(study: Study, runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFr
 
 def paired(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     """Every finished run beside the finished run of its baseline with the same seed, whose columns end in `_of_baseline`."""
-    done = runs.loc[runs["status"] == "done", [*RUN, "value", "nll", "wire_bytes_per_step"]]
+    done = runs.loc[runs["status"] == "done", [*RUN, "steps", "value", "nll", "wire_bytes_per_step"]]
     own = done.merge(arms_of(study)[["arm", "baseline"]], on="arm")
     other = done.rename(columns={"arm": "baseline"})
     return own.merge(other, on=[*CELL, "baseline", "seed"], suffixes=("", "_of_baseline")).sort_values(RUN)
@@ -340,9 +349,8 @@ def _arms(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     pairs = pairs.assign(
         gap=pairs["value"] - pairs["value_of_baseline"],
         nll_gap=pairs["nll"] - pairs["nll_of_baseline"],
-        ratio=(pairs["wire_bytes_per_step_of_baseline"] / sent)
-        .where(sent != 0, math.inf)
-        .where(sent.notna()),
+        ratio=(pairs["wire_bytes_per_step_of_baseline"] / sent).where(sent != 0, math.inf).where(sent.notna())
+        * (pairs["steps_of_baseline"] / pairs["steps"]).astype("float64"),
     )
     of_done, of_pairs = done.groupby(ARM), pairs.groupby(ARM)
     differences = interval_by(pairs, "gap")
@@ -552,9 +560,7 @@ def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
     kinds = result.get("steps_by_kind") or {}
     provenance = result.get("provenance") or {}
     return {
-        "workload": entry.workload,
-        "sharding": spec.sharding,
-        "world_size": spec.world_size,
+        **dict(zip(CELL, entry.cell, strict=True)),
         "arm": arm.name,
         "seed": spec.seed,
         "run_id": spec.run_id,
@@ -565,6 +571,7 @@ def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
         "backend": spec.backend,
         "steps": spec.steps,
         "batch_size": spec.batch_size,
+        "workers": None if spec.world_size == entry.cell[2] else spec.world_size,
         "lr_peak": spec.lr.peak,
         "status": status.state,
         "reason": _reason(status),
@@ -599,7 +606,9 @@ def _facts(
     notes = (store.note(entry.spec.run_id) for entry in study.entries)
     ended = [datetime.datetime.fromtimestamp(note.updated_s, datetime.UTC) for note in notes if note]
     days = {f"{moment:%Y-%m-%d %H:%M} UTC" for moment in ended}
-    panels = {(e.workload, e.spec.sharding, e.spec.world_size): e.spec for e in study.whole}
+    # of arms that train as the sweep says, where there are any
+    whole = sorted(study.whole, key=lambda entry: not study.by_name[entry.arm].apart)
+    panels = {entry.cell: entry.spec for entry in whole}
     budgets = sorted({entry.budget for entry in study.entries})
     return {
         "schema_version": FACTS_SCHEMA,
@@ -630,7 +639,7 @@ def _facts(
         ],
         "sources": {arm.name: arm.source_hash for arm in study.arms if arm.source_hash},
         "origins": counted(
-            ((e.workload, e.spec.sharding, e.spec.world_size), provenance)
+            (e.cell, provenance)
             for e, provenance in zip(study.entries, origins, strict=True)
             if provenance is not None
         ),
@@ -730,9 +739,7 @@ def _curve_rows(store: Store, entry: Entry, result: Mapping[str, Any] | None) ->
         return  # `bandwise publish --check` names it
     for line in lines:
         yield {
-            "workload": entry.workload,
-            "sharding": entry.spec.sharding,
-            "world_size": entry.spec.world_size,
+            **dict(zip(CELL, entry.cell, strict=True)),
             "arm": entry.arm,
             "seed": entry.spec.seed,
             "step": line["step"],

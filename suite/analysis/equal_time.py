@@ -39,7 +39,7 @@ from suite.analysis.statistics import (
     TooFewSamplesError,
     cells,
 )
-from suite.analysis.tables import ARM, CELL, NET, ONE_WORKER, PLACE, RUN, WORTH, Row, frame_of
+from suite.analysis.tables import ARM, CELL, NET, PLACE, RUN, WORTH, Row, frame_of
 from suite.runs.sweep import WHOLE
 
 if TYPE_CHECKING:
@@ -186,7 +186,6 @@ def net_table(
     by_place: dict[Any, pd.DataFrame] = dict(iter(rounds.groupby(PLACE)))
     nothing = rounds.iloc[:0]
     told = arms.set_index(PLACE)
-    algorithms = {name: arm.algorithm for name, arm in study.by_name.items()}
     found: list[_Timed] = []
     for one in trained(study, runs):
         workload, sharding, world_size = one.cell
@@ -202,7 +201,8 @@ def net_table(
     for one_timed in found:
         panels.setdefault(one_timed.place[:2], []).append(one_timed)
     for panel in panels.values():
-        _judge(panel, next((one for one in panel if algorithms[one.place[2]] == ONE_WORKER), None), by_place)
+        timed = (one for one in panel if one.net and study.by_name[one.place[2]].alternative)
+        _judge(panel, next(timed, None), by_place)
     return frame_of(NET, [one.row for one in found])
 
 

@@ -54,12 +54,14 @@ Cases = Mapping[str, str]
 class Wanted:
     """A training to compose: an arm under a sharding, its spec (any seed), and the cases that it needs now.
 
-    `cases` is None where they were not worked out again. `ran`: steps of each kind that a finished run of it took.
+    `steps`: of the sweep. `cases` is None where they were not worked out again. `ran`: steps of each kind that a finished run
+    of it took.
     """
 
     arm: str
     sharding: str
     spec: RunSpec
+    steps: int
     cases: Cases | None = None
     ran: Mapping[str, int] | None = None
 
@@ -190,7 +192,7 @@ def _made_of(parts: Makeup, timed: list[str]) -> Row:
 def rounds_of(
     record: Mapping[str, Any], wanted: Sequence[Wanted], arms: pd.DataFrame
 ) -> dict[tuple[str, str, str], tuple[pd.Series, pd.Series]]:
-    """What net speedups are made of: seconds of a training and of the reference's as many steps, by round.
+    """What net speedups are made of: seconds of a training and of the sweep's steps of the reference, by round.
 
     Args:
         record: Of the session.
@@ -207,7 +209,7 @@ def rounds_of(
             if (place := (samples.label, want.sharding, want.arm)) in usable:
                 used = record["uses"][want.arm][want.sharding]
                 parts = makeup_of(want.spec, planned_kinds(want.spec), list(used))
-                reference = parts.steps * samples.step(samples.link.get("reference"))
+                reference = want.steps * samples.step(samples.link.get("reference"))
                 found[place] = (compose_rounds(samples, parts, used), reference)
     return found
 

@@ -350,7 +350,7 @@ def _wanted(record: Mapping[str, Any], store: Store, plan: Plan) -> tuple[list[W
         fault = ""
     chosen = {(arm, sharding): spec for (arm, sharding, *_), spec in (alike or found).items()}
     return [
-        Wanted(arm, sharding, spec, _cases(record, spec), _ran(store, spec.run_id))
+        Wanted(arm, sharding, spec, plan.sweep.steps, _cases(record, spec), _ran(store, spec.run_id))
         for (arm, sharding), spec in sorted(chosen.items(), key=lambda item: item[0])
     ], fault
 

@@ -37,10 +37,6 @@ RUN: Final = [*ARM, "seed"]
 """Columns that say which cell, arm or run a row of a study is of."""
 PLACE: Final = ["link", "sharding", "arm"]
 """Columns that say of which arm on which link a row of a session is."""
-ONE_WORKER: Final = "control-one-worker"
-"""The method that sends nothing and leaves the other workers out: an alternative to plain training, and no negative control of
-what is judged in seconds.
-"""
 WHOLE_RUN: Final = "run"
 """What stands as `kind` in the table `arms` where a whole training is composed."""
 CONFIRMED, NOT_CONFIRMED, CONTRADICTED = "confirmed", "not confirmed", "contradicted"
@@ -109,6 +105,7 @@ RUNS: Final = declared("runs", 6, ARM_COLUMNS + """
     backend                  text   simulated, or a process group's
     steps                    int    optimizer steps
     batch_size               int    examples a worker and step
+    workers                  int    that it trains with, where they are not all of world_size; no such column: of no run
     lr_peak                  float  peak learning rate
     status                   text   a word of the closed vocabulary; missing: not run yet
     reason                   text   why, where it is not done
@@ -123,7 +120,7 @@ RUNS: Final = declared("runs", 6, ARM_COLUMNS + """
     commit                   text   of the code that ran
     environment              text   hash of the installed packages
     stale                    flag   the source of the method, or of a workload of yours, has moved since, its version has not
-    """)  # fmt: skip
+    """, rare=("workers",))  # fmt: skip
 
 SUMMARY: Final = declared("summary", 4, ARM_COLUMNS + """
     algorithm                                   text   registry name
@@ -151,7 +148,7 @@ SUMMARY: Final = declared("summary", 4, ARM_COLUMNS + """
                                                        size
     equal                                       text   yes, no, undecided, not sensitive; empty for baselines and controls
     margin                                      float  largest difference that counts as equal, in the unit
-    bytes_ratio                                 float  wire bytes a step of the baseline over this arm's; inf: sends nothing
+    bytes_ratio                                 float  wire bytes of the baseline's training over this arm's; inf: sends nothing
     bytes_ratio_low                             float  the least of any seed
     bytes_ratio_high                            float  the greatest of any seed
     wire_bytes_per_step,payload_bytes_per_step  float  mean over ranks and seeds
@@ -341,7 +338,7 @@ NET_ROUNDS: Final = declared("rounds", 5, """
     session_id   text   when the session was begun, UTC, and eight random hex digits
     round        int    of the session
     seconds      float  of the arm's training, composed of this round's blocks
-    reference_s  float  of as many steps of the fastest uncompressed DDP in this round
+    reference_s  float  of the sweep's steps of the fastest uncompressed DDP in this round
     """)  # fmt: skip
 
 NET: Final = declared("net", 3, """

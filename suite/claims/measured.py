@@ -36,7 +36,6 @@ from suite.analysis.tables import (
     CELL,
     CONFIRMED,
     NET,
-    ONE_WORKER,
     RUNS,
     SESSION,
     SUMMARY,
@@ -49,7 +48,7 @@ from suite.analysis.tables import (
 from suite.claims.claim import STEPS_OF, WORTH_OF, Claim, ClaimError, Part
 from suite.claims.verdict import Found, Judged, of_found
 from suite.runs.plan import make_plan
-from suite.runs.sweep import load_sweep
+from suite.runs.sweep import ONE_WORKER, load_sweep
 from suite.workloads import get
 
 SESSIONS: Final = 3

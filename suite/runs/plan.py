@@ -107,12 +107,13 @@ def make_plan(sweep: Sweep, only: str | None = None, *, without_data: bool = Fal
             lacking.append(_missing(workload))
         tuned = {arm.label: _rate(sweep, panel, arm, rates) for arm in arms}
         for budget in sweep.budgets:
-            there = sweep.at_budget(budget)
             running = [arm for arm in sweep.arms_at(panel, budget) if arm in arms]
-            methods = {arm.label: method_of(there, panel, arm, *tuned[arm.label]) for arm in running}
+            there = {arm.label: sweep.as_seen_by(arm, panel, budget) for arm in running}
+            methods = {arm.label: method_of(*there[arm.label], arm, *tuned[arm.label]) for arm in running}
             for seed in range(sweep.seeds):
                 for arm in running:
-                    spec = spec_of(there, panel, methods[arm.label], workload, tuned[arm.label][0], seed)
+                    own, lr = methods[arm.label], tuned[arm.label][0]
+                    spec = spec_of(*there[arm.label], own, workload, lr, seed)
                     runs.append(PlannedRun(panel, arm, spec, budget))
     if not runs:
         raise PlanError(f"no arm of sweep {sweep.name!r} matches {only!r}; its arms: {', '.join(sweep.arms)}")
@@ -230,7 +231,7 @@ def summary(plan: Plan, store: Store, found: Mapping[str, Status] | None = None)
         "seeds": plan.sweep.seeds,
         "seeds_for_intervals": MINIMUM_FOR_INTERVAL,
         "steps": plan.sweep.steps,
-        "ladder": [plan.sweep.at_budget(budget).steps for budget in plan.sweep.budgets],
+        "ladder": sorted({run.spec.steps for run in plan.runs}),
         "ranks": plan.sweep.ranks,
         "runs": len(found),
         "to_do": len(missing),

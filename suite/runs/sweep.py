@@ -17,12 +17,18 @@
       half-traffic: {algorithm: local-sgd, options: {period: 2}, baseline: allreduce-sgd}
       longer-and-longer: {algorithm: qsr-sgd, per_lr: {alpha: 2.0}, baseline: allreduce-sgd}
       silence: {algorithm: control-no-communication, baseline: allreduce-sgd, control: true}
+      alone: {algorithm: allreduce-sgd, world_size: 1, baseline: allreduce-sgd, alternative: true}
+      accumulation-2: {algorithm: allreduce-sgd, batch_size: 64, length: 0.5, baseline: allreduce-sgd, alternative: true}
     exclude:
       - {arm: half-traffic, sharding: iid}
 
 An *arm* is a label for a method with options; its *baseline* is the arm of the uncompressed run of the same optimizer. Every
 key is declared below and listed in `docs/file-formats.md`. This module reads the file and checks what can be checked without
 knowing any method; `plan` does the rest.
+
+*An arm may use the machines otherwise* than its sweep says: with a batch, a length or workers of its own. It stands in
+the setting all the same, is tuned there, and is compared there, seed by seed. An *alternative* is a plain way to use the same
+machines, which a method has to beat to be worth it.
 
 *Budgets*: at each, the steps and the warm-up of the learning rate are multiplied, the schedule spans the new length, and a
 method that is told the length of the training is told that one. Peak learning rates are those tuned at budget 1; periods that
@@ -38,7 +44,7 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -70,6 +76,10 @@ WHOLE: Final = 1.0
 """The budget at which learning rates are tuned and methods are compared."""
 WIDEST: Final = 16.0
 """No budget is larger, nor smaller by more, than this."""
+ONE_WORKER: Final = "control-one-worker"
+"""The method that sends nothing and leaves the other workers out: an alternative to plain training, and no negative control of
+what is judged in seconds.
+"""
 
 
 OF_SESSIONS: Final = frozenset({"minutes", "links", "blocks", "sweep", "direct", "rounds_h", "reference"})
@@ -111,16 +121,43 @@ class Arm(Entry):
     """A negative control: known to be bad, it shows that the study can tell."""
     lr: Annotated[float | None, GIVEN] = Field(default=None, gt=0)
     """A pinned peak learning rate; takes the arm out of tuning."""
+    batch_size: Annotated[Positive | None, GIVEN] = None
+    """Examples a worker and step, instead of the sweep's."""
+    length: Annotated[float | None, GIVEN] = Field(default=None, gt=0)
+    """A multiple of the sweep's steps, its schedule rescaled."""
+    world_size: Annotated[Positive | None, GIVEN] = None
+    """Workers that it trains with, of those of its setting."""
+    alternative: bool = False
+    """A plain way to use the same machines, which a method has to beat."""
 
     @property
     def label(self) -> str:
         """The key under which it stands."""
         return self.key
 
-    def trains_as(self, other: Arm) -> bool:
-        """Whether it is the same method with the same options and rate, whatever it is called and compared with."""
+    @property
+    def apart(self) -> bool:
+        """Whether it uses the machines otherwise than its sweep says."""
+        return (self.batch_size, self.length, self.world_size) != (None, None, None)
+
+    @property
+    def is_alternative(self) -> bool:
+        """Whether it says that it is an alternative, or its method is one."""
+        return self.alternative or self.algorithm == ONE_WORKER
+
+    def trains_as(self, other: Arm, sweep: Sweep) -> bool:
+        """Whether it is the same method with the same options, rate, batch, steps and workers, whatever it is called and compared
+        with.
+        """
+
+        def course(arm: Arm, panel: Setting) -> tuple[Any, ...]:
+            seen, setting = sweep.as_seen_by(arm, panel)
+            return seen.steps, seen.shape, seen.batch_size, setting
+
         same = ("algorithm", "options", "per_lr", "lr")
-        return all(getattr(self, name) == getattr(other, name) for name in same)
+        return all(getattr(self, name) == getattr(other, name) for name in same) and all(
+            course(self, panel) == course(other, panel) for panel in sweep.panels()
+        )
 
     def options_at(self, lr: float, **tuned: Any) -> dict[str, Any]:
         """The options at a peak learning rate, with those that were tuned beside it."""
@@ -352,6 +389,13 @@ class Sweep(Entry):
         shape = self.shape.model_copy(update={"warmup": scaled(self.shape.warmup, budget, least=0)})
         return self.model_copy(update={"steps": scaled(self.steps, budget), "shape": shape})
 
+    def as_seen_by(self, arm: Arm, panel: Setting, budget: float = WHOLE) -> tuple[Sweep, Setting]:
+        """The sweep at one of its budgets and a setting, as they are for an arm: with its own length, batch and workers."""
+        seen = self.at_budget(budget * (arm.length or WHOLE))
+        if arm.batch_size is not None:
+            seen = seen.model_copy(update={"batch_size": arm.batch_size})
+        return seen, panel if arm.world_size is None else replace(panel, world_size=arm.world_size)
+
 
 def scaled(steps: int, budget: float, least: int = 1) -> int:
     """So many steps at a budget."""
@@ -430,13 +474,14 @@ def _check(sweep: Sweep) -> None:
     if not arms:
         raise sweep.error("arms", "a sweep needs at least one arm")
     for arm in arms.values():
-        twin = next(other for other in arms.values() if arm.trains_as(other))
+        twin = next(other for other in arms.values() if arm.trains_as(other, sweep))
         if twin is not arm:
             raise arm.error("", f"trains the runs of '{twin.label}': give each method once")
         if arm.baseline not in arms:
             raise arm.error("baseline", f"no arm '{arm.baseline}'{nearest(arm.baseline, arms)}")
         if (further := arms[arm.baseline].baseline) != arm.baseline:
             raise arm.error("baseline", f"'{arm.baseline}' has the baseline '{further}': name that")
+        _check_machines(sweep, arm)
     if sweep.shape.warmup > sweep.steps:
         raise sweep.shape.error("warmup", f"must lie between 0 and the {sweep.steps} steps of a run")
     for label in sweep.tuning.centres:
@@ -472,6 +517,28 @@ def _check(sweep: Sweep) -> None:
         raise sweep.error("references", "a reference is read at several `budgets`: give them too")
     if sweep.given("budgets"):
         _check_budgets(sweep)
+
+
+def _check_machines(sweep: Sweep, arm: Arm) -> None:
+    """What an arm says of batch, length and workers."""
+    for panel in sweep.panels():
+        if (arm.world_size or 1) > panel.world_size and arm in sweep.arms_of(panel):
+            raise arm.error(
+                "world_size",
+                f"{panel.label} has no {arm.world_size} workers: use at most its {panel.world_size}",
+            )
+    if arm.length is not None:
+        lengths = [round(sweep.steps * arm.length * budget) for budget in sweep.budgets]
+        if lengths[0] < 1 or len({*lengths}) < len(lengths):
+            raise arm.error(
+                "length",
+                f"of the {sweep.steps} steps of the sweep leaves runs of {lengths} steps: make it longer",
+            )
+    if arm.apart and arm.label in sweep.references[:1]:
+        raise arm.error(
+            "",
+            "net speedups are read on it, so it trains as the sweep says: leave batch_size, length and world_size out",
+        )
 
 
 def _check_budgets(sweep: Sweep) -> None:
@@ -592,6 +659,7 @@ def options_of(sweep: Sweep, arm: Arm) -> dict[str, tuple[Any, ...]]:
 def tuned_for(sweep: Sweep, panel: Setting, arm: Arm) -> str:
     """Identity of everything that a tuned learning rate depends on, as the sweep states it."""
     searched = options_of(sweep, arm)
+    seen, setting = sweep.as_seen_by(arm, panel)
     return identity(
         {
             "algorithm": arm.algorithm,
@@ -600,11 +668,11 @@ def tuned_for(sweep: Sweep, panel: Setting, arm: Arm) -> str:
             "workload": panel.workload.name,
             "workload_options": panel.workload.options,
             "sharding": panel.sharding,
-            "world_size": panel.world_size,
-            "steps": sweep.steps,
-            "batch_size": sweep.batch_size,
-            "bucket_bytes": sweep.bucket_bytes,
-            "schedule": [sweep.shape.schedule, sweep.shape.warmup, sweep.shape.min_ratio],
+            "world_size": setting.world_size,
+            "steps": seen.steps,
+            "batch_size": seen.batch_size,
+            "bucket_bytes": seen.bucket_bytes,
+            "schedule": [seen.shape.schedule, seen.shape.warmup, seen.shape.min_ratio],
             **({"searched": searched} if searched else {}),
         }
     )

@@ -341,8 +341,9 @@ def grid(sweep: Sweep, candidate: Candidate, low: int, high: int) -> list[Place]
 
 
 def _runs_at(sweep: Sweep, c: Candidate, at: Place | Trial, seeds: Iterable[int]) -> list[RunSpec]:
-    method = method_of(sweep, c.panel, c.arm, at.lr, at.options)
-    return [spec_of(sweep, c.panel, method, c.workload, at.lr, seed) for seed in seeds]
+    there = sweep.as_seen_by(c.arm, c.panel)
+    method = method_of(*there, c.arm, at.lr, at.options)
+    return [spec_of(*there, method, c.workload, at.lr, seed) for seed in seeds]
 
 
 def _trial(at: Place | Trial, specs: Sequence[RunSpec], store: Store, metric: str) -> Trial:

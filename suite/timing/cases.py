@@ -97,7 +97,9 @@ def parts_of(spec: SessionSpec) -> list[tuple[str, str, Part]]:
             parts.append((arm.label, "-", part))
         return parts
     distinct = {
-        (run.arm.label, run.panel.sharding): run.spec.algorithm for run in make_plan(spec.sweep).whole
+        (run.arm.label, run.panel.sharding): run.spec.algorithm
+        for run in make_plan(spec.sweep).whole
+        if (run.spec.world_size, run.spec.batch_size) == (spec.world_size, spec.batch_size)
     }
     return [(arm, sharding, part) for (arm, sharding), part in distinct.items()]
 

@@ -470,6 +470,12 @@ def _direct(spec: SessionSpec, subject: Subject) -> Direct:
     if sweep is None:
         return direct.model_copy(update={"sharding": "-", "steps": 1})
     _known(direct, "arms", "no arm", direct.arms, list(sweep.arms))
+    for label in direct.arms:
+        if sweep.arms[label].apart:
+            raise direct.error(
+                "arms",
+                f"'{label}' has a batch, a length or workers of its own, which no session times whole: leave it out",
+            )
     if direct.sharding and direct.sharding not in sweep.shardings:
         raise direct.error(
             "sharding",

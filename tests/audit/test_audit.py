@@ -15,7 +15,8 @@ import pytest
 from suite.analysis.collect import Arm, Study, Yardstick
 from suite.analysis.equal_time import net_table, round_rows, worth_table
 from suite.analysis.net_speedup import Trials
-from suite.analysis.tables import NET, NET_ROUNDS, ONE_WORKER, WORTH, frame_of, write_table
+from suite.analysis.tables import NET, NET_ROUNDS, WORTH, frame_of, write_table
+from suite.runs.sweep import ONE_WORKER
 from tests.audit.__main__ import main
 from tests.support import Capsys
 
@@ -60,7 +61,10 @@ def made_up(root: Path, direction: str) -> None:
     trials[*cell, "far"] = Trials([[np.nan, np.nan], *trials[*cell, "far"].losses[1:]], 2)
     arms = (
         Arm("plain", "allreduce-adamw", "baseline"),
-        *(Arm(name, ALGORITHMS.get(name, "qsgd"), "quantiser", "plain") for name in ENDS),
+        *(
+            Arm(name, ALGORITHMS.get(name, "qsgd"), "quantiser", "plain", alternative=name == "alone")
+            for name in ENDS
+        ),
     )
     yard = {"code": Yardstick("bits", "bits/byte", direction, 0.02)}
     study = Study("small", arms, (), yard, references=("plain",), trials=trials)

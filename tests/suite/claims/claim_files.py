@@ -13,7 +13,6 @@ from suite.analysis.statistics import cells, paired_difference
 from suite.analysis.tables import (
     ARMS,
     NET,
-    ONE_WORKER,
     RUNS,
     SUMMARY,
     WORTH,
@@ -24,6 +23,7 @@ from suite.analysis.tables import (
 from suite.claims.claim import Claim, read_claims
 from suite.runs.files import YamlFile
 from suite.runs.plan import MINIMUM_FOR_INTERVAL
+from suite.runs.sweep import ONE_WORKER
 
 STUDY = "claims/made-up"
 

@@ -11,7 +11,6 @@ from suite.analysis.equal_time import LEVEL
 from suite.analysis.statistics import paired_difference
 from suite.analysis.tables import (
     NET,
-    ONE_WORKER,
     SUMMARY,
     read_table,
     session_table_path,
@@ -21,6 +20,7 @@ from suite.analysis.tables import (
 from suite.claims.claim import Claim, ClaimError, load_claims
 from suite.claims.record import judge
 from suite.claims.verdict import Judgement
+from suite.runs.sweep import ONE_WORKER
 from tests.suite.claims.claim_files import (
     BASE,
     CONTROL,

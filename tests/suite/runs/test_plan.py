@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from suite.analysis.collect import collect_sweep, study_of
+from suite.analysis.tables import RUNS, SUMMARY
 from suite.runs.files import YamlError
 from suite.runs.plan import PlanError, make_plan, open_specs, summary
 from suite.runs.store import Status, Store, failed
 from suite.runs.sweep import load_sweep, sweep_names, tuned_for
-from tests.suite.runs.project import SWEEP, write_sweep
+from tests.suite.runs.project import SWEEP, train_here, write_sweep
 
 
 @pytest.mark.parametrize(
@@ -155,3 +157,76 @@ def test_the_runs_of_budget_1_are_those_without_a_ladder(tmp_path: Path) -> None
     assert len(climbed.specs) == 3 * len(plain.specs)
     panel, arm = plain.runs[0].panel, plain.runs[0].arm
     assert tuned_for(plain.sweep, panel, arm) == tuned_for(climbed.sweep, panel, arm), "rates are those of 1"
+
+
+# ---- arms that use the machines otherwise ------------------------------------------------------------------------------------
+
+APART = (
+    LADDER.replace("world_size: 2", "world_size: [2, 4]")
+    + """\
+  twice: {algorithm: allreduce-sgd, batch_size: 4, length: 0.5, baseline: plain, alternative: true, lr: 0.1}
+  alone: {algorithm: allreduce-sgd, world_size: 1, length: 2, baseline: plain, lr: 0.1}
+  left-out: {algorithm: control-one-worker, baseline: plain, lr: 0.1}
+"""
+)
+
+
+def test_an_arm_may_have_a_batch_a_length_and_workers_of_its_own(tmp_path: Path) -> None:
+    plain, plan = (
+        make_plan(load_sweep(write_sweep(tmp_path, text, name)))
+        for text, name in ((LADDER, "plain"), (APART, "apart"))
+    )
+    assert {run.spec.run_id for run in plain.runs} < {run.spec.run_id for run in plan.runs}
+    specs = {
+        (run.arm.label, run.budget): run.spec
+        for run in plan.runs
+        if run.panel.world_size == 4 and run.spec.seed == 0
+    }
+    own = {key: (s.steps, s.lr.warmup, s.batch_size, s.world_size) for key, s in specs.items()}
+    assert [own["plain", budget] for budget in (0.5, 1, 1.41)] == [(6, 1, 2, 4), (12, 2, 2, 4), (17, 3, 2, 4)]
+    assert [own["twice", budget] for budget in (0.5, 1, 1.41)] == [(3, 0, 4, 4), (6, 1, 4, 4), (8, 1, 4, 4)]
+    assert [own["alone", budget] for budget in (0.5, 1, 1.41)] == [
+        (12, 2, 2, 1),
+        (24, 4, 2, 1),
+        (34, 6, 2, 1),
+    ]
+    sweep, panel = plan.sweep, plan.runs[0].panel
+    arms = {label: sweep.arms[label] for label in ("plain", "twice", "alone")}
+    assert len({tuned_for(sweep, panel, arm) for arm in arms.values()}) == 3
+    assert tuned_for(sweep, panel, arms["plain"]) == tuned_for(plain.sweep, panel, arms["plain"])
+    assert {label for label, arm in sweep.arms.items() if arm.is_alternative} == {"twice", "left-out"}
+
+
+@pytest.mark.parametrize(
+    ("arm", "message"),
+    [
+        ("world_size: 4", "13: key 'arms.x.world_size': .* n=2 has no 4 workers: use at most its 2"),
+        ("length: 0.05", r"13: key 'arms.x.length': of the 12 steps .* leaves runs of \[0, 1, 1\] steps: make it longer"),
+        ("batch_size: 0", "13: key 'arms.x.batch_size': must be at least 1, not 0"),
+        ("batch_size: 2, length: 1, world_size: 2", "13: key 'arms.x': trains the runs of 'plain': give each method once"),
+    ],
+)  # fmt: skip
+def test_what_an_arm_cannot_be_is_refused_by_its_line(arm: str, message: str, tmp_path: Path) -> None:
+    text = LADDER + f"  x: {{algorithm: allreduce-sgd, {arm}, baseline: plain, lr: 0.1}}\n"
+    with pytest.raises(YamlError, match=message):
+        load_sweep(write_sweep(tmp_path, text))
+    read = text.replace("seeds: 3", "seeds: 3\nreferences: [x]").replace(arm, "batch_size: 4")
+    with pytest.raises(YamlError, match=r"key 'arms.x': net speedups are read on it"):
+        load_sweep(write_sweep(tmp_path, read))
+
+
+def test_arms_of_their_own_are_compared_in_the_setting_of_the_sweep(tmp_path: Path) -> None:
+    text = APART.replace("[2, 4]", "2").replace("budgets: [0.5, 1, 1.41]\n", "")
+    train_here(path := write_sweep(tmp_path, text), tmp_path / "results")
+    found = collect_sweep(tmp_path / "results", path)
+    runs = {row["arm"]: row for row in found.rows(RUNS)}
+    assert {row["world_size"] for row in runs.values()} == {2}
+    assert {arm: row["workers"] for arm, row in runs.items() if row["workers"]} == {"alone": 1}
+    arms = {row["arm"]: row for row in found.rows(SUMMARY)}
+    assert [arms[arm]["n_pairs"] for arm in ("twice", "alone")] == [3, 3]
+    assert arms["twice"]["bytes_ratio"] == 2.0, "as many bytes a step, in half of the steps"
+    assert arms["alone"]["bytes_ratio"] == float("inf")
+    (facts,) = found.facts["workloads"]
+    assert (facts["world_size"], facts["steps"], facts["batch_size"]) == (2, 12, 2)
+    study = study_of(make_plan(load_sweep(path)))
+    assert {arm.name for arm in study.arms if arm.alternative} == {"twice", "left-out"}
