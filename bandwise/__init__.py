@@ -151,7 +151,7 @@ def load(study: str, results: str | os.PathLike[str] | None = None) -> Study:
         found = find_frame(root, table, name)
         return frame_of(table, ()) if found is None else found
 
-    tried = of(TUNING).rename(columns={"lr": "lr_peak"}).drop(columns="edge")
+    tried = of(TUNING).rename(columns={"lr": "lr_peak"}).drop(columns=["edge", "vertex"])
     roles = {"scored": of(RUNS).assign(budget=1.0), "budget": of(BUDGET_RUNS), "tuning": tried}
     runs = pd.concat(
         [frame.assign(role=role) for role, frame in roles.items() if len(frame)], ignore_index=True

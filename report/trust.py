@@ -33,18 +33,24 @@ def tuning_view(study: StudyData) -> View:
     def chosen(trials: list[Row]) -> Row:
         return next(
             (row for row in trials if row["chosen"]),
-            {"lr": None, "options": None, "value": None, "edge": None},
+            {"lr": None, "options": None, "value": None, "edge": None, "vertex": None},
         )
 
     def of_first(one: Column) -> Column:
         return replace(one, make=lambda trials: one.make(trials[0]))
 
+    every = study.rows(TUNING)
+    vertex = Column(
+        "scored rate", lambda trials: Cell(write.rate(chosen(trials)["vertex"] or chosen(trials)["lr"])),
+        "Where a parabola through the chosen rate and its two neighbours is least; where there is none, the chosen rate.", True,
+    )  # fmt: skip
     columns = (
         *map(of_first, PLACE),
         Column(
             "chosen rate", lambda trials: Cell(_setting(chosen(trials)), chosen(trials)["lr"]),
             "The best metric wins, then the lower NLL, then the lower rate.", True,
         ),
+        *([vertex] if any(row["vertex"] for row in every) else []),
         Column(
             "its metric", lambda trials: Cell(write.plain(chosen(trials)["value"]), chosen(trials)["value"]),
             "At the end of the trial, on one seed that is not scored.", True,
@@ -58,7 +64,7 @@ def tuning_view(study: StudyData) -> View:
             "Peak rates, each with the metric at its end; NLLs are in the CSV.",
         ),
     )  # fmt: skip
-    groups = groupby(study.rows(TUNING), key=lambda row: tuple(row[name] for name in ARM))
+    groups = groupby(every, key=lambda row: tuple(row[name] for name in ARM))
     return View("tried-rates", "Learning rates tried", columns, [list(trials) for _, trials in groups])
 
 

@@ -335,6 +335,7 @@ def _tune(
             "world_size": t.world_size,
             "arm": t.arm,
             "lr": t.lr,
+            "vertex": t.vertex,
             "options": t.options,
             "edge": t.edge,
             "failed": {trial.label: trial.status for trial in t.trials if trial.status != "done"},

@@ -276,6 +276,7 @@ def tuning_rows(sweep: Sweep) -> list[Row]:
             "nll": trial.nll,
             "chosen": entry.is_of(trial),
             "edge": entry.is_of(trial) and entry.edge != "none",
+            "vertex": entry.vertex if entry.is_of(trial) else None,
         }
         for entry in _tuned(sweep, load_rates(sweep.rates_path))
         for trial in entry.trials

@@ -175,9 +175,10 @@ TUNING: Final = declared("tuning", 6, ARM_COLUMNS + """
     status   text   of the trial, a word of the closed vocabulary
     value    float  the metric of the trial, on a seed that is not scored
     nll      float  its NLL
-    chosen   flag   the rate that scored runs use, with these options
+    chosen   flag   the best rate, with these options; scored runs use it, or its vertex
     edge     flag   it is chosen and lies on an edge of the grid
-    """, rare=("options",))  # fmt: skip
+    vertex   float  of the chosen rate: where a parabola through it and its neighbours is least; no such column: none was sought
+    """, rare=("options", "vertex"))  # fmt: skip
 
 CURVES: Final = declared("curves", 6, ARM_COLUMNS + """
     seed        int    as in runs

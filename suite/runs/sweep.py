@@ -213,7 +213,9 @@ class TuningBudget(Entry):
     factor: float = Field(default=10**0.5, gt=1)
     """Step of the grid."""
     extensions: int = 3
-    """How often a choice on an edge may extend the grid, of all arms."""
+    """How often an arm whose choice lies on an edge may extend its grid by a rate there."""
+    vertex: bool = False
+    """Scored is the vertex of a parabola through the best rate and its neighbours, on a log axis. Without it: the best rate."""
     n_seeds: Positive = Field(default=1, alias="seeds")
     """Seeds of a trial, from 10000 on; none is ever scored."""
     finals: Annotated[Finals | None, GIVEN] = None
@@ -593,7 +595,9 @@ class Tuned(Entry):
     arm: str
     """Label of the arm."""
     lr: float
-    """The chosen peak learning rate."""
+    """The best peak learning rate that was tried."""
+    vertex: float | None = None
+    """The rate that is scored in its place: the vertex of a parabola. Null: none was asked for, or there is none."""
     options: dict[str, Any] = Field(default={})
     """The chosen values of the options tuned beside it."""
     edge: Literal["none", "low", "high"]
@@ -606,7 +610,7 @@ class Tuned(Entry):
     """Every rate that was tried."""
 
     def is_of(self, trial: Trial) -> bool:
-        """Whether a trial is of what was chosen."""
+        """Whether a trial is the best of those tried."""
         return (trial.lr, trial.options) == (self.lr, self.options)
 
 
@@ -647,7 +651,7 @@ class Rates:
             raise arm.error("lr", f"no learning rate for {panel.label} in {self.path.name}: {remedy}")
         if found.tuned_for != tuned_for(sweep, panel, arm):
             raise arm.error("lr", f"{self.path.name} was tuned for other settings of {panel.label}: {remedy}")
-        return found.lr, found.options
+        return found.vertex or found.lr, found.options
 
 
 def options_of(sweep: Sweep, arm: Arm) -> dict[str, tuple[Any, ...]]:
@@ -694,7 +698,7 @@ def _rates(path: Path, text: str) -> Rates:
 def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
     """Replace the sweep's file: sorted as the sweep lists panels and arms, with the command that remakes it."""
     lines = [
-        f"# Peak learning rates of the sweep '{sweep.rates_owner}', by one budget for every arm. Do not edit: remake with",
+        f"# Peak learning rates of the sweep '{sweep.rates_owner}', by one rule for every arm. Do not edit: remake with",
         f"#     bandwise sweep {sweep.rates_owner} --tune",
         "# value, nll: means over the seeds at the end; values: by seed. edge: whether the choice is an end of the grid.",
         f"sweep: {sweep.rates_owner}",
@@ -710,12 +714,13 @@ def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
                 "world_size",
                 "arm",
                 "lr",
+                "vertex",
                 "options",
                 "edge",
                 "tuned_for",
                 "source",
             )
-            if key not in ("options", "source") or getattr(entry, key)
+            if key not in ("vertex", "options", "source") or getattr(entry, key)
         }
         lines.append(f"  - {_flow(head)[:-1]}, trials: [")
         lines.extend(f"      {_flow(vars_of(trial))}," for trial in entry.trials)

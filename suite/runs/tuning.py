@@ -1,11 +1,14 @@
-"""Learning rates by one budget for every arm, baselines first: a log grid, on seeds that are never scored.
+"""Learning rates by one rule for every arm: a log grid, on seeds that are never scored.
 
-For each panel every arm tries the same number of rates, centred on the rate that the sweep states for its baseline.
+For each panel every arm starts with the same number of rates, centred on the rate that the sweep states for its baseline.
 Of the rates whose final metric, mean over the seeds, is within the workload's margin of the best, the one of lowest NLL
-is chosen. While some arm chooses an end of the grid, the grid of *all* arms grows by one rate on that side, as often as
+is chosen. While an arm chooses an end of its grid, that grid grows by one rate on that side, as often as
 the sweep allows; a choice that still lies on an edge is kept and marked. Nothing is chosen from failures: an arm of which
 no rate ended well has none, and then no rate of the sweep is written. Where the sweep names options to be tuned beside the rate
 (Adam's eps), every rate is tried with every value of them, and whatever is said here of rates is true of these pairs.
+
+Where the sweep asks for the *vertex*, the metric alone chooses the best of the grid, and scored is the rate at which a parabola
+through it and its two neighbours is least: steps of the grid are then no part of what methods differ by.
 
 Where the sweep asks for *finals*, the best rates of every arm are tried by more seeds in a second stage, and the choice is among
 them. Two seeds tell a grid's best rate from its neighbours badly, and how badly is part of every interval (`tuning_error`). A
@@ -156,37 +159,42 @@ def _search_grid(
     run: Run,
     note: Callable[[str], None],
 ) -> Tried:
-    """The first stage: the grid of all arms, which grows while one of them chooses an end of it."""
+    """The first stage: a grid an arm, which grows while the arm chooses an end of it; a call of `run` a round, for all arms."""
     half = sweep.tuning.points // 2
-    low, high = -half, half
+    ends = [(-half, half) for _ in found]
     for round_ in range(sweep.tuning.extensions + 1):
         run(
             [
                 spec
-                for c in found
+                for c, (low, high) in zip(found, ends, strict=True)
                 for at in grid(sweep, c, low, high)
                 for spec in _runs_at(sweep, c, at, sweep.tuning.seeds)
             ]
         )
-        tried = [trials_of(sweep, c, store, low, high) for c in found]
-        on_edge = dict[str, str]()
-        for c, trials in zip(found, tried, strict=True):
-            chosen = choose(sweep, c, trials)
-            if chosen and chosen.edge != "none":
-                on_edge[f"{c.arm.label} ({chosen.edge})"] = chosen.edge
-            # what diverges at every rate may not at a lower one; what fails otherwise would fail there too
-            elif chosen is None and {t.status for t in trials} == {"diverged"}:
-                on_edge[f"{c.arm.label} (low)"] = "low"
-        ends = set(on_edge.values())
-        if not ends or round_ == sweep.tuning.extensions:
-            break
-        note(f"{panel.label}: on an edge: {', '.join(on_edge)}; the grid of all arms grows")
-        low, high = low - ("low" in ends), high + ("high" in ends)
-    if on_edge:
-        note(
-            f"{panel.label}: still on an edge after {sweep.tuning.extensions} extensions: {', '.join(on_edge)}"
+        tried = [trials_of(sweep, c, store, low, high) for c, (low, high) in zip(found, ends, strict=True)]
+        sides = [_side(choose(sweep, c, trials), trials) for c, trials in zip(found, tried, strict=True)]
+        on_edge = ", ".join(
+            f"{c.arm.label} ({side})" for c, side in zip(found, sides, strict=True) if side != "none"
         )
+        if not on_edge:
+            break
+        if round_ == sweep.tuning.extensions:
+            note(f"{panel.label}: still on an edge after {round_} extensions: {on_edge}")
+            break
+        note(f"{panel.label}: on an edge, so their grids grow: {on_edge}")
+        ends = [
+            (low - (side == "low"), high + (side == "high"))
+            for (low, high), side in zip(ends, sides, strict=True)
+        ]
     return tried
+
+
+def _side(chosen: Tuned | None, trials: Sequence[Trial]) -> str:
+    """The edge towards which an arm's grid is to grow, or `none`."""
+    if chosen:
+        return chosen.edge
+    # what diverges at every rate may not at a lower one; what fails otherwise would fail there too
+    return "low" if {trial.status for trial in trials} == {"diverged"} else "none"
 
 
 def _finals(sweep: Sweep, found: Sequence[Candidate], tried: Tried, store: Store, run: Run) -> Tried:
@@ -281,15 +289,18 @@ def choose(sweep: Sweep, candidate: Candidate, trials: Sequence[Trial]) -> Tuned
     workload = get(candidate.workload.name, **candidate.workload.options)
     most = max(len(trial.runs) for trial in trials)
     entered = [trial for trial in trials if len(trial.runs) == most]
-    chosen = best_trial(entered, workload) or best_trial(trials, workload)
+    alone = sweep.tuning.vertex
+    chosen = best_trial(entered, workload, alone) or best_trial(trials, workload, alone)
     if chosen is None:
         return None
+    sign = -1.0 if workload.direction == "higher" else 1.0
     return Tuned(
         workload=candidate.panel.workload.label,
         sharding=candidate.panel.sharding,
         world_size=candidate.panel.world_size,
         arm=candidate.arm.label,
         lr=chosen.lr,
+        vertex=vertex_of(trials, chosen, sign) if sweep.tuning.vertex else None,
         options=chosen.options,
         edge="low" if chosen.lr == trials[0].lr else "high" if chosen.lr == trials[-1].lr else "none",
         tuned_for=tuned_for(sweep, candidate.panel, candidate.arm),
@@ -298,16 +309,50 @@ def choose(sweep: Sweep, candidate: Candidate, trials: Sequence[Trial]) -> Tuned
     )
 
 
-def best_trial(trials: Sequence[Trial], workload: Workload) -> Trial | None:
+def vertex_of(trials: Sequence[Trial], best: Trial, sign: float) -> float | None:
+    """Where a parabola is least that goes through the best rate and its neighbours with the same options.
+
+    Args:
+        trials: Rates ascending.
+        best: One of them.
+        sign: What makes a loss of the metric.
+
+    Returns:
+        The rate to three significant digits; None where the best has no two neighbours that ended well, or, by the seeds that all
+        three have, is not better than they are.
+    """
+    row = [trial for trial in trials if trial.options == best.options]
+    at = row.index(best)
+    three = row[max(at - 1, 0) : at + 2]
+    seeds = min(len(trial.values) for trial in three)
+    if len(three) < 3 or not seeds:
+        return None
+    losses = [sign * math.fsum(trial.values[:seeds]) / seeds for trial in three]
+    if min(losses) < losses[1] or losses[0] == losses[1] == losses[2]:
+        return None
+    place = vertex([math.log(trial.lr) for trial in three], losses)
+    return float(f"{math.exp(place):.3g}")
+
+
+def vertex(x: Sequence[Any], y: Sequence[Any]) -> Any:
+    """Abscissa of the vertex of a parabola through three points, numbers or arrays alike: where its slope is 0.
+
+    Of points of which the middle one is the lowest it lies between the middles of their gaps.
+    """
+    slopes = (y[1] - y[0]) / (x[1] - x[0]), (y[2] - y[1]) / (x[2] - x[1])
+    return (x[0] + x[1]) / 2 - slopes[0] * (x[2] - x[0]) / 2 / (slopes[1] - slopes[0])
+
+
+def best_trial(trials: Sequence[Trial], workload: Workload, by_metric: bool = False) -> Trial | None:
     """Of the rates (ascending) whose metric is within the workload's margin of the best, the one of lowest NLL.
 
-    Without an NLL the best metric decides. None where no rate ended well.
+    Without an NLL, and `by_metric`, the best metric decides. None where no rate ended well.
     """
     sign = -1.0 if workload.direction == "higher" else 1.0
     ended = [(sign * trial.value, trial) for trial in trials if trial.value is not None]
     if not ended:
         return None
-    limit = min(loss for loss, _ in ended) + workload.margin
+    limit = min(loss for loss, _ in ended) + (0.0 if by_metric else workload.margin)
     within = [(trial.nll if trial.nll is not None else loss, trial) for loss, trial in ended if loss <= limit]
     return min(within, key=lambda pair: pair[0])[1]
 

@@ -13,13 +13,15 @@ from xml.etree import ElementTree
 
 import pytest
 
+from report.data import StudyData
 from report.pages import ReportError
 from report.publication import build_report
 from report.study import build_page
+from report.trust import tuning_view
 from suite.analysis.collect import collect, write
 from suite.analysis.published import facts_path
-from suite.analysis.tables import SUMMARY, TableError
-from tests.report.conftest import HOSTILE, build
+from suite.analysis.tables import SUMMARY, TUNING, Row, TableError, frame_of
+from tests.report.conftest import HOSTILE, build, tuning_rows
 from tests.suite.analysis import made_up_study as made
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -136,6 +138,21 @@ def test_failures_are_shown_with_their_reasons(built, page):
     assert "208 of 216 runs done" in " ".join(page.sections[""].split())
     assert shown.count("bandwise sweep made-up --retry error") == 1, "the one that another try may change"
     assert "8 of 216 runs did not finish: 7 diverged, 1 error." in page.sections["headline"]
+
+
+def test_a_rate_that_is_scored_between_those_tried_stands_beside_the_grid():
+    tried = [row for row in tuning_rows() if not row["options"]]
+    tried[0] |= {"chosen": True, "vertex": 0.0789}
+
+    def shown(rows: list[Row]) -> dict[str, str]:
+        study = StudyData("made-up", {TUNING.suffix: (TUNING, frame_of(TUNING, rows))}, {}, [])
+        view = tuning_view(study)
+        return {column.title: column.make(view.rows[0]).text for column in view.columns}
+
+    cells = shown(tried)
+    assert (cells["chosen rate"], cells["scored rate"]) == ("0.1", "0.0789")
+    assert cells["tried: metric"] == "0.1: 96.90; 0.3: 95.00; 1: diverged"
+    assert "scored rate" not in shown(tuning_rows())
 
 
 def test_hostile_labels_stay_text(tmp_path):

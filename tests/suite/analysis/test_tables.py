@@ -13,7 +13,7 @@ from suite.analysis.tables import RUNS, SUMMARY, TUNING, TableError, parsed, rea
 def trial(arm: str = "a", lr: float = 0.1, **changes) -> dict:
     row = {
         "workload": "digits-mlp", "sharding": "iid", "world_size": 4, "arm": arm, "lr": lr, "options": None,
-        "status": "done", "value": 96.5, "nll": None, "chosen": True, "edge": False,
+        "status": "done", "value": 96.5, "nll": None, "chosen": True, "edge": False, "vertex": None,
     }  # fmt: skip
     return {**row, **changes}
 

@@ -1,18 +1,21 @@
-"""Tuning: one budget for all, seeds that are never scored, edges that extend the grid for everyone."""
+"""Tuning: one rule for all, seeds that are never scored, edges that extend an arm's grid, vertices between its rates."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from suite.analysis.collect import tuning_rows
 from suite.runs.files import YamlError
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store, failed
 from suite.runs.sweep import TUNING_SEED, Trial, load_rates, load_sweep, write_rates
-from suite.runs.tuning import TuningFailedError, best_trial, candidates, choose, tune
+from suite.runs.tuning import TuningFailedError, best_trial, candidates, choose, tune, vertex_of
 from suite.training.execute import execute
 from suite.workloads import get
 from tests.suite.runs.project import SWEEP, write_sweep
@@ -71,16 +74,18 @@ def test_every_arm_gets_the_same_grid_on_unscored_seeds(tmp_path: Path) -> None:
     assert not scored & {spec.run_id for spec in make_plan(sweep).specs}
 
 
-def test_an_edge_extends_the_grid_of_all_arms_until_the_limit(tmp_path: Path) -> None:
-    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(extensions=2, centre=0.01)))
+def test_an_edge_extends_the_grid_of_its_arm_alone_until_the_limit(tmp_path: Path) -> None:
+    centres = BUDGET.format(extensions=2, centre="0.01, local: 2")
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + centres))
     store, seen, notes = Store(tmp_path / "results"), [], []
-    found = tune(sweep, store, carry_out(store, seen), notes.append)
-    for tuned in found:
-        assert [t.lr for t in tuned.trials] == [0.005, 0.01, 0.02, 0.04, 0.08]
-        assert (tuned.lr, tuned.edge) == (0.08, "high")
+    plain, local = tune(sweep, store, carry_out(store, seen), notes.append)
+    assert [t.lr for t in plain.trials] == [0.005, 0.01, 0.02, 0.04, 0.08]
+    assert (plain.lr, plain.edge) == (0.08, "high")
+    assert [t.lr for t in local.trials] == [1.0, 2.0, 4.0]
+    assert (local.lr, local.edge) == (2.0, "none")
     assert len(notes) == 3
-    assert "on an edge: plain (high), local (high); the grid of all arms grows" in notes[0]
-    assert "still on an edge after 2 extensions: plain (high), local (high)" in notes[2]
+    assert "on an edge, so their grids grow: plain (high)" in notes[0]
+    assert "still on an edge after 2 extensions: plain (high)" in notes[2]
 
 
 def test_an_arm_that_diverges_everywhere_is_tried_lower_and_then_refused(tmp_path: Path) -> None:
@@ -89,7 +94,7 @@ def test_an_arm_that_diverges_everywhere_is_tried_lower_and_then_refused(tmp_pat
     with pytest.raises(TuningFailedError) as refused:
         tune(sweep, store, carry_out(store, seen), notes.append)
     assert min(spec.lr.peak for spec in seen) == 2.5e8, "the grid grew towards lower rates once"
-    assert "on an edge: plain (low), local (low)" in notes[0]
+    assert "on an edge, so their grids grow: plain (low), local (low)" in notes[0]
     for arm in ("plain", "local"):
         assert f"n=2: {arm}: 4 of 4 learning rates failed (diverged), the first with: training loss" in str(
             refused.value
@@ -153,6 +158,58 @@ def test_options_are_tuned_beside_the_rate(tmp_path: Path) -> None:
     wider = TUNABLE + MOMENTA.replace("0.5]", "0.5, 0.9]").format(extensions=0, centre=0.5)
     with pytest.raises(YamlError, match="was tuned for other settings"):
         make_plan(load_sweep(write_sweep(tmp_path, wider)))
+
+
+VERTEX = MOMENTA.replace("seeds: 2,", "vertex: true, seeds: 2,")
+
+
+def test_the_vertex_at_the_chosen_options_is_scored_and_the_grid_is_on_record(tmp_path: Path) -> None:
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + VERTEX.format(extensions=0, centre=2)))
+    store = Store(tmp_path / "results")
+    found = tune(sweep, store, carry_out(store, []))
+    write_rates(sweep, found)
+    assert load_rates(sweep.rates_path).entries == tuple(found)
+    for tuned in found:
+        assert (tuned.lr, tuned.options, tuned.edge) == (2.0, {"momentum": 0.5}, "none")
+        values = [t.values[:2] for t in tuned.trials if t.options == tuned.options]
+        steep, slope, _ = np.polyfit(np.log([1.0, 2.0, 4.0]), np.mean(values, axis=1), 2)
+        assert tuned.vertex == pytest.approx(math.exp(-slope / steep / 2), rel=0.005)
+        assert 1.4 < tuned.vertex < 2.0
+        rates = {run.spec.lr.peak for run in make_plan(sweep).runs if run.arm.label == tuned.arm}
+        assert rates == {tuned.vertex}
+    assert [(row["lr"], row["vertex"]) for row in tuning_rows(sweep) if row["chosen"]] == [
+        (tuned.lr, tuned.vertex) for tuned in found
+    ]
+    nothing = Store(tmp_path / "nothing")
+    assert tune(sweep, nothing, carry_out(nothing, [])) == found
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((3.0, 1.0, 3.0), 2.0),
+        ((2.0, 1.0, 1.0), 2.83),  # as good as a neighbour: half a step from it
+        ((1.0, 1.0, 1.0), None),  # flat
+        ((1.0, 2.0, 3.0), None),  # on an edge
+        ((2.0, 1.0, None), None),  # a neighbour diverged
+    ],
+)
+def test_a_vertex_needs_two_neighbours_that_are_worse(
+    values: tuple[float | None, ...], expected: float | None
+) -> None:
+    trials = [
+        trial(rate, value).model_copy(update={"values": () if value is None else (value,) * 2})
+        for rate, value in zip((1.0, 2.0, 4.0), values, strict=True)
+    ]
+    best = min((t for t in trials if t.value), key=lambda t: t.value)
+    assert vertex_of(trials, best, 1.0) == expected
+    turned = [t.model_copy(update={"values": tuple(-v for v in t.values)}) for t in trials]
+    assert vertex_of(turned, turned[trials.index(best)], -1.0) == expected
+
+
+def test_with_the_vertex_the_metric_alone_decides() -> None:
+    trials = [trial(1, 96.8, 0.1), trial(2, 97.0, 0.2), trial(3, 96.5, 0.05)]
+    assert best_trial(trials, get("digits-mlp"), by_metric=True).lr == 2
 
 
 @pytest.mark.parametrize(
