@@ -65,6 +65,7 @@ JOBS: Final = (
     Job("session", "suite.gpu.session", 9, "four ranks over shaped links", FILES, PROGRAMS),
     Job("simulation", "suite.gpu.simulation", 8, "simulated training", FILES),
     Job("codecs", "suite.gpu.compressors", 9, "compressors beside a copy"),
+    Job("studies", "suite.gpu.studies", 9, "the studies of python-gpt, piece by piece", FILES),
 )
 
 

@@ -20,7 +20,7 @@ from reference_impls.runtime.checks import ENDED, Agreement
 from reference_impls.runtime.engine import ProcessGroupBackend
 from suite.gpu import __main__ as listed
 from suite.gpu import session as job
-from suite.gpu import streams
+from suite.gpu import streams, studies
 from suite.gpu.__main__ import CHECKOUT, JOBS, Job, work
 from suite.timing.cases import cases_of
 from suite.timing.session import Session
@@ -193,3 +193,15 @@ def test_a_job_whose_time_is_over_is_interrupted(tmp_path: Path, monkeypatch: Pa
     )
     assert listed.run(Job("slow", "slow", 1, ""), 3.0) is None
     assert (tmp_path / "said").exists()
+
+
+def test_a_piece_of_a_study_ends_with_its_commands_or_its_time(tmp_path: Path) -> None:
+    def python(code: str) -> list[str]:
+        return [sys.executable, "-c", code]
+
+    assert studies.piece(iter([python(""), python("")])) == 0
+    assert studies.piece(iter([python("raise SystemExit(3)"), python("raise SystemExit(4)")])) == 3
+    said = tmp_path / "said"
+    slow = f"import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    open({str(said)!r}, 'w').close()"
+    assert studies.piece(iter([python(slow), python("raise SystemExit(4)")]), 1.0) == studies.GO_ON
+    assert said.exists()
