@@ -530,7 +530,9 @@ def _check_machines(sweep: Sweep, arm: Arm) -> None:
                 f"{panel.label} has no {arm.world_size} workers: use at most its {panel.world_size}",
             )
     if arm.length is not None:
-        lengths = [round(sweep.steps * arm.length * budget) for budget in sweep.budgets]
+        everywhere = not sweep.references or arm.label in sweep.references
+        budgets = sweep.budgets if everywhere else (WHOLE,)
+        lengths = [round(sweep.steps * arm.length * budget) for budget in budgets]
         if lengths[0] < 1 or len({*lengths}) < len(lengths):
             raise arm.error(
                 "length",
