@@ -33,6 +33,7 @@ from reference_impls.core.registry import registry
 from suite.analysis.equal_time import worth_table
 from suite.analysis.net_speedup import Trials
 from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path
+from suite.analysis.rho import PLAIN, rho_tables
 from suite.analysis.statistics import (
     MINIMUM_FOR_INTERVAL,
     Control,
@@ -52,6 +53,7 @@ from suite.analysis.tables import (
     BUDGET_SWEEP,
     CELL,
     CURVES,
+    ONE_WORKER,
     RUN,
     RUNS,
     SENSITIVITY,
@@ -84,7 +86,8 @@ Cell = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Arm:
-    """A label for a method with its options. `baseline` is None for an uncompressed run, which has none.
+    """A label for a method with its options. `baseline` is None for an uncompressed run, which has none; an `alternative` is a
+    plain way to use the same machines.
 
     `source_hash` is that of the method now; a result with another one is stale. `lr_edges` says for (workload
     label, sharding, world size) whether the tuned rate lies on an edge of its grid. `alternative`: a plain way to use the same
@@ -97,6 +100,7 @@ class Arm:
     baseline: str | None = None
     control: bool = False
     source_hash: str | None = None
+    alternative: bool = False
     lr_edges: Mapping[tuple[str, str, int], bool] = field(default_factory=dict)
     alternative: bool = False
     apart: bool = False
@@ -141,8 +145,8 @@ class Study:
     `yardsticks` are by workload label; `ranks` says that the sweep compares methods by tests, not by
     intervals alone; `command` remakes the study, as tables say it; `called` is how a command here
     names it; `about` is one sentence for the reader. `references`: arms that run at all budgets, net speedups are read on the
-    first. `trials`: by workload's label, sharding, world size and arm, the metric by tuning seed at every rate, of arms that
-    were tuned by two seeds or more; nan where a run failed.
+    first; `by_rho`: against rho too, with verdicts. `trials`: by workload's label, sharding, world size and arm, the metric by
+    tuning seed at every rate, of arms that were tuned by two seeds or more; nan where a run failed.
     """
 
     name: str
@@ -155,6 +159,7 @@ class Study:
     called: str = ""
     references: tuple[str, ...] = ()
     trials: Mapping[tuple[str, str, int, str], Trials] = field(default_factory=dict)
+    by_rho: bool = False
 
     def __post_init__(self) -> None:
         known = self.by_name
@@ -171,6 +176,10 @@ class Study:
                 raise StudyError(
                     f"sweep {self.name}: {arm.baseline} has a baseline, so it cannot be {arm.name}'s"
                 )
+        if self.by_rho and (not self.references or known[self.references[0]].algorithm != PLAIN):
+            raise StudyError(
+                f"sweep {self.name}: rho counts in bytes of plain bf16 all-reduce: name an arm of {PLAIN} first in `references`"
+            )
         for entry in self.entries:
             if entry.arm not in known:
                 raise StudyError(
@@ -239,6 +248,7 @@ def study_of(plan: Plan) -> Study:
                 baseline=baseline,
                 control=arm.control,
                 source_hash=source_hash(arm.algorithm),
+                alternative=arm.algorithm == ONE_WORKER,
                 lr_edges=edges.get(arm.label, {}),
                 alternative=arm.is_alternative,
                 apart=arm.apart,
@@ -688,6 +698,8 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
         }
     if study.references:
         tables[WORTH] = worth_table(study, every)
+    if study.by_rho:
+        tables |= rho_tables(study, every)
     return Collected(
         study.name,
         tables,

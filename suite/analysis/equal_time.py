@@ -27,10 +27,12 @@ from suite.analysis.net_speedup import (
     beats_all,
     net_ratio,
     net_speedup,
+    net_speedups,
     time_ratio,
     tuning_error,
     tuning_noise,
     verdicts,
+    worth_ratio,
 )
 from suite.analysis.statistics import (
     MINIMUM_FOR_INTERVAL,
@@ -78,14 +80,33 @@ class Trained:
             raise StatisticsError(self.reason)
         return net_speedup(self.reference, self.losses.tolist(), time, self.tuning or Uncertain(), level)
 
+    def at_times(self, times: np.ndarray) -> list[NetSpeedup]:
+        """Its net speedups where its training takes `times` [times] of the reference's seconds; none without a reference."""
+        if self.reference is None:
+            return []
+        return net_speedups(self.reference, self.losses, times, self.tuning or Uncertain())
+
     def over_other(self, other: Trained, time: Uncertain) -> NetSpeedup | None:
         """Its net speedup over that of another arm, of whose seconds its training takes exp(time); None where there is none."""
-        if self.reference is None or other.reference is None or self.seeds != other.seeds:
+        if self.reference is None or not self._pairs(other):
             return None
+        own, its, of_reference = self._beside(other)
+        return net_ratio(self.reference, own, its, time, of_reference)
+
+    def worth_over(self, other: Trained) -> Uncertain | None:
+        """The logarithm of what it is worth over what another arm is; None where there is no such number."""
+        if self.reference is None or not self._pairs(other):
+            return None
+        return worth_ratio(self.reference, *self._beside(other))
+
+    def _pairs(self, other: Trained) -> bool:
+        return other.reference is not None and self.seeds == other.seeds
+
+    def _beside(self, other: Trained) -> tuple[Method, Method, Uncertain]:
+        """Both as methods, and the error of the reference's loss that the choice of its rate makes."""
         tuning = self.tuning or Uncertain()
         of_reference = Uncertain(0.0, max(tuning.variance - self.choice, 0.0), tuning.df)
-        own, its = (Method(one.losses, one.choice) for one in (self, other))
-        return net_ratio(self.reference, own, its, time, of_reference)
+        return Method(self.losses, self.choice), Method(other.losses, other.choice), of_reference
 
 
 def trained(study: Study, runs: pd.DataFrame) -> list[Trained]:
@@ -219,17 +240,12 @@ class _Timed:
 def _judge(panel: Sequence[_Timed], worker: _Timed | None, rounds: Mapping[Any, pd.DataFrame]) -> None:
     """Words of the arms of a link and sharding against the reference and against one worker alone; Holm over the arms of each."""
     plain = verdicts({one.place[2]: one.net for one in panel if one.net})
-    ratios: dict[str, NetSpeedup] = {}
+    ratios: dict[str, NetSpeedup | None] = {}
     alone: dict[str, Verdict] = {}
-    for one in panel:
-        if one.net is None or worker is None or worker.net is None or one is worker:
-            continue
-        ratio = _over_worker(one, worker, rounds)
-        if ratio is None:
-            alone[one.place[2]] = _apart(one.net.speedup, worker.net.speedup)
-        else:
-            ratios[one.place[2]] = ratio
-    alone |= verdicts(ratios)
+    if worker is not None and worker.net is not None:
+        others = {one.place[2]: one for one in panel if one.net is not None and one is not worker}
+        ratios = {arm: _over_worker(one, worker, rounds) for arm, one in others.items()}
+        alone = against({arm: one.net for arm, one in others.items() if one.net}, worker.net, ratios)
     for one in panel:
         arm = one.place[2]
         over, words = ratios.get(arm), [plain.get(arm)] + ([] if one is worker else [alone.get(arm)])
@@ -253,9 +269,29 @@ def _over_worker(one: _Timed, worker: _Timed, rounds: Mapping[Any, pd.DataFrame]
         return None
 
 
-def _apart(own: Interval, other: Interval) -> Verdict:
-    """By intervals alone, where a number lies beyond the reference's budgets or both were never timed in the same rounds."""
-    return "worth it" if own.low > other.high else "not worth it" if own.high < other.low else "undecided"
+def against(
+    nets: Mapping[str, NetSpeedup], other: NetSpeedup, ratios: Mapping[str, NetSpeedup | None]
+) -> dict[str, Verdict]:
+    """Words of arms against an alternative.
+
+    Args:
+        nets: Net speedups by arm.
+        other: That of the alternative.
+        ratios: By arm the net speedup over the alternative's; None where either lies beyond the reference's budgets, or both
+            were never timed in the same rounds.
+
+    Returns:
+        By Holm over the ratios that are known; of the others by whether the intervals lie apart.
+    """
+    apart: dict[str, Verdict] = {
+        arm: "worth it"
+        if net.speedup.low > other.speedup.high
+        else "not worth it"
+        if net.speedup.high < other.speedup.low
+        else "undecided"
+        for arm, net in nets.items()
+    }
+    return apart | verdicts({arm: ratio for arm, ratio in ratios.items() if ratio})
 
 
 def _whole_sessions(rounds: pd.DataFrame) -> list[pd.DataFrame]:

@@ -150,16 +150,54 @@ def net_speedup(
         return NetSpeedup(Interval(0.0, 0.0, 0.0, n), None, 0.0)
     low, high = reference.ends
     own = math.exp(time.value)
-    nearest = np.array([min(max(own, low), high)])
-    mean, half, p = (float(value[0]) for value in _test(reference, found, time, tuning, nearest, level))
-    inside = low <= own <= high
-    if not inside and (mean > 0) != (own < low):
-        p = 1.0  # what lies beyond the budgets may be on the other side of what the nearest one says
+    mean, half, p = (
+        float(value[0]) for value in _test_at(reference, found, time, tuning, np.array([own]), level)
+    )
     at = np.geomspace(low, high, POINTS)
     means, halves, _ = _test(reference, found, time, tuning, at, level)
     estimate, lowest, highest = (_crossing(at, means + side * halves, side) / own for side in (0, -1, 1))
-    gain = Interval(mean, mean - half, mean + half, n) if inside else None
+    gain = Interval(mean, mean - half, mean + half, n) if low <= own <= high else None
     return NetSpeedup(Interval(estimate, lowest, highest, n), gain, p)
+
+
+def net_speedups(
+    reference: Reference, losses: np.ndarray, times: np.ndarray, tuning: Uncertain = Uncertain()
+) -> list[NetSpeedup]:
+    """What `net_speedup` says, without a gain, at time ratios that are known.
+
+    Args:
+        reference: Losses of the reference, by seed and budget.
+        losses: As for `net_speedup`, [seeds].
+        times: Seconds of the method's training over those of the reference's at budget 1, [times].
+        tuning: As for `net_speedup`.
+
+    Returns:
+        One a time.
+    """
+    worth = net_speedup(reference, losses.tolist(), Uncertain(), tuning).speedup
+    p = np.zeros(len(times))
+    if np.isfinite(losses).all():
+        p = _test_at(reference, losses, Uncertain(), tuning, times, level=0.95)[2]
+    return [
+        NetSpeedup(Interval(worth.estimate / t, worth.low / t, worth.high / t, worth.n), None, float(one))
+        for t, one in zip(times, p, strict=True)
+    ]
+
+
+def _test_at(
+    reference: Reference,
+    losses: np.ndarray,
+    time: Uncertain,
+    tuning: Uncertain,
+    own: np.ndarray,
+    level: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`_test` at the budgets nearest to times [points]; where one lies outside of them, p is an upper bound."""
+    low, high = reference.ends
+    mean, half, p = _test(reference, losses, time, tuning, np.clip(own, low, high), level)
+    outside = (own < low) | (own > high)
+    # what lies beyond the budgets may be on the other side of what the nearest one says
+    return mean, half, np.where(outside & ((mean > 0) != (own < low)), 1.0, p)
 
 
 def _test(
@@ -235,6 +273,39 @@ def net_ratio(
     Returns:
         The ratio with its interval and the p of "it is 1", without a gain; None where either lies beyond the reference's budgets.
     """
+    ratio = worth_ratio(reference, one, other, choice)
+    if ratio is None:
+        return None
+    variance, tiny = ratio.variance + time.variance, float(np.finfo(np.float64).tiny)
+    squares = math.fsum(part.variance**2 / max(part.df, tiny) for part in (ratio, time))
+    both = Uncertain(ratio.value, variance, variance**2 / max(squares, tiny))
+    return net_ratios(both, np.exp([time.value]), len(one.losses), level)[0]
+
+
+def net_ratios(ratio: Uncertain, times: np.ndarray, n: int, level: float = 0.95) -> list[NetSpeedup]:
+    """Net speedups of one method over that of another at time ratios.
+
+    Args:
+        ratio: Logarithm of the worth of the one over that of the other, with the error of both and of the times.
+        times: Seconds of the one's training over those of the other's, [times].
+        n: Seeds.
+        level: Of the intervals.
+
+    Returns:
+        One a time, each with the p of "it is 1", without a gain.
+    """
+    middle, error = ratio.value - np.log(times), math.sqrt(ratio.variance)
+    half = float(stats.t.ppf(0.5 + level / 2, ratio.df)) * error
+    ends = np.exp([middle, middle - half, middle + half]).tolist()
+    p = (2 * stats.t.sf(np.abs(middle) / error, ratio.df)).tolist()
+    return [
+        NetSpeedup(Interval(own, low, high, n), None, one)
+        for own, low, high, one in zip(*ends, p, strict=True)
+    ]
+
+
+def worth_ratio(reference: Reference, one: Method, other: Method, choice: Uncertain) -> Uncertain | None:
+    """The logarithm of what one method is worth over what another is; arguments as for `net_ratio`, None as there."""
     if not all(np.isfinite(method.losses).all() for method in (one, other)):
         return None
     at = np.geomspace(*reference.ends, POINTS)
@@ -253,14 +324,11 @@ def net_ratio(
             + float(np.array([one.choice, other.choice]) @ steep**2),
             choice.df,
         ),
-        (time.variance, time.df),
     )
-    variance = max(math.fsum(part for part, _ in parts), np.finfo(np.float64).tiny)
-    df = variance**2 / max(math.fsum(part**2 / known for part, known in parts), np.finfo(np.float64).tiny)
-    middle, error = math.log(budgets[0] / budgets[1]) - time.value, math.sqrt(variance)
-    half = float(stats.t.ppf(0.5 + level / 2, df)) * error
-    ends = Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half), n)
-    return NetSpeedup(ends, None, 2 * float(stats.t.sf(abs(middle) / error, df)))
+    tiny = np.finfo(np.float64).tiny
+    variance = max(math.fsum(part for part, _ in parts), tiny)
+    df = variance**2 / max(math.fsum(part**2 / known for part, known in parts), tiny)
+    return Uncertain(math.log(budgets[0] / budgets[1]), variance, df)
 
 
 def beats_all(words: Iterable[Verdict | None]) -> Verdict:

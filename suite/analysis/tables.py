@@ -228,11 +228,50 @@ WORTH: Final = declared("worth", 4, ARM_COLUMNS + """
     reason      text   why there is no number, in a sentence
     """)  # fmt: skip
 
+RHO: Final = declared("rho", 6, ARM_COLUMNS + """
+    overlap            text   none: sending waits for computing; all: a step takes the longer one of both
+    rho                float  seconds that plain bf16 all-reduce needs on the link over seconds of computing in a step of plain
+                              training
+    time               float  seconds of its training over those of the reference's at budget 1
+    net                float  net speedup: worth over time
+    net_low,net_high   float  ends of its 95 % interval, as of worth
+    p                  float  two-sided, of a net speedup of 1
+    plain              text   a method against the reference: worth it, not worth it, undecided, by Holm over the methods of the
+                              cell at 5 %
+    alternative        text   the arm with the highest net among the reference and the alternatives
+    over               float  net over that arm's, paired by seed; empty where either lies beyond the reference's budgets
+    over_low,over_high  float  ends of its 95 % interval
+    over_p             float  two-sided, of that ratio being 1
+    verdict            text   of a method: worth it where it is against the reference and against every alternative, by tests as
+                              of plain; not worth it where one of them is surely ahead; else undecided
+    """)  # fmt: skip
+
+WINDOWS: Final = declared("windows", 5, ARM_COLUMNS + """
+    overlap              text   as in rho
+    role                 text   method; plain: trains as the reference does, so that 1 lies in its interval of worth;
+                                alternative: a plain way to use the same machines; control; uncompressed: another optimizer
+    worth,low,high       float  as in worth
+    steps                float  its steps over the reference's
+    compute              float  computing of a step over that of the reference's, kappa included
+    kappa                float  the method's own computing, a share of that of a plain step; empty: not measured, taken as 0
+    bytes                float  bytes a step on the wire over those of plain bf16 all-reduce; 0 of one worker alone
+    from_rho             float  where its net is above those of the reference and of all alternatives: from this rho on; 0: from
+                                the least of the table rho on; empty: nowhere
+    from_low,from_high   float  the same with the upper, the lower end of the 95 % interval of what it is worth over each of them
+    from_arm             text   the one that is ahead before
+    to_rho               float  to this rho; inf: to the largest and on
+    to_low,to_high       float  as of from_rho
+    to_arm               text   the one that is ahead after
+    sure_from,sure_to    float  between which the verdict is worth it, 0 and inf as before; empty: nowhere
+    reason               text   why a method has no window, or none in verdicts
+    """)  # fmt: skip
+
 OF_STUDY: Final = (RUNS, SUMMARY, SENSITIVITY, TUNING, CURVES)
 """Of every sweep."""
 BUDGET_TABLES: Final = (BUDGET_RUNS, BUDGET_SWEEP)
-SWEEP_OPTIONAL: Final = (*BUDGET_TABLES, WORTH)
-"""Of a sweep over budgets; `WORTH` of one with references."""
+BY_RHO: Final = (RHO, WINDOWS)
+SWEEP_OPTIONAL: Final = (*BUDGET_TABLES, WORTH, *BY_RHO)
+"""Of a sweep over budgets; `WORTH` of one with references, `BY_RHO` of one that carries verdicts."""
 
 # ---- of a timing session
 

@@ -1,0 +1,402 @@
+"""Net speedups against rho: where a method ends better in the same time than the best plain way to use the same machines.
+
+*rho* is seconds that plain bf16 all-reduce needs on the link over seconds of computing in a step of plain training. The training
+of an arm takes, over that of the reference at budget 1,
+
+    nothing overlaps    steps x (c + b rho) / (1 + rho)
+    all overlaps        steps x max(c, b rho) / max(1, rho)
+
+steps: its steps over the reference's. c: examples a worker and step over the reference's, times 1 + kappa, the method's own
+computing as a share of that of a plain step. b: bytes a rank and step on the wire, mean over the run, over those of the
+reference, which is plain bf16 all-reduce (2 bytes a parameter, times 2 (n - 1) / n of a ring); 0 for one worker, whose average of
+the model at the end is no traffic of gradients. Left out are delays of messages, and that some steps send more than others. Net
+speedup is worth over that time.
+
+*Worth it* is a method that is ahead of the reference and of every alternative by paired tests, each by Holm over the methods of
+the cell; where no alternative that sends nothing ran, nothing is. As rho grows, the time of an arm over that of another rises
+or falls throughout, so that a method is ahead in one *window* of rho or nowhere.
+
+Seconds do not enter, so plain training is 1 at every rho by construction, and the null test is one of worth: an arm that trains
+as the reference does must have 1 in its interval (`null_test`). Where it has not, the curve of the reference is no measure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+import pandas as pd
+from scipy import optimize
+
+from suite.analysis.equal_time import Trained, against, trained
+from suite.analysis.net_speedup import NetSpeedup, Uncertain, Verdict, beats_all, net_ratios, verdicts
+from suite.analysis.statistics import Interval, cells
+from suite.analysis.tables import ARM, ONE_WORKER, RHO, WINDOWS, Row, Table, frame_of
+from suite.runs.sweep import WHOLE
+
+if TYPE_CHECKING:
+    from suite.analysis.collect import Arm, Study
+
+PLAIN: Final = "allreduce-bf16"
+"""The method whose bytes rho counts in."""
+UNCOMPRESSED: Final = "allreduce-"
+"""What the names of plain all-reduces begin with."""
+GRID: Final = 10 ** (np.arange(-12, 25) / 12)
+"""Values of rho, 12 a decade."""
+OVERLAPS: Final = ("none", "all")
+HALVINGS: Final = 16
+"""Of the step of the grid in which a verdict changes."""
+Role = Literal["method", "plain", "alternative", "control", "uncompressed"]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of an arm over the reference: steps of its training, computing and bytes of a step. kappa: None: it was not measured."""
+
+    steps: float = 1.0
+    compute: float = 1.0
+    nbytes: float = 1.0
+    kappa: float | None = None
+
+    def time(self, rho: np.ndarray, overlap: str) -> np.ndarray:
+        """Seconds of its training over those of the reference's [rho]."""
+        sending = self.nbytes * rho
+        step, plain = self.compute + sending, 1.0 + rho
+        if overlap == "all":
+            step, plain = np.maximum(self.compute, sending), np.maximum(1.0, rho)
+        found: np.ndarray = self.steps * step / plain
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """An arm of a cell: a line of the picture. costs: None where none of its runs has ended."""
+
+    trained: Trained
+    role: Role
+    costs: Costs | None
+
+    @property
+    def known(self) -> bool:
+        """Whether it has a net speedup."""
+        return self.costs is not None and self.trained.reference is not None
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """The lines of a cell at one rho, by arm. over: of methods, against the best alternative, which is `best`."""
+
+    times: Mapping[str, float]
+    nets: Mapping[str, NetSpeedup]
+    plain: Mapping[str, Verdict]
+    best: str
+    over: Mapping[str, NetSpeedup]
+    verdict: Mapping[str, Verdict]
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """A cell's lines beside its reference, and the logarithm of worth over worth of every method and alternative, where known."""
+
+    reference: str
+    lines: Mapping[str, Line]
+    ratios: Mapping[tuple[str, str], Uncertain | None]
+
+    def of(self, role: Role) -> list[str]:
+        """Arms of a role."""
+        return [arm for arm, line in self.lines.items() if line.role == role]
+
+    @property
+    def unanswered(self) -> str:
+        """Why no method can be worth it, else empty."""
+        rivals = [self.lines[arm] for arm in self.of("alternative")]
+        if not any(line.costs is not None and line.costs.nbytes == 0 for line in rivals):
+            return "no alternative that sends nothing ran: no method can be worth it"
+        lacking = [line.trained.arm for line in rivals if not line.known]
+        return f"{lacking[0]}, an alternative, has no number: no method can be worth it" if lacking else ""
+
+    def judge(self, rho: np.ndarray, overlap: str) -> list[Judged]:
+        """All lines at values of rho."""
+        known = {arm: line for arm, line in self.lines.items() if line.known}
+        times = {arm: line.costs.time(rho, overlap) for arm, line in known.items() if line.costs}
+        nets = {arm: line.trained.at_times(times[arm]) for arm, line in known.items()}
+        methods, rivals = (
+            [arm for arm in self.of(role) if arm in known] for role in ("method", "alternative")
+        )
+        overs = {
+            (arm, rival): net_ratios(ratio, times[arm] / times[rival], nets[arm][0].speedup.n)
+            for arm in methods
+            for rival in rivals
+            if (ratio := self.ratios[arm, rival])
+        }
+        found = []
+        for i in range(len(rho)):
+            here = {arm: own[i] for arm, own in nets.items()}
+            of_methods = {arm: here[arm] for arm in methods}
+            ratios = {
+                rival: {arm: overs[arm, rival][i] if (arm, rival) in overs else None for arm in methods}
+                for rival in rivals
+            }
+            plain = verdicts(of_methods)
+            words = [plain, *(against(of_methods, here[rival], ratios[rival]) for rival in rivals)]
+            if self.unanswered:
+                words.append({})
+            best = max(rivals, key=lambda rival: here[rival].speedup.estimate, default=self.reference)
+            if best != self.reference and here[best].speedup.estimate <= 1:
+                best = self.reference
+            over = of_methods if best == self.reference else {a: r for a, r in ratios[best].items() if r}
+            found.append(
+                Judged(
+                    {arm: float(own[i]) for arm, own in times.items()},
+                    here,
+                    plain,
+                    best,
+                    over,
+                    {arm: beats_all([word.get(arm) for word in words]) for arm in methods},
+                )
+            )
+        return found
+
+
+def rho_tables(
+    study: Study, runs: pd.DataFrame, kappa: Mapping[str, float] | None = None
+) -> dict[Table, pd.DataFrame]:
+    """The tables `rho` and `windows`.
+
+    Args:
+        study: With `references`, the first of plain bf16 all-reduce.
+        runs: Rows of the table `runs` of all budgets, with `budget`.
+        kappa: By arm the method's own computing as a share of that of a plain step, where it was measured.
+
+    Returns:
+        Both; a cell whose reference has not ended, or sends nothing since it has one worker, has no rows.
+    """
+    rho_rows: list[Row] = []
+    window_rows: list[Row] = []
+    for panel in _panels(study, runs, kappa or {}):
+        for overlap in OVERLAPS:
+            judged = panel.judge(GRID, overlap)
+            rho_rows += _rho_rows(panel, overlap, judged)
+            window_rows += _window_rows(panel, overlap, judged)
+    return {RHO: frame_of(RHO, rho_rows), WINDOWS: frame_of(WINDOWS, window_rows)}
+
+
+def null_test(windows: pd.DataFrame) -> pd.DataFrame:
+    """The arms that train as the reference does.
+
+    Args:
+        windows: The table.
+
+    Returns:
+        A row a cell and arm, with `worth`, `low` and `high`, and whether the test is `passed`: 1 lies between the ends. No row
+        where a study has no such arm, and none says so.
+    """
+    found = windows.loc[
+        (windows["role"] == "plain") & windows["worth"].notna(), [*ARM, "worth", "low", "high"]
+    ]
+    found = found.drop_duplicates(ARM)
+    return found.assign(passed=(found["low"] <= 1) & (found["high"] >= 1))
+
+
+# ---- lines
+
+
+def _panels(study: Study, runs: pd.DataFrame, kappa: Mapping[str, float]) -> Iterable[Panel]:
+    costs = _costs(study, runs, kappa)
+    by_cell: dict[Any, list[Trained]] = {}
+    for one in trained(study, runs):
+        by_cell.setdefault(one.cell, []).append(one)
+    for cell, arms in by_cell.items():
+        if cell not in costs:
+            continue
+        own = costs[cell]
+        lines = {
+            one.arm: Line(one, _role(study, one.arm, own.get(one.arm)), own.get(one.arm)) for one in arms
+        }
+        rivals = [line for line in lines.values() if line.role == "alternative"]
+        ratios = {
+            (arm, rival.trained.arm): line.trained.worth_over(rival.trained)
+            for arm, line in lines.items()
+            for rival in rivals
+            if line.role == "method"
+        }
+        yield Panel(study.references[0], lines, ratios)
+
+
+def _role(study: Study, name: str, costs: Costs | None) -> Role:
+    arm, reference = study.by_name[name], study.by_name[study.references[0]]
+    if arm.alternative:
+        return "alternative"
+    if arm.control:
+        return "control"
+    as_long = costs is not None and costs.steps == costs.compute == 1
+    if arm.algorithm.startswith(UNCOMPRESSED) and _optimizer(arm) == _optimizer(reference) and as_long:
+        return "plain"
+    return "uncompressed" if arm.baseline is None else "method"
+
+
+def _optimizer(arm: Arm) -> str:
+    """The arm of the uncompressed run of its optimizer."""
+    return arm.baseline or arm.name
+
+
+def _costs(study: Study, runs: pd.DataFrame, kappa: Mapping[str, float]) -> dict[Any, dict[str, Costs]]:
+    """By cell and arm, of cells whose reference has ended and sends something."""
+    ended = runs[(runs["budget"] == WHOLE) & runs["status"].isin(["done", "diverged"])]
+    one_worker = [arm.name for arm in study.arms if arm.algorithm == ONE_WORKER]
+    sent = ended["wire_bytes_per_step"].mask(ended["arm"].isin(one_worker), 0.0)
+    means = ended.assign(sent=sent).groupby(ARM)[["steps", "batch_size", "sent"]].mean().dropna()
+    by_cell: dict[Any, dict[str, np.ndarray]] = {}
+    for (*cell, arm), of_arm in zip(means.index, means.to_numpy("float64"), strict=True):
+        by_cell.setdefault(tuple(cell), {})[arm] = of_arm
+    found: dict[Any, dict[str, Costs]] = {}
+    for cell, of_arms in by_cell.items():
+        plain = of_arms.get(study.references[0])
+        if plain is None or not plain[2] > 0:
+            continue
+        for arm, of_arm in of_arms.items():
+            steps, batch, nbytes = (of_arm / plain).tolist()
+            own = kappa.get(arm)
+            found.setdefault(cell, {})[arm] = Costs(steps, batch * (1 + (own or 0.0)), nbytes, own)
+    return found
+
+
+# ---- rows
+
+
+def _rho_rows(panel: Panel, overlap: str, judged: Sequence[Judged]) -> Iterable[Row]:
+    for rho, here in zip(GRID, judged, strict=True):
+        for arm, net in here.nets.items():
+            over = here.over.get(arm)
+            yield {
+                **_key(panel.lines[arm], overlap),
+                "rho": float(rho),
+                "time": here.times[arm],
+                **cells(net.speedup, "net", "net_"),
+                "p": net.p,
+                "plain": here.plain.get(arm),
+                "alternative": here.best if arm in here.verdict else None,
+                **cells(over.speedup if over else None, "over", "over_"),
+                "over_p": over.p if over else None,
+                "verdict": here.verdict.get(arm),
+            }
+
+
+def _key(line: Line, overlap: str) -> Row:
+    return {**dict(zip(ARM, (*line.trained.cell, line.trained.arm), strict=True)), "overlap": overlap}
+
+
+def _window_rows(panel: Panel, overlap: str, judged: Sequence[Judged]) -> Iterable[Row]:
+    sure = _sure(panel, overlap, judged)
+    for arm, line in panel.lines.items():
+        worth = line.trained.over(Uncertain()).speedup if line.trained.reference else None
+        costs = line.costs
+        row = {
+            **_key(line, overlap),
+            "role": line.role,
+            **cells(worth, "worth", ""),
+            "steps": costs.steps if costs else None,
+            "compute": costs.compute if costs else None,
+            "kappa": costs.kappa if costs else None,
+            "bytes": costs.nbytes if costs else None,
+            "reason": line.trained.reason or (None if costs else "no run of it has ended and told its bytes"),
+        }
+        if line.role == "method" and worth and costs:
+            row |= _window(panel, line, worth, overlap)
+            row["sure_from"], row["sure_to"] = sure.get(arm, (None, None))
+            if row["from_rho"] is not None and arm not in sure:
+                row["reason"] = panel.unanswered or "ahead, but no verdict says so"
+        yield row
+
+
+def _window(panel: Panel, line: Line, worth: Interval, overlap: str) -> Row:
+    """The columns of its window by estimates, with the intervals of its ends."""
+    assert line.costs
+    shares = {panel.reference: (worth.estimate, worth.low, worth.high)}
+    costs = {panel.reference: Costs()}
+    for arm in panel.of("alternative"):
+        rival = panel.lines[arm]
+        if rival.known and rival.costs:
+            shares[arm] = _share(panel.ratios[line.trained.arm, arm], worth, rival)
+            costs[arm] = rival.costs
+    middle, least, most = (
+        {arm: _ahead(share[i], line.costs, costs[arm], overlap) for arm, share in shares.items()}
+        for i in range(3)
+    )
+    first, last = max(middle, key=lambda arm: middle[arm][0]), min(middle, key=lambda arm: middle[arm][1])
+    start, end = middle[first][0], middle[last][1]
+    if start >= end:
+        why = (
+            f"behind {first} at every rho"
+            if math.isinf(start)
+            else f"{first} is ahead up to rho {start:.3g}, {last} from rho {end:.3g}"
+        )
+        return {"from_rho": None, "reason": why}
+    return {
+        "from_rho": start,
+        "from_low": max(one for one, _ in most.values()),
+        "from_high": max(one for one, _ in least.values()),
+        "from_arm": first if start > 0 else None,
+        "to_rho": end,
+        "to_low": min(one for _, one in least.values()),
+        "to_high": min(one for _, one in most.values()),
+        "to_arm": last if end < math.inf else None,
+    }
+
+
+def _share(ratio: Uncertain | None, worth: Interval, rival: Line) -> tuple[float, float, float]:
+    """What an arm is worth over what an alternative is, and the ends; of intervals alone where there is no paired ratio."""
+    if ratio:
+        found = net_ratios(ratio, np.ones(1), worth.n)[0].speedup
+        return found.estimate, found.low, found.high
+    other = rival.trained.over(Uncertain()).speedup
+    pairs = (worth.estimate, other.estimate), (worth.low, other.high), (worth.high, other.low)
+    middle, low, high = (own / its if its else math.inf if own else 0.0 for own, its in pairs)
+    return middle, low, high
+
+
+def _ahead(share: float, own: Costs, other: Costs, overlap: str) -> tuple[float, float]:
+    """From and to which rho an arm is ahead of another, which is worth 1 where it is worth `share`: 0 and inf where there is no
+    end in the grid, inf and 0 where it never is.
+    """
+
+    def margin(log_rho: float) -> float:
+        rho = np.array([math.exp(log_rho)])
+        return float(share * other.time(rho, overlap)[0] - own.time(rho, overlap)[0])
+
+    ends = math.log(GRID[0]), math.log(GRID[-1])
+    before, after = (margin(end) > 0 for end in ends)
+    if before == after:
+        return (0.0, math.inf) if before else (math.inf, 0.0)
+    root = math.exp(float(optimize.brentq(margin, *ends, xtol=1e-12)))
+    return (0.0, root) if before else (root, math.inf)
+
+
+def _sure(panel: Panel, overlap: str, judged: Sequence[Judged]) -> dict[str, tuple[float, float]]:
+    """From and to which rho the verdict on a method is *worth it*: the outermost, by bisection between values of the grid."""
+    found: dict[str, list[float]] = {}
+    inside: list[float] = []
+    outside: list[float] = []
+    of: list[tuple[str, int]] = []
+    for arm in panel.of("method"):
+        at = [i for i, here in enumerate(judged) if here.verdict.get(arm) == "worth it"]
+        if not at:
+            continue
+        found[arm] = [0.0, math.inf]
+        for side, (i, beyond) in enumerate(((at[0], at[0] - 1), (at[-1], at[-1] + 1))):
+            if 0 <= beyond < len(GRID):
+                inside.append(GRID[i])
+                outside.append(GRID[beyond])
+                of.append((arm, side))
+    good, bad = np.array(inside), np.array(outside)
+    for _ in range(HALVINGS if of else 0):
+        middle = np.sqrt(good * bad)
+        words = [here.verdict[arm] for here, (arm, _) in zip(panel.judge(middle, overlap), of, strict=True)]
+        still = np.array([word == "worth it" for word in words])
+        good, bad = np.where(still, middle, good), np.where(still, bad, middle)
+    for (arm, side), end in zip(of, good.tolist(), strict=True):
+        found[arm][side] = end
+    return {arm: (start, end) for arm, (start, end) in found.items()}
