@@ -99,6 +99,10 @@ def run(args: argparse.Namespace) -> int:
     if args.tune:
         return _tune(args, sweep, store, () if profile else _slots(args), profile)
     if sweep.headline and chosen is None:
+        if sweep.gates:
+            from suite.analysis.gates import refuse_unpassed
+
+            refuse_unpassed(sweep)
         refuse_underpowered(sweep)
     plan = make_plan(sweep, args.only)
     if profile is not None:
@@ -160,6 +164,10 @@ def _dry_run(args: argparse.Namespace, plan: Plan, profile: Profile | None, stor
     if plan.sweep.headline:
         known = [power for power in power_of(plan.sweep) if power.df]
         found["power"] = [{**dataclasses.asdict(power), "enough": power.enough} for power in known]
+    if plan.sweep.gates:
+        from suite.analysis.gates import gate_rows
+
+        found["gates"] = gate_rows(plan.sweep)
     if args.runs or args.json:
         found["list"] = run_rows(plan, states)
     submission = None
@@ -196,6 +204,10 @@ def described(found: Mapping[str, Any]) -> list[str]:
             f"  {power['panel']}: intervals of a difference will be +-{power['half_width']:.3g} (sd {power['sd']:.3g} in tuning, "
             f"{power['df']} degrees of freedom); the margin is {power['margin']:.3g}"
         )
+    if "gates" in found:
+        from suite.analysis.gates import gate_words
+
+        lines.extend(f"  gate {gate_words(row)}" for row in found["gates"])
     for left_out in found["skipped"]:
         lines.append(
             f"  left out: {left_out['arm']} in {left_out['panel']}, {left_out['runs']} runs: {left_out['reason']}"
@@ -326,8 +338,15 @@ def _tune(
         elif _carry_out(f"{sweep.name} --tune", missing, store, places).interrupted:
             raise KeyboardInterrupt
 
-    found = tune(sweep, store, carry_out, lambda text: print(text, file=sys.stderr))
+    def note(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    found = tune(sweep, store, carry_out, note)
     write_rates(sweep, found)
+    if sweep.gates:
+        from suite.analysis.gates import measure_tables
+
+        measure_tables(sweep, note)
     rows: list[dict[str, Any]] = [
         {
             "workload": t.workload,

@@ -31,6 +31,7 @@ import pandas as pd
 
 from reference_impls.core.registry import registry
 from suite.analysis.equal_time import worth_table
+from suite.analysis.gates import gate_rows
 from suite.analysis.net_speedup import Trials
 from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path
 from suite.analysis.rho import PLAIN, rho_tables
@@ -53,6 +54,7 @@ from suite.analysis.tables import (
     BUDGET_SWEEP,
     CELL,
     CURVES,
+    GATES,
     ONE_WORKER,
     RUN,
     RUNS,
@@ -658,13 +660,16 @@ def _facts(
     }
 
 
-def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) -> Collected:
+def collect(
+    results_root: Path | str, study: Study, tuning: Iterable[Row] = (), gates: Sequence[Row] = ()
+) -> Collected:
     """Read every planned run of a study and derive its tables.
 
     Args:
         results_root: Under which the runs lie.
         study: What was planned.
         tuning: Rows of the table `tuning`, from the tuning sweep, if any.
+        gates: Rows of the table `gates`, which there is where there are some.
 
     Returns:
         The tables. A run whose files are damaged is a row with the status *invalid* and why.
@@ -700,6 +705,8 @@ def collect(results_root: Path | str, study: Study, tuning: Iterable[Row] = ()) 
         tables[WORTH] = worth_table(study, every)
     if study.by_rho:
         tables |= rho_tables(study, every)
+    if gates:
+        tables[GATES] = frame_of(GATES, gates)
     return Collected(
         study.name,
         tables,
@@ -832,4 +839,4 @@ def collect_sweep(results_root: Path | str, sweep: Sweep | str) -> Collected:
     Raises UnknownSweepError, YamlError, StoreError or StudyError, each with what to do.
     """
     found = load_sweep(sweep) if isinstance(sweep, str) else sweep
-    return collect(results_root, study_of(make_plan(found)), tuning_rows(found))
+    return collect(results_root, study_of(make_plan(found)), tuning_rows(found), gate_rows(found))

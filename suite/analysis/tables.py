@@ -266,12 +266,27 @@ WINDOWS: Final = declared("windows", 5, ARM_COLUMNS + """
     reason               text   why a method has no window, or none in verdicts
     """)  # fmt: skip
 
+GATES: Final = declared("gates", 4, """
+    workload    text   what is trained, with its options
+    sharding    text   iid, by-class or by-package
+    world_size  int    workers
+    gate        text   horizon, batch, table, grid step, tuning seeds, edges: what each is, `suite.analysis.gates` says
+    arm         text   what was measured; empty: all arms
+    measured    float  on tuning seeds: tokens a parameter; the metric's mean difference, more is worse; its mean; the widest step
+                       of a grid; seeds; arms on an edge; empty: not measured, or there is nothing to measure
+    low,high    float  ends of the 95 % t interval of a mean difference; empty below six seeds
+    n           int    tuning seeds
+    bar         float  at least that, of table, grid step and edges at most
+    passed      flag   empty: not measured
+    words       text   the same in a sentence, with what to do
+    """)  # fmt: skip
+
 OF_STUDY: Final = (RUNS, SUMMARY, SENSITIVITY, TUNING, CURVES)
 """Of every sweep."""
 BUDGET_TABLES: Final = (BUDGET_RUNS, BUDGET_SWEEP)
 BY_RHO: Final = (RHO, WINDOWS)
-SWEEP_OPTIONAL: Final = (*BUDGET_TABLES, WORTH, *BY_RHO)
-"""Of a sweep over budgets; `WORTH` of one with references, `BY_RHO` of one that carries verdicts."""
+SWEEP_OPTIONAL: Final = (*BUDGET_TABLES, WORTH, GATES, *BY_RHO)
+"""Of a sweep over budgets; `WORTH` of one with references, `GATES` and `BY_RHO` of one with gates, which carries verdicts."""
 
 # ---- of a timing session
 

@@ -101,7 +101,8 @@ def make_plan(sweep: Sweep, only: str | None = None, *, without_data: bool = Fal
     rates = load_rates(sweep.rates_path)
     runs, lacking = [], []
     for panel in sweep.panels():
-        arms = [arm for arm in sweep.arms_of(panel) if only is None or fnmatchcase(arm.label, only)]
+        scored = sweep.arms_at(panel, WHOLE)
+        arms = [arm for arm in scored if only is None or fnmatchcase(arm.label, only)]
         workload = workload_of(panel, without_data)
         if workload.options.get("data") == "":
             lacking.append(_missing(workload))
@@ -185,7 +186,7 @@ def reachable(sweep: Sweep) -> None:
 
 def comparisons(sweep: Sweep, panel: Setting) -> int:
     """Arms of a panel that are compared with another one."""
-    return sum(arm.baseline != arm.label for arm in sweep.arms_of(panel))
+    return sum(arm.baseline != arm.label for arm in sweep.arms_at(panel, WHOLE))
 
 
 def smallest_p(seeds: int, comparisons_: int) -> float:
@@ -218,7 +219,7 @@ def summary(plan: Plan, store: Store, found: Mapping[str, Status] | None = None)
     panels = [
         {
             "panel": panel.label,
-            "arms": len(plan.sweep.arms_of(panel)),
+            "arms": len(plan.sweep.arms_at(panel, WHOLE)),
             "comparisons": comparisons(plan.sweep, panel),
             "smallest_p": smallest_p(plan.sweep.seeds, comparisons(plan.sweep, panel)),
         }
@@ -348,25 +349,27 @@ def groups(
     return found
 
 
-def elements(spec: RunSpec) -> int:
-    """How many parameters the model of a run has."""
+def elements(workload: Part) -> int:
+    """How many parameters the model of a workload has."""
 
     def count() -> int:
-        return sum(parameter.numel() for parameter in _workload(spec).build().parameters())
+        return sum(parameter.numel() for parameter in _workload(workload).build().parameters())
 
-    question = ["elements", spec.workload.as_dict()]
-    return int(disk_cached(question, count, ours=is_ours(spec.workload.name)))
+    question = ["elements", workload.as_dict()]
+    return int(disk_cached(question, count, ours=is_ours(workload.name)))
 
 
 def _mixed(spec: RunSpec) -> bool:
     question = ["mixed", spec.workload.as_dict()]
-    return bool(disk_cached(question, lambda: _workload(spec).mixed, ours=is_ours(spec.workload.name)))
+    return bool(
+        disk_cached(question, lambda: _workload(spec.workload).mixed, ours=is_ours(spec.workload.name))
+    )
 
 
-def _workload(spec: RunSpec) -> Workload:
+def _workload(part: Part) -> Workload:
     from suite.workloads import get  # here, since it needs torch
 
-    return get(spec.workload.name, **spec.workload.options)
+    return get(part.name, **part.options)
 
 
 def task_seconds(spec: RunSpec) -> dict[str, float]:
@@ -387,7 +390,7 @@ def task_seconds(spec: RunSpec) -> dict[str, float]:
         from suite.workloads import DataWorkload
         from suite.workloads.base import BatchedGradients
 
-        workload = _workload(spec)
+        workload = _workload(spec.workload)
         if isinstance(workload, DataWorkload) and (told := workload.seconds(rows, spec.batch_size)):
             return told
 
@@ -418,7 +421,7 @@ def task_seconds(spec: RunSpec) -> dict[str, float]:
 def _most_runs(spec: RunSpec, group_bytes: int) -> int:
     if spec.backend != "simulated":
         return 1
-    return max(1, group_bytes // (elements(spec) * 4 * COPIES * spec.world_size))
+    return max(1, group_bytes // (elements(spec.workload) * 4 * COPIES * spec.world_size))
 
 
 EVALUATIONS: Final = 16
@@ -466,7 +469,7 @@ class Estimator:
         if key not in self._rough:
             workers = spec.world_size if spec.backend == "simulated" else 1
             own = task_seconds(spec)
-            step_s = STEP_S + own["gradients"] + ELEMENT_S * elements(spec) * workers
+            step_s = STEP_S + own["gradients"] + ELEMENT_S * elements(spec.workload) * workers
             judged_s = len(evaluation_steps(spec.steps)) * own["watch"] + own["evaluate"]
             self._rough[key] = RUN_S + spec.steps * step_s + judged_s
         return self._rough[key]
@@ -544,9 +547,9 @@ def refuse_underpowered(sweep: Sweep) -> None:
 
 def _of_panel(sweep: Sweep, panel: Setting, rates: Rates) -> Power:
     squares, df = 0.0, 0
-    for arm in sweep.arms_of(panel):
-        own, other = (_chosen(panel, one, rates) for one in (arm, _reference(sweep, arm)))
-        if arm.control or len(own) < 2 or len(own) != len(other) or arm is _reference(sweep, arm):
+    for arm in sweep.arms_at(panel, WHOLE):
+        own, other = (_chosen(panel, one, rates) for one in (arm, sweep.reference_of(arm)))
+        if arm.control or len(own) < 2 or len(own) != len(other) or arm is sweep.reference_of(arm):
             continue
         gaps = [a - b for a, b in zip(own, other, strict=True)]
         mean = math.fsum(gaps) / len(gaps)
@@ -554,10 +557,6 @@ def _of_panel(sweep: Sweep, panel: Setting, rates: Rates) -> Power:
         df += len(gaps) - 1
     sd = math.sqrt(squares / df) if df else math.nan
     return Power(panel.label, sd, df, _half(sd, sweep.seeds), sweep.margin or math.nan, sweep.seeds)
-
-
-def _reference(sweep: Sweep, arm: Arm) -> Arm:
-    return sweep.arms[sweep.references[0] if sweep.references else arm.baseline]
 
 
 def _chosen(panel: Setting, arm: Arm, rates: Rates) -> tuple[float, ...]:

@@ -74,6 +74,8 @@ TUNING_SEED: Final = 10_000
 DEFAULT_BUCKET_BYTES: Final = 4 << 20
 WHOLE: Final = 1.0
 """The budget at which learning rates are tuned and methods are compared."""
+QUARTER_LENGTH: Final = 3.2
+"""Length of the arm with a quarter of the batch: as many steps are worth at most what one of the whole batch is."""
 WIDEST: Final = 16.0
 """No budget is larger, nor smaller by more, than this."""
 ONE_WORKER: Final = "control-one-worker"
@@ -252,6 +254,13 @@ class Exclusion(Entry):
         return all(want is None or want == fact for want, fact in zip(wanted, facts, strict=True))
 
 
+class Gates(Entry):
+    """What a headline study has to be before it is scored: `suite.analysis.gates`."""
+
+    quarter_batch: str
+    """Arm of the reference's method with a quarter of the batch and `length: 3.2`; tuned, never scored."""
+
+
 def _named(choice: Any) -> Any:
     return {"name": choice} if isinstance(choice, str) else choice
 
@@ -299,6 +308,8 @@ class Sweep(Entry):
     """How many seeds are scored: 0 to this less 1. Those above are for tuning."""
     headline: bool = False
     """It is to decide: refused where half of its intervals will be wider than half the margin (by tuning runs)."""
+    gates: Annotated[Gates | None, GIVEN] = None
+    """What tuning runs have to show before a headline is scored."""
     margin: Annotated[float | None, GIVEN] = Field(default=None, gt=0)
     """What counts as equal, in the metric's unit. Without it: the workload's margin."""
     ranks: bool = False
@@ -380,9 +391,14 @@ class Sweep(Entry):
         ]
 
     def arms_at(self, panel: Setting, budget: float) -> list[Arm]:
-        """The arms of a panel that run at a budget: at 1 all of them, elsewhere those of `references`, where named."""
-        arms = self.arms_of(panel)
+        """The arms of a panel that run at a budget: at 1 all that are scored, elsewhere those of `references`, where named."""
+        tuned_alone = self.gates.quarter_batch if self.gates else None
+        arms = [arm for arm in self.arms_of(panel) if arm.label != tuned_alone]
         return [arm for arm in arms if budget == WHOLE or not self.references or arm.label in self.references]
+
+    def reference_of(self, arm: Arm) -> Arm:
+        """What an arm is held against: the first of `references`, without these its baseline."""
+        return self.arms[self.references[0] if self.references else arm.baseline]
 
     def at_budget(self, budget: float) -> Sweep:
         """The sweep at one of its budgets; itself at budget 1."""
@@ -519,6 +535,37 @@ def _check(sweep: Sweep) -> None:
         raise sweep.error("references", "a reference is read at several `budgets`: give them too")
     if sweep.given("budgets"):
         _check_budgets(sweep)
+    if sweep.gates:
+        _check_gates(sweep, sweep.gates)
+
+
+def _check_gates(sweep: Sweep, gates: Gates) -> None:
+    label, arms = gates.quarter_batch, sweep.arms
+    if label not in arms:
+        raise gates.error("quarter_batch", f"no arm '{label}'{nearest(label, arms)}")
+    arm, reference = arms[label], sweep.reference_of(arms[label])
+    if label in sweep.references or any(
+        arm is not other and other.baseline == label for other in arms.values()
+    ):
+        raise gates.error(
+            "quarter_batch", f"'{label}' is tuned and never scored: no reference, and no arm's baseline"
+        )
+    if any(getattr(arm, key) != getattr(reference, key) for key in ("algorithm", "options", "per_lr")):
+        raise arm.error(
+            "", f"is held against '{reference.label}' with another batch: give both one method and options"
+        )
+    if arm.length != QUARTER_LENGTH:
+        raise arm.error(
+            "length", f"a quarter of the batch is tried for {QUARTER_LENGTH:g} times the steps: give that"
+        )
+    for panel in sweep.panels():
+        seen, setting = sweep.as_seen_by(arm, panel)
+        if 4 * seen.batch_size * setting.world_size != sweep.batch_size * panel.world_size:
+            raise arm.error(
+                "batch_size",
+                f"{seen.batch_size * setting.world_size} examples a step are no quarter of the "
+                f"{sweep.batch_size * panel.world_size} in {panel.label}",
+            )
 
 
 def _check_machines(sweep: Sweep, arm: Arm) -> None:

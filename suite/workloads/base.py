@@ -304,6 +304,11 @@ class Workload(ABC):
         """Every option with its value, defaults filled in."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
+    @property
+    def tokens_per_example(self) -> int:
+        """Tokens (bytes, words) that an example has; 1 where it is one thing."""
+        return 1
+
     def direction_of(self, score: str) -> Literal["higher", "lower"]:
         """Whether higher or lower is better: of the metric its own, of the losses and the sharpness beside it "lower"."""
         return self.direction if score == self.metric else "lower"
@@ -413,6 +418,10 @@ class Task(ABC):
 
         Parameters that are not finite give a NaN `nll` or metric; that is the caller's sign of divergence.
         """
+
+    def table_loss(self, steps: int) -> float | None:
+        """The metric of a table of all that the workers read in so many steps, which a model has to beat; None: there is none."""
+        return None
 
     def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
         """A point of a run's curve: as `evaluate`, of a fixed part of the test part where the whole would take long."""

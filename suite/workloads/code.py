@@ -243,6 +243,10 @@ class BytesWorkload(Workload):
     """Bytes of a window."""
     made: ClassVar[type[BytesTask]]
 
+    @property
+    def tokens_per_example(self) -> int:
+        return self.context
+
     def text(self, device: torch.device) -> Tensor:
         """The text on a device, uint8."""
         return text_on(device)

@@ -149,6 +149,10 @@ class LanguageWorkload(ModelWorkload):
         return self.context or self.architecture.positions
 
     @property
+    def tokens_per_example(self) -> int:
+        return self.window
+
+    @property
     def tokens_known(self) -> int:
         """Size of the vocabulary."""
         return self.vocabulary or self.architecture.vocabulary

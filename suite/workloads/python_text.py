@@ -212,11 +212,14 @@ class PythonTask(GPTTask):
     """An example is a window: 256 bytes, and for each of them the byte that follows.
 
     `batch(step)` is text and following bytes, both int64 [world_size, batch_size, 256]. `evaluate` gives `bits_per_byte` and
-    `nll` (nats a byte) over 1,024 windows; `watch` the same of 32 of them.
+    `nll` (nats a byte) over 1,024 windows; `watch` the same of 32 of them. `table_loss` is `trigram_bits`.
     """
 
     def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
         return self._score(params, evenly(len(self.test), self.chunk))
+
+    def table_loss(self, steps: int) -> float:
+        return trigram_bits(self.workload.options["size"], self.world_size, self.batch_size, steps, self.seed)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -156,5 +156,8 @@ def test_a_simulated_run_is_a_group_of_its_own_but_on_gpus() -> None:
 
 
 def test_a_table_of_more_text_knows_more() -> None:
-    little, much = (trigram_bits("0.5m", 4, 8, steps, seed=0) for steps in (4, 64))
+    little, much = (
+        get("python-gpt", size="0.5m").task(0, 4, batch_size=8).table_loss(4),
+        trigram_bits("0.5m", 4, 8, 64, seed=0),
+    )
     assert 2.5 < much < little < 8
