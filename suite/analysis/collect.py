@@ -55,7 +55,6 @@ from suite.analysis.tables import (
     CELL,
     CURVES,
     GATES,
-    ONE_WORKER,
     RUN,
     RUNS,
     SENSITIVITY,
@@ -88,8 +87,7 @@ Cell = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Arm:
-    """A label for a method with its options. `baseline` is None for an uncompressed run, which has none; an `alternative` is a
-    plain way to use the same machines.
+    """A label for a method with its options. `baseline` is None for an uncompressed run, which has none.
 
     `source_hash` is that of the method now; a result with another one is stale. `lr_edges` says for (workload
     label, sharding, world size) whether the tuned rate lies on an edge of its grid. `alternative`: a plain way to use the same
@@ -102,7 +100,6 @@ class Arm:
     baseline: str | None = None
     control: bool = False
     source_hash: str | None = None
-    alternative: bool = False
     lr_edges: Mapping[tuple[str, str, int], bool] = field(default_factory=dict)
     alternative: bool = False
     apart: bool = False
@@ -250,7 +247,6 @@ def study_of(plan: Plan) -> Study:
                 baseline=baseline,
                 control=arm.control,
                 source_hash=source_hash(arm.algorithm),
-                alternative=arm.algorithm == ONE_WORKER,
                 lr_edges=edges.get(arm.label, {}),
                 alternative=arm.is_alternative,
                 apart=arm.apart,
