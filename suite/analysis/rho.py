@@ -34,8 +34,8 @@ from scipy import optimize
 from suite.analysis.equal_time import Trained, against, trained
 from suite.analysis.net_speedup import NetSpeedup, Uncertain, Verdict, beats_all, net_ratios, verdicts
 from suite.analysis.statistics import Interval, cells
-from suite.analysis.tables import ARM, ONE_WORKER, RHO, WINDOWS, Row, Table, frame_of
-from suite.runs.sweep import WHOLE
+from suite.analysis.tables import ARM, RHO, WINDOWS, Row, Table, frame_of
+from suite.runs.sweep import ONE_WORKER, WHOLE
 
 if TYPE_CHECKING:
     from suite.analysis.collect import Arm, Study

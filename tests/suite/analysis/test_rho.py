@@ -14,7 +14,8 @@ import pytest
 
 from suite.analysis.collect import Arm, Study, StudyError, Yardstick, collect, write
 from suite.analysis.rho import GRID, PLAIN, null_test, rho_tables
-from suite.analysis.tables import BY_RHO, ONE_WORKER, RHO, WINDOWS, Table, read_frame, table_path, to_csv
+from suite.analysis.tables import BY_RHO, RHO, WINDOWS, Table, read_frame, table_path, to_csv
+from suite.runs.sweep import ONE_WORKER
 from tests.suite.analysis import made_up_ladder as ladder
 
 CELL = ("code", "iid", 4)
