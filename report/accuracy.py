@@ -51,7 +51,7 @@ class Panel:
     """What is compared with each other: one workload, sharding and world size, with its rows and its yardstick.
 
     budgets: rows by budget of steps; empty where the sweep has one budget alone. worth: rows of what each training is worth in
-    steps of the reference.
+    steps of the reference. rho, windows: rows of net speedups by rho, and of where methods win; empty where the study has none.
     """
 
     workload: str
@@ -63,6 +63,8 @@ class Panel:
     facts: Mapping[str, Any]
     budgets: list[Row] = field(default_factory=list)
     worth: list[Row] = field(default_factory=list)
+    rho: list[Row] = field(default_factory=list)
+    windows: list[Row] = field(default_factory=list)
 
     @property
     def slug(self) -> str:

@@ -39,7 +39,7 @@ from suite.analysis.tables import (
     PROBE,
     SESSION,
     SPEED_TABLES,
-    WORTH,
+    SWEEP_OPTIONAL,
     Row,
     Table,
     TableError,
@@ -134,8 +134,8 @@ def load(
     }
     if "budgets" in facts:
         tables |= {t.suffix: (t, _read(table_path(origin.root, t, sweep), t)) for t in BUDGET_TABLES}
-    if (worth := table_path(origin.root, WORTH, sweep)).is_file():
-        tables[WORTH.suffix] = (WORTH, _read(worth, WORTH))
+    rest = {t: table_path(origin.root, t, sweep) for t in SWEEP_OPTIONAL if t not in BUDGET_TABLES}
+    tables |= {t.suffix: (t, _read(path, t)) for t, path in rest.items() if path.is_file()}
     lone = load_sessions(root, None, side) if alone else ()
     sessions = load_sessions(root, sweep, side) + tuple(one for one in lone if one.origin.local)
     decided = (load_verdicts(root) if verdicts is None else verdicts).of(
@@ -156,7 +156,7 @@ def load(
 def _read(path: Path, table: Table) -> pd.DataFrame:
     """A table whose rows all name their method. Raises TableError for a damaged one."""
     frame = read_frame(path, table)
-    if "arm" in frame and frame["arm"].isna().any():
+    if "arm" in table.names[: table.keys] and frame["arm"].isna().any():
         raise TableError(f"{path} has a row without a method; make the tables again")
     return frame
 
@@ -166,7 +166,7 @@ PANEL = ["workload", "sharding", "world_size"]
 
 
 def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str, Any]) -> list[Panel]:
-    names = ("sensitivity", "summary", "runs", "ladder", "worth")
+    names = ("sensitivity", "summary", "runs", "ladder", "worth", "rho", "windows")
     groups = {name: dict(list(tables[name][1].groupby(PANEL))) for name in names if name in tables}
 
     def of(suffix: str, key: tuple[Any, ...]) -> list[Row]:
@@ -188,6 +188,8 @@ def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str
                 cell,
                 of("ladder", key),
                 of("worth", key),
+                of("rho", key),
+                of("windows", key),
             )
         )
     order = list(SHARDINGS)

@@ -124,11 +124,16 @@ def look() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """A figure in inches with its axes in a row, outside of pyplot's global state. Call it inside of `look`."""
+def new_figure(
+    width: float, height: float, columns: int = 1, ratios: Sequence[float] | None = None
+) -> tuple[Figure, list[Axes]]:
+    """A figure in inches with its axes in a row, outside of pyplot's global state. Call it inside of `look`.
+
+    ratios: of the widths of the columns, where they are not equal.
+    """
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = list(np.atleast_1d(figure.subplots(1, columns)).flat)
+    axes = list(np.atleast_1d(figure.subplots(1, columns, width_ratios=ratios)).flat)
     for one in axes:
         sns.despine(ax=one, left=True)
         one.set_axisbelow(True)

@@ -6,7 +6,7 @@ To publish is to make results data in git, whole, with hashes, and never in sile
         tables/<sweep>-*.csv, <sweep>-study.json, figures/<sweep>/*.svg       a study: `bandwise publish quick`
         tables/session-<name>-*.csv, session-<name>-facts.json                a session: the same command
 
-Figures are seeds-*.svg and equal-time-*.svg by panel, and phases-*.svg by session and link. A page is made of the tables by
+Figures are seeds-*.svg, rho-*.svg and equal-time-*.svg by panel, and phases-*.svg by session and link. A page is made of the tables by
 `bandwise report`, and is not kept.
 """
 
@@ -25,6 +25,7 @@ from report.data import StudyData, has_tables, load
 from report.equal_time import equal_time_figures
 from report.figures import svg
 from report.pages import ReportError
+from report.rho import rho_figures
 from report.sessions import phases_figures
 from report.study import BuiltReport, build_page, headline
 from suite.analysis import collect as collecting
@@ -238,7 +239,7 @@ def _refuse_changed_code(facts: Mapping[str, Any], name: str) -> None:
 def _figures(study: StudyData) -> dict[str, bytes]:
     """File name -> SVG."""
     drawn = {f"seeds-{panel.slug}": seeds(panel) for panel in study.panels}
-    drawn |= {**equal_time_figures(study), **phases_figures(study)}
+    drawn |= {**rho_figures(study), **equal_time_figures(study), **phases_figures(study)}
     return {f"{name}.svg": svg(figure).encode() for name, figure in drawn.items()}
 
 

@@ -184,8 +184,8 @@ def _speed(alone: Sequence[SessionData], place: Place) -> None:
 
 
 def leading(studies: Mapping[str, StudyData], drawn: Mapping[str, BuiltReport]) -> dict[str, object] | None:
-    """Loss against time of the study that compared the most methods over links, or without any such study what trainings are
-    worth in the one that compared the most.
+    """Net speedups against rho of the study that compared the most methods so; without any, loss against time of the one that
+    compared the most over links; without any, what trainings are worth in the one that compared the most.
 
     Args:
         studies: By the address of their page, the newest first, which counts among equals.
@@ -195,15 +195,16 @@ def leading(studies: Mapping[str, StudyData], drawn: Mapping[str, BuiltReport]) 
         What the template needs: the parts of one page, its study and address; None where no study names a reference.
     """
 
-    def size(address: str) -> tuple[bool, int]:
-        parts = drawn[address].equal_time
-        return any(part["timed"] for part in parts), max(len(part["view"].rows) for part in parts)
+    def size(address: str) -> tuple[bool, bool, int]:
+        rho, parts = drawn[address].rho, drawn[address].equal_time
+        return bool(rho), any(part["timed"] for part in parts), max(len(part["view"].rows) for part in rho or parts)
 
-    there = [address for address in studies if drawn[address].equal_time]
+    there = [address for address in studies if drawn[address].rho or drawn[address].equal_time]
     if not there:
         return None
     most = max(there, key=size)
-    return {"parts": drawn[most].equal_time, "study": studies[most].sweep, "address": most}
+    one = drawn[most]
+    return {"rho": one.rho, "parts": one.equal_time, "study": studies[most].sweep, "address": most}
 
 
 def when(study: StudyData) -> str:

@@ -25,21 +25,23 @@ from report.curves import curves_parts
 from report.data import StudyData, load
 from report.equal_time import equal_time_parts
 from report.pages import Place, slug, write_page
+from report.rho import rho_parts
 from report.sessions import missing, session_parts, speed_sentences
-from report.trust import drift, failures_view, origins_view, reproduce, tuning_view
+from report.trust import drift, failures_view, gates_view, origins_view, reproduce, tuning_view
 from suite.analysis.published import Side
 from suite.analysis.tables import to_csv
 
 
 @dataclass(frozen=True)
 class BuiltReport:
-    """Where the page is, its findings in sentences, where its tables come from, and its parts of loss against time, as
-    `equal_time_parts` makes them.
+    """Where the page is, its findings in sentences, where its tables come from, and its parts of net speedup against rho and of
+    loss against time, as `rho_parts` and `equal_time_parts` make them.
     """
 
     path: Path
     headline: list[str]
     origin: list[str]
+    rho: list[dict[str, Any]]
     equal_time: list[dict[str, Any]]
 
 
@@ -60,23 +62,27 @@ def build_page(
 def write_study(study: StudyData, place: Place) -> BuiltReport:
     """Write the page of a study that was read, with its pictures and tables."""
     statuses, origin = study.facts["statuses"], whence(study)
-    sentences, equal_time = headline(study), equal_time_parts(study, place)
+    sentences, rho = headline(study), rho_parts(study, place)
+    equal_time = [part for part in equal_time_parts(study, place) if part["timed"] or not rho]
+    untimed = "" if rho else missing(study)
     claims_page = f"{place.up}claims.html" if any(at == "claims.html" for at, _ in place.pages) else None
     path = write_page(
         place,
         "study",
         study=study,
         facts=study.facts,
-        headline=[*sentences, missing(study)] if missing(study) else sentences,
+        headline=[*sentences, untimed] if untimed else sentences,
         warnings=origin[1:],
         whence=origin[0],
         done=statuses.get("done", 0),
         planned=sum(statuses.values()),
+        rho=rho,
         equal_time=equal_time,
         panels=[_panel(panel, study, place) for panel in study.panels],
         curves=curves_parts(study, place),
         sessions=[session_parts(session, place) for session in study.sessions],
         claims=claims_view(study.verdicts, claims_page) if study.verdicts.claims else None,
+        gates=gates_view(study),
         tuning=tuning_view(study),
         failures=failures_view(study),
         origins=origins_view(study),
@@ -84,7 +90,7 @@ def write_study(study: StudyData, place: Place) -> BuiltReport:
         reproduce=reproduce(study),
         tables=_tables(study, place),
     )
-    return BuiltReport(path, sentences, origin, equal_time)
+    return BuiltReport(path, sentences, origin, rho, equal_time)
 
 
 def failure_sentence(study: StudyData) -> str | None:

@@ -1,4 +1,4 @@
-"""What a study rests on: the learning rates tried, the runs without a result, and where all of it comes from."""
+"""What a study rests on: its gates, the learning rates tried, the runs without a result, and where all of it comes from."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from report import numbers as write
 from report.data import StudyData
-from report.tables import Cell, Column, View, text
+from report.tables import Cell, Column, View, count, text
 from suite.analysis.published import CELL, CHANGES, Origin, of_study
-from suite.analysis.tables import ARM, BUDGET_RUNS, RUNS, TUNING, Row
+from suite.analysis.tables import ARM, BUDGET_RUNS, RUNS, TUNING, Row, rows_of
 from suite.runs.spec import drift as code_drift
 from suite.runs.store import CIRCUMSTANCE
 
@@ -25,6 +25,34 @@ PLACE: Final = (
     Column("sharding", text("sharding")),
     Column("workers", text("world_size"), numeric=True, hidden=True),
 )
+
+
+GATES: Final = "gates"
+"""Suffix of the table of what a study had to pass before it was scored."""
+
+
+def gates_of(study: StudyData) -> list[Row]:
+    """Rows of that table; none of a study without it."""
+    return rows_of(study.tables[GATES][1]) if GATES in study.tables else []
+
+
+def gates_view(study: StudyData) -> View:
+    """A line a gate: what was measured, what it had to be, and whether it was."""
+
+    def passed(row: Row) -> Cell:
+        if row["passed"] is None:
+            return Cell(write.MISSING, css="quiet")
+        return Cell("passed", css="yes") if row["passed"] else Cell("not passed", css="no")
+
+    columns = (
+        Column("gate", text("gate")),
+        Column("method", text("arm")),
+        Column("measured", count("measured"), numeric=True),
+        Column("bar", count("bar"), numeric=True),
+        Column("passed", passed),
+        Column("in words", text("words", "reason")),
+    )
+    return View("gates-table", "Gates", columns, gates_of(study))
 
 
 def tuning_view(study: StudyData) -> View:

@@ -81,7 +81,8 @@ def undrawn() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("report.pages", "report.publication"):
             patch.setattr(f"{module}.svg", lambda figure: '<svg xmlns="http://www.w3.org/2000/svg"/>')
-        patch.setattr("report.equal_time.name_points", lambda *given: None)
+        for module in ("report.equal_time", "report.rho"):
+            patch.setattr(f"{module}.name_points", lambda *given: None)
         yield
 
 

@@ -19,6 +19,23 @@ document.querySelectorAll(".table > table[id]").forEach((table) => {
     region.removeAttribute(name);
   }
 });
+/* "You are here": a line at the reader's rho in every pane of a picture whose axis is logarithmic. */
+document.querySelectorAll("input[data-panes]").forEach((input) => {
+  const asked = input.closest("p"), plot = asked.nextElementSibling.querySelector(".plot"), image = plot.querySelector("img");
+  const ends = input.dataset.panes.split(" ").map(Number), [first, last] = [input.min, input.max].map(Number);
+  const lines = ends.filter((_, i) => i % 2 === 0).map(() => plot.appendChild(document.createElement("i")));
+  const draw = () => {
+    const share = Math.log(input.valueAsNumber / first) / Math.log(last / first);
+    lines.forEach((line, i) => {
+      line.hidden = !(share >= 0 && share <= 1);
+      line.style.left = `${image.clientWidth * (ends[2 * i] + share * (ends[2 * i + 1] - ends[2 * i]))}px`;
+    });
+  };
+  addEventListener("resize", draw);
+  input.addEventListener("input", draw);
+  asked.hidden = false;
+  draw();
+});
 /* A link to what is folded away opens it. */
 const unfold = () => { const one = document.getElementById(location.hash.slice(1)); if (one?.matches("details")) one.open = true; };
 addEventListener("hashchange", unfold);

@@ -1,0 +1,412 @@
+"""Net speedup against rho: where does a method end better in the same time than the best plain way to use the same machines?
+
+rho is seconds that plain training's bf16 gradients take on the link over seconds of computing in a step. In the picture the
+thick dark line is the best plain way: plain training, which is 1, or an alternative of the study, such as one worker alone. A
+curve on the shaded ground above it ends better in the same time, and is thick where a verdict says so. Left nothing overlaps,
+right all does. At most five methods are coloured: those with the widest window of verdicts if nothing overlaps, then those with
+the greatest net speedup at any rho from 1 to 30. Their colours tell lines apart, not families; negative controls are dotted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+import yaml
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from report.accuracy import Panel
+from report.data import StudyData, by_arm
+from report.equal_time import SIGNS, WORTH_IT
+from report.figures import COLOURS, look, name_points, new_figure
+from report.numbers import MISSING, factors, plain, times, weight
+from report.pages import Place
+from report.tables import Cell, Column, View, text
+from suite.analysis.rho import GRID, OVERLAPS, null_test
+from suite.analysis.tables import Row
+from suite.workloads import UnknownWorkloadError, get
+
+LINES: Final = ("sign", "adam", "quantiser", "synchronisation", "variance-reduction")
+"""Roles of colours that tell the coloured lines apart, the first method's first."""
+BETWEEN: Final = (1.0, 30.0)
+"""Values of rho among which methods without a window are compared."""
+SHOWN: Final = (0.3, 1.0, 3.0, 10.0, 30.0)
+"""Values of rho of columns, each of the nearest one of the grid."""
+NAMED: Final = 5
+"""Methods of which a sentence is made."""
+ROLES: Final = ("method", "alternative", "uncompressed", "plain", "control")
+"""Of arms, in the order of the table."""
+LEAST: Final = 0.1
+"""Net speedups below are not drawn."""
+OVERLAP: Final[Mapping[str, str]] = dict(
+    zip(OVERLAPS, ("nothing overlaps", "all communication overlaps"), strict=True)
+)
+
+
+# ---- what a panel is of ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Parameters of a workload's model; context: bytes of an example, where it is a language model's."""
+
+    parameters: int
+    context: int | None
+
+    def horizon(self, panel: Panel) -> float | None:
+        """Bytes trained on per parameter at budget 1."""
+        examples = panel.facts["steps"] * panel.facts["batch_size"] * panel.world_size
+        return None if self.context is None else examples * self.context / self.parameters
+
+
+@lru_cache
+def scale_of(workload: str) -> Scale | None:
+    """Of a workload by its label, such as python-gpt(size=0.15m); None where it is not known here."""
+    name, _, given = workload.removesuffix(")").partition("(")
+    options = dict(pair.split("=", 1) for pair in given.split(",") if pair)
+    try:
+        found = get(name, **{key: yaml.safe_load(value) for key, value in options.items()})
+    except UnknownWorkloadError:
+        return None
+    parameters = sum(parameter.numel() for parameter in found.build().parameters())
+    return Scale(parameters, getattr(found, "context", None))
+
+
+def setting(panel: Panel) -> str:
+    """4 workers, 0.15 M parameters, 20 bytes trained on per parameter, 6 seeds."""
+    scale = scale_of(panel.workload)
+    horizon = scale.horizon(panel) if scale else None
+    counts = [row["n"] for row in panel.worth]
+    seeds = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{counts[0]}"
+    said = [
+        f"{panel.world_size} workers",
+        f"{scale.parameters / 1e6:.2g} M parameters" if scale else panel.workload,
+        f"{horizon:.2g} bytes trained on per parameter" if horizon else "",
+        f"{seeds} seeds",
+    ]
+    return ", ".join(filter(None, said))
+
+
+def rho_of(parameters: float, workers: int, rate_bps: float, compute_s: float) -> float:
+    """rho of a reader: seconds of a ring of bf16 gradients on a link of so many bits a second, over seconds of computing."""
+    return 8 * 2 * parameters * 2 * (workers - 1) / workers / rate_bps / compute_s
+
+
+# ---- which methods, and where they win -------------------------------------------------------------------------------------
+
+
+def ranked(panel: Panel) -> list[Row]:
+    """Rows of the table `windows` of methods if nothing overlaps, in the order of the module's rule."""
+    least, most = BETWEEN
+    best: dict[str, float] = {}
+    for row in panel.rho:
+        if row["overlap"] == "none" and least <= row["rho"] <= most:
+            best[row["arm"]] = max(row["net"], best.get(row["arm"], 0.0))
+
+    def place(row: Row) -> tuple[float, float, str]:
+        return -_width(row), -best.get(row["arm"], 0.0), row["arm"]
+
+    return sorted(windows(panel, "method"), key=place)
+
+
+def windows(panel: Panel, *roles: str, overlap: str = "none") -> list[Row]:
+    """Rows of the table `windows` of arms with these roles."""
+    return [row for row in panel.windows if row["overlap"] == overlap and row["role"] in roles]
+
+
+def _width(row: Row) -> float:
+    """Of its window of verdicts, in the logarithm of rho."""
+    if row["sure_from"] is None:
+        return -1.0
+    return math.log(min(row["sure_to"], GRID[-1]) / max(row["sure_from"], GRID[0]))
+
+
+def nets_at(panel: Panel, rho: float) -> tuple[float, dict[str, Row]]:
+    """The value of the grid that is nearest, and rows of the table `rho` there by arm, if nothing overlaps."""
+    near = min((row["rho"] for row in panel.rho), key=lambda one: abs(math.log(one / rho)))
+    return near, by_arm(panel.rho, rho=near, overlap="none")
+
+
+def _at(rho: float) -> str:
+    """0.9; beyond the grid below or above which of its ends."""
+    if rho == 0:
+        return f"below {weight(GRID[0])}"
+    return f"above {weight(GRID[-1])}" if math.isinf(rho) else weight(rho)
+
+
+def _span(start: str, end: str, first: float, last: float) -> str:
+    if first == 0 and math.isinf(last):
+        return "at every rho"
+    if first == 0:
+        return f"up to rho {end}"
+    return f"from rho {start} on" if math.isinf(last) else f"from rho {start} to {end}"
+
+
+def window(row: Row) -> str:
+    """From rho 0.9 [0.8, 1.1] to 31 [25, 40], by estimates; empty where there is none."""
+    if row["from_rho"] is None:
+        return ""
+    start, end = (
+        f"{_at(row[f'{name}_rho'])} [{_at(row[f'{name}_low'])}, {_at(row[f'{name}_high'])}]"
+        for name in ("from", "to")
+    )
+    return _span(start, end, row["from_rho"], row["to_rho"])
+
+
+def sure_window(row: Row) -> str:
+    """The same by verdicts."""
+    if row["sure_from"] is None:
+        return ""
+    return _span(_at(row["sure_from"]), _at(row["sure_to"]), row["sure_from"], row["sure_to"])
+
+
+def sentences(panel: Panel) -> list[str]:
+    """Where each of the first methods wins, how many win nowhere, and the null test."""
+    methods = ranked(panel)
+    having = [row for row in methods if row["from_rho"] is not None]
+    sure = [row for row in methods if row["sure_from"] is not None]
+    said = [
+        f"{len(sure) or 'None'} of {len(methods)} methods "
+        f"{'beats' if len(sure) < 2 else 'beat'} every plain way to use the machines at some rho by verdict, if nothing overlaps."
+    ]
+    said += [_wins(row) for row in having[:NAMED]]
+    overlapped = [row["arm"] for row in windows(panel, "method", overlap="all") if row["sure_from"] is not None]
+    said.append(
+        f"If all communication overlaps, {len(overlapped) or 'none'} {'does' if len(overlapped) < 2 else 'do'}"
+        f"{f': {_listed(overlapped)}' if overlapped else ''}."
+    )
+    return [*said, null_sentence(panel)]
+
+
+def _wins(row: Row) -> str:
+    verdict = f"by verdict {sure_window(row)}" if sure_window(row) else "though by no verdict"
+    said = f"{row['arm']} beats every plain way {window(row)}, {verdict}."
+    ends = [
+        f"{where} {row[arm]} is ahead"
+        for where, arm in (("before", "from_arm"), ("beyond", "to_arm"))
+        if row[arm]
+    ]
+    return f"{said} {_capital(', '.join(ends))}." if ends else said
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def null_sentence(panel: Panel) -> str:
+    """Whether what trains as plain training does is worth 1."""
+    rows = pd.DataFrame(panel.windows, columns=[*panel.windows[0]])
+    found = null_test(rows).to_dict("records")
+    if not found:
+        return "No arm trains as plain training does, so that there is no null test."
+    told = [
+        f"{row['arm']} is worth {row['worth']:.2f} {factors(row['low'], row['high'])}, {'passed' if row['passed'] else 'not passed'}"
+        for row in found
+    ]
+    return f"Null test: {'; '.join(told)}."
+
+
+# ---- the picture -----------------------------------------------------------------------------------------------------------
+
+
+def net_against_rho(panel: Panel) -> Figure:
+    """The picture of a panel; the first of its two panes has the names."""
+    frame = pd.DataFrame(panel.rho).merge(pd.DataFrame(windows(panel, *ROLES))[["arm", "role"]], on="arm")
+    frame = frame[(frame["net"] > 0) & np.isfinite(frame["net"].astype(float))]
+    shades = dict(zip((row["arm"] for row in ranked(panel)), LINES, strict=False))
+    best = {overlap: best_plain(own) for overlap, own in frame.groupby("overlap")}
+    drawn = [*frame.loc[frame["arm"].isin(shades), "net"], *(y for own in best.values() for y in own["net"])]
+    limits = max(LEAST, min(drawn) / 1.25), 1.6 * max(drawn)
+    with look():
+        figure, panes = new_figure(10.4, 5.6, 2, ratios=(2.3, 1))
+        for axes, overlap in zip(panes, OVERLAPS, strict=True):
+            axes.set_title(OVERLAP[overlap])
+            axes.set(xscale="log", yscale="log", xlim=(GRID[0], GRID[-1]), ylim=limits)
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+                axis.set_minor_formatter(NullFormatter())
+            _draw(axes, frame[frame["overlap"] == overlap], best[overlap], shades)
+        first, second = panes
+        second.set_yticklabels([])
+        first.set_xlabel("rho: seconds to send plain bf16 gradients over seconds to compute a step")
+        first.set_ylabel("net speedup over plain training")
+        figure.suptitle(f"Net speedup against rho: {setting(panel)}", x=0.01, ha="left", fontsize=10.5)
+        first.text(
+            0.012, 0.985, "shaded: better than every plain way", transform=first.transAxes, ha="left", va="top", style="italic",
+            color=COLOURS["muted"],
+        )  # fmt: skip
+        name_points(first, *_names(frame[frame["overlap"] == OVERLAPS[0]], best[OVERLAPS[0]], shades))
+        return figure
+
+
+def best_plain(rows: pd.DataFrame) -> pd.DataFrame:
+    """The best plain way at every rho.
+
+    Args:
+        rows: Of the table `rho` of one overlap, with `role`.
+
+    Returns:
+        A row a rho, rising: `rho`, `net`, and the `arm`, empty where it is plain training.
+    """
+    found = pd.DataFrame({"rho": sorted(rows["rho"].unique()), "net": 1.0, "arm": ""}).set_index("rho")
+    for arm, own in rows[rows["role"] == "alternative"].groupby("arm"):
+        ahead = own.set_index("rho")["net"].astype(float).reindex(found.index)
+        found.loc[ahead > found["net"], "arm"] = arm
+        found["net"] = np.fmax(found["net"], ahead)
+    return found.reset_index()
+
+
+def _draw(axes: Axes, rows: pd.DataFrame, best: pd.DataFrame, shades: Mapping[str, str]) -> None:
+    top = axes.get_ylim()[1]
+    axes.fill_between(best["rho"], best["net"], top, color=COLOURS["band"], linewidth=0, zorder=0)
+    axes.axhline(1, color=COLOURS["baseline"], linewidth=0.8, linestyle=(0, (5, 3)))
+    for arm, own in rows.groupby("arm"):
+        role = own["role"].iloc[0]
+        at, net = own["rho"].to_numpy(float), own["net"].to_numpy(float)
+        if arm in shades:
+            shade = COLOURS[shades[str(arm)]]
+            ends = (own[end].to_numpy(float) for end in ("net_low", "net_high"))
+            axes.fill_between(at, *ends, color=shade, alpha=0.16, linewidth=0)
+            axes.plot(at, net, color=shade, linewidth=1.2, zorder=3)
+            sure = np.where(own["verdict"] == WORTH_IT, net, math.nan)
+            axes.plot(at, sure, color=shade, linewidth=2.8, zorder=3)
+        elif role == "alternative":
+            axes.plot(at, net, color=COLOURS["baseline"], linewidth=0.8, linestyle=(0, (5, 3)))
+        elif role != "plain":  # which lies on 1
+            style = (0, (1, 2)) if role == "control" else "solid"
+            axes.plot(at, net, color=COLOURS["muted"], linewidth=0.7, linestyle=style, alpha=0.6)
+    axes.plot(best["rho"], best["net"], color=COLOURS["baseline"], linewidth=3.4, zorder=2)
+
+
+def _names(
+    rows: pd.DataFrame, best: pd.DataFrame, shades: Mapping[str, str]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Where names of coloured lines and of the parts of the best plain way stand, and what they keep away from."""
+    inside = best["rho"].between(GRID[2], GRID[-4])
+    lines = {arm: np.log(own.set_index("rho")["net"].astype(float)) for arm, own in rows.groupby("arm")}
+    thick = np.log(best.set_index("rho")["net"])
+    points = []
+    for arm, shade in shades.items():
+        if arm not in lines:
+            continue
+        others = [thick, *(lines[other] for other in shades if other != arm and other in lines)]
+        apart = pd.concat([(lines[arm] - other).abs() for other in others], axis=1).min(axis=1)
+        rho = apart[best.loc[inside, "rho"]].idxmax()
+        points.append({"x": rho, "y": math.exp(lines[arm][rho]), "name": arm, "family": shade})
+    for _, part in best[inside].groupby((best["arm"] != best["arm"].shift()).cumsum()):
+        middle = part.iloc[len(part) // 2]
+        name = middle["arm"] or "plain training"
+        points.append({"x": middle["rho"], "y": middle["net"], "name": name, "family": "baseline"})
+    coloured = rows[rows["arm"].isin(shades)]
+    taken = pd.concat([coloured[["rho", "net"]], best[["rho", "net"]]])[::2]
+    return pd.DataFrame(points), taken.rename(columns={"rho": "x", "net": "y"}).astype(float)
+
+
+def rho_figures(study: StudyData) -> dict[str, Figure]:
+    """The figures by name."""
+    return {f"rho-{panel.slug}": net_against_rho(panel) for panel in study.panels if panel.rho}
+
+
+# ---- on a page -------------------------------------------------------------------------------------------------------------
+
+
+def rho_parts(study: StudyData, place: Place) -> list[dict[str, Any]]:
+    """What the template shows: a part for every panel that is judged over rho. Pictures become files of the page's place."""
+    return [_part(study, panel, place) for panel in study.panels if panel.rho]
+
+
+def _part(study: StudyData, panel: Panel, place: Place) -> dict[str, Any]:
+    figure = net_against_rho(panel)
+    alt = f"{study.heading(panel)}: net speedup against rho, a line a method; the table has the numbers"
+    picture = place.picture(f"rho-{panel.slug}", figure, alt)
+    panes = [(axes.get_position().x0, axes.get_position().x1) for axes in figure.axes]
+    return {
+        "slug": panel.slug,
+        "heading": study.heading(panel),
+        "setting": f"{panel.workload}, {panel.title}, {setting(panel)}",
+        "sentences": sentences(panel),
+        "view": windows_view(panel),
+        "picture": picture,
+        "panes": " ".join(f"{end:.4f}" for pane in panes for end in pane),
+        "ends": [f"{end:g}" for end in (GRID[0], GRID[-1])],
+    }
+
+
+def windows_view(panel: Panel) -> View:
+    """A row an arm: methods first, in the order of the rule, then alternatives and what else ran."""
+    methods = ranked(panel)
+    shades = dict(zip((row["arm"] for row in methods), LINES, strict=False))
+    overlapped = by_arm(panel.windows, overlap="all")
+    of_all = "The same if all communication overlaps."
+
+    def worth(row: Row) -> Cell:
+        if row["worth"] is None:
+            return Cell(MISSING, css="quiet")
+        return Cell(net_words(row["worth"], row["low"], row["high"]), row["worth"])
+
+    columns = (
+        Column("method", lambda row: Cell(row["arm"], family=shades.get(row["arm"], ""), note=_kind(row)), "Coloured as in the picture."),
+        Column(
+            "beats every plain way", lambda row: Cell(window(row) or MISSING),
+            "By estimates, with 95 % intervals of the ends, if nothing overlaps.",
+        ),
+        Column(
+            "by verdict", lambda row: Cell(sure_window(row) or MISSING, css="yes" if sure_window(row) else ""),
+            "Where it is worth it by paired tests, by Holm over the methods, against plain training and every alternative.",
+        ),
+        Column("worth", worth, "The share of its steps after which plain training ends as well, with its 95 % interval.", True),
+        Column(
+            "bytes", lambda row: Cell(MISSING if row["bytes"] is None else f"{row['bytes']:.3g}", row["bytes"]),
+            "Bytes a step on the wire over those of plain bf16 all-reduce.", True,
+        ),
+        *(_net_column(*nets_at(panel, rho)) for rho in SHOWN),
+        Column("overlapped", lambda row: Cell(window(overlapped[row["arm"]]) or MISSING), of_all, hidden=True),
+        Column("overlapped, by verdict", lambda row: Cell(sure_window(overlapped[row["arm"]]) or MISSING), of_all, hidden=True),
+        Column("steps", lambda row: Cell(plain(row["steps"]), row["steps"]), "Over those of plain training.", True, True),
+        Column(
+            "computing", lambda row: Cell(plain(row["compute"]), row["compute"]),
+            "Of a step, over that of plain training, with the method's own where it was measured.", True, True,
+        ),
+        Column("why none", text("reason", "reason"), "Why it has no window, or none by verdict."),
+    )  # fmt: skip
+    rest = [row for role in ROLES[1:] for row in windows(panel, role)]
+    return View(f"{panel.slug}-windows", f"Windows of rho, {panel.whole_place}", columns, [*methods, *rest])
+
+
+def _kind(row: Row) -> str:
+    words = {"method": "", "uncompressed": "another optimizer", "plain": "null test"}
+    return words.get(row["role"], row["role"])
+
+
+def net_words(value: float, low: float, high: float) -> str:
+    """3.06 [2.81, 3.33]; below or above an end of what plain training was run for where it lies beyond."""
+    if value == 0:
+        return f"below {high:.2f}"
+    if math.isinf(value):
+        return f"above {low:.2f}"
+    return f"{value:.2f}, above {low:.2f}" if math.isinf(high) else f"{value:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _net_column(rho: float, nets: Mapping[str, Row]) -> Column:
+    def make(row: Row) -> Cell:
+        net = nets.get(row["arm"])
+        if net is None:
+            return Cell(MISSING, css="quiet")
+        sign, css = SIGNS.get(net["verdict"], ("", ""))
+        if not 0 < net["net"] < math.inf:
+            return Cell(net_words(net["net"], net["net_low"], net["net_high"]), net["net"], css=css)
+        return Cell(f"{sign} {times(net['net'])}".strip(), net["net"], factors(net["net_low"], net["net_high"]), css)
+
+    about = "Net speedup if nothing overlaps, with its 95 % interval; the sign is its verdict."
+    return Column(f"rho {weight(rho)}", make, about, True)
