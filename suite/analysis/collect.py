@@ -265,6 +265,7 @@ def study_of(plan: Plan) -> Study:
         about=sweep.title,
         called=sweep.called,
         references=sweep.references,
+        by_rho=sweep.gates is not None,
         trials=trials,
     )
 

@@ -18,7 +18,7 @@
       longer-and-longer: {algorithm: qsr-sgd, per_lr: {alpha: 2.0}, baseline: allreduce-sgd}
       silence: {algorithm: control-no-communication, baseline: allreduce-sgd, control: true}
       alone: {algorithm: allreduce-sgd, world_size: 1, baseline: allreduce-sgd, alternative: true}
-      accumulation-2: {algorithm: allreduce-sgd, batch_size: 64, length: 0.5, baseline: allreduce-sgd, alternative: true}
+      accumulation-2: {algorithm: allreduce-sgd, batch: 2, length: 0.5, baseline: allreduce-sgd, alternative: true}
     exclude:
       - {arm: half-traffic, sharding: iid}
 
@@ -123,8 +123,8 @@ class Arm(Entry):
     """A negative control: known to be bad, it shows that the study can tell."""
     lr: Annotated[float | None, GIVEN] = Field(default=None, gt=0)
     """A pinned peak learning rate; takes the arm out of tuning."""
-    batch_size: Annotated[Positive | None, GIVEN] = None
-    """Examples a worker and step, instead of the sweep's."""
+    batch: Annotated[float | None, GIVEN] = Field(default=None, gt=0)
+    """A multiple of the sweep's examples a worker and step."""
     length: Annotated[float | None, GIVEN] = Field(default=None, gt=0)
     """A multiple of the sweep's steps, its schedule rescaled."""
     world_size: Annotated[Positive | None, GIVEN] = None
@@ -140,7 +140,7 @@ class Arm(Entry):
     @property
     def apart(self) -> bool:
         """Whether it uses the machines otherwise than its sweep says."""
-        return (self.batch_size, self.length, self.world_size) != (None, None, None)
+        return (self.batch, self.length, self.world_size) != (None, None, None)
 
     @property
     def is_alternative(self) -> bool:
@@ -410,8 +410,8 @@ class Sweep(Entry):
     def as_seen_by(self, arm: Arm, panel: Setting, budget: float = WHOLE) -> tuple[Sweep, Setting]:
         """The sweep at one of its budgets and a setting, as they are for an arm: with its own length, batch and workers."""
         seen = self.at_budget(budget * (arm.length or WHOLE))
-        if arm.batch_size is not None:
-            seen = seen.model_copy(update={"batch_size": arm.batch_size})
+        if arm.batch is not None:
+            seen = seen.model_copy(update={"batch_size": round(self.batch_size * arm.batch)})
         return seen, panel if arm.world_size is None else replace(panel, world_size=arm.world_size)
 
 
@@ -562,7 +562,7 @@ def _check_gates(sweep: Sweep, gates: Gates) -> None:
         seen, setting = sweep.as_seen_by(arm, panel)
         if 4 * seen.batch_size * setting.world_size != sweep.batch_size * panel.world_size:
             raise arm.error(
-                "batch_size",
+                "batch",
                 f"{seen.batch_size * setting.world_size} examples a step are no quarter of the "
                 f"{sweep.batch_size * panel.world_size} in {panel.label}",
             )
@@ -576,6 +576,10 @@ def _check_machines(sweep: Sweep, arm: Arm) -> None:
                 "world_size",
                 f"{panel.label} has no {arm.world_size} workers: use at most its {panel.world_size}",
             )
+    if arm.batch is not None and not (sweep.batch_size * arm.batch).is_integer():
+        raise arm.error(
+            "batch", f"of the {sweep.batch_size} examples of the sweep is no whole number of them"
+        )
     if arm.length is not None:
         everywhere = not sweep.references or arm.label in sweep.references
         budgets = sweep.budgets if everywhere else (WHOLE,)
@@ -588,7 +592,7 @@ def _check_machines(sweep: Sweep, arm: Arm) -> None:
     if arm.apart and arm.label in sweep.references[:1]:
         raise arm.error(
             "",
-            "net speedups are read on it, so it trains as the sweep says: leave batch_size, length and world_size out",
+            "net speedups are read on it, so it trains as the sweep says: leave batch, length and world_size out",
         )
 
 

@@ -25,7 +25,7 @@ from tests.suite.runs.project import SWEEP, write_sweep
 GATED = (
     SWEEP.replace(", lr: 0.1}", "}").replace("[quadratic]", "[{name: quadratic, options: {dim: 8}}]")
     + """\
-  quarter: {algorithm: allreduce-sgd, batch_size: 1, length: 3.2, baseline: plain}
+  quarter: {algorithm: allreduce-sgd, batch: 0.25, length: 3.2, baseline: plain}
 headline: true
 margin: 9
 gates: {quarter_batch: quarter}
@@ -159,7 +159,7 @@ def test_six_tuning_seeds_give_an_interval_and_more_is_better_of_other_metrics(t
         ("quarter_batch: quarter", "quarter_batch: quartr", "no arm 'quartr'; did you mean 'quarter'"),
         ("quarter_batch: quarter", "quarter_batch: plain", "'plain' is tuned and never scored: no reference, and no"),
         ("length: 3.2", "length: 4", "a quarter of the batch is tried for 3.2 times the steps: give that"),
-        ("batch_size: 1", "batch_size: 2", "4 examples a step are no quarter of the 8"),
+        ("batch: 0.25", "batch: 0.5", "4 examples a step are no quarter of the 8"),
         ("quarter: {algorithm: allreduce-sgd,", "quarter: {algorithm: qsgd,", "held against 'plain' with another batch"),
     ],
 )  # fmt: skip

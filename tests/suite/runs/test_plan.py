@@ -100,7 +100,11 @@ def test_shipped_sweeps_have_the_controls_that_their_verdicts_need(name: str) ->
     if not (
         name == "smoke" or name.startswith(("claims/", "papers/"))
     ):  # says nothing; has its claim's; its paper's
-        assert {"control-no-communication", "control-one-worker", "control-random-k"} <= controls
+        assert {"control-no-communication", "control-random-k"} <= controls
+        alone = [
+            arm for arm in sweep.arms.values() if arm.is_alternative and (arm.world_size == 1 or arm.control)
+        ]
+        assert alone, "one worker: an alternative"
         of_lion = any("lion" in arm.algorithm for arm in sweep.arms.values())
         assert ("control-one-rank-sign" in controls) == of_lion, "the control of Lion's votes"
     if sweep.references:
@@ -164,7 +168,7 @@ def test_the_runs_of_budget_1_are_those_without_a_ladder(tmp_path: Path) -> None
 APART = (
     LADDER.replace("world_size: 2", "world_size: [2, 4]")
     + """\
-  twice: {algorithm: allreduce-sgd, batch_size: 4, length: 0.5, baseline: plain, alternative: true, lr: 0.1}
+  twice: {algorithm: allreduce-sgd, batch: 2, length: 0.5, baseline: plain, alternative: true, lr: 0.1}
   alone: {algorithm: allreduce-sgd, world_size: 1, length: 2, baseline: plain, lr: 0.1}
   left-out: {algorithm: control-one-worker, baseline: plain, lr: 0.1}
 """
@@ -202,15 +206,15 @@ def test_an_arm_may_have_a_batch_a_length_and_workers_of_its_own(tmp_path: Path)
     [
         ("world_size: 4", "13: key 'arms.x.world_size': .* n=2 has no 4 workers: use at most its 2"),
         ("length: 0.05", r"13: key 'arms.x.length': of the 12 steps .* leaves runs of \[0, 1, 1\] steps: make it longer"),
-        ("batch_size: 0", "13: key 'arms.x.batch_size': must be at least 1, not 0"),
-        ("batch_size: 2, length: 1, world_size: 2", "13: key 'arms.x': trains the runs of 'plain': give each method once"),
+        ("batch: 0.25", "13: key 'arms.x.batch': of the 2 examples of the sweep is no whole number of them"),
+        ("batch: 1, length: 1, world_size: 2", "13: key 'arms.x': trains the runs of 'plain': give each method once"),
     ],
 )  # fmt: skip
 def test_what_an_arm_cannot_be_is_refused_by_its_line(arm: str, message: str, tmp_path: Path) -> None:
     text = LADDER + f"  x: {{algorithm: allreduce-sgd, {arm}, baseline: plain, lr: 0.1}}\n"
     with pytest.raises(YamlError, match=message):
         load_sweep(write_sweep(tmp_path, text))
-    read = text.replace("seeds: 3", "seeds: 3\nreferences: [x]").replace(arm, "batch_size: 4")
+    read = text.replace("seeds: 3", "seeds: 3\nreferences: [x]").replace(arm, "batch: 2")
     with pytest.raises(YamlError, match=r"key 'arms.x': net speedups are read on it"):
         load_sweep(write_sweep(tmp_path, read))
 
