@@ -235,7 +235,9 @@ def study_of(plan: Plan) -> Study:
         chosen = next((i for i, trial in enumerate(entry.trials) if entry.is_of(trial)), None)
         if chosen is not None and len(entry.trials[chosen].values) > 1:
             failed = (math.nan,) * len(entry.trials[chosen].values)
-            trials[*cell, entry.arm] = Trials([trial.values or failed for trial in entry.trials], chosen)
+            losses = [trial.values or failed for trial in entry.trials]
+            rates = sorted({trial.lr for trial in entry.trials}) if entry.vertex else []
+            trials[*cell, entry.arm] = Trials(losses, chosen, rates)
     arms = []
     for arm in sweep.arms.values():
         baseline = None if arm.baseline == arm.label else arm.baseline

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,7 +21,6 @@ from suite.analysis.net_speedup import (
     Method,
     NetSpeedup,
     Reference,
-    Trials,
     Uncertain,
     Verdict,
     beats_all,
@@ -131,7 +130,7 @@ def _of_cell(study: Study, cell: Cell, runs: pd.DataFrame) -> Iterator[Trained]:
     sign = -1.0 if study.yardsticks[cell[0]].direction == "higher" else 1.0
     name = study.references[0]
     trials = {
-        arm: Trials([[sign * value for value in values] for values in tried.losses], tried.chosen)
+        arm: replace(tried, losses=[[sign * value for value in values] for values in tried.losses])
         for (*place, arm), tried in study.trials.items()
         if tuple(place) == cell
     }

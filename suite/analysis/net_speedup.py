@@ -35,6 +35,7 @@ from suite.analysis.statistics import (
     TooFewSamplesError,
     holm,
 )
+from suite.runs.sweep import vertex
 
 Verdict = Literal["worth it", "not worth it", "undecided"]
 POINTS: Final = 257
@@ -362,12 +363,14 @@ def verdicts(found: Mapping[str, NetSpeedup], alpha: float = 0.05) -> dict[str, 
 class Trials:
     """What tuning an arm tried.
 
-    losses: [rates][seeds], not finite where a run failed; rates of a second stage have more seeds than the others. chosen: the
-    index of the rate it chose.
+    losses: [rates][seeds], not finite where a run failed; of a rate with each of the options tuned beside it in turn. Rates of a
+    second stage have more seeds than the others. chosen: the index of the best. rates: those tried, ascending, where a vertex was
+    scored; else none.
     """
 
     losses: Sequence[Sequence[float]]
     chosen: int
+    rates: Sequence[float] = ()
 
 
 def tuning_error(trials: Trials, noise: Uncertain, seed: int = 0) -> Uncertain:
@@ -375,7 +378,8 @@ def tuning_error(trials: Trials, noise: Uncertain, seed: int = 0) -> Uncertain:
 
     The tuning is drawn again: another tuning's means lie around these with the noise of both, the best of them is chosen, and its
     loss is compared with that of the rate in use. Where some rates have more seeds, so has the other tuning in its second stage,
-    for as many rates, those that are the best of its first.
+    for as many rates, those that are the best of its first. Where the vertex was scored, which is the best rate of these
+    means, it is held against the vertices of tunings whose means lie around them with their noise.
 
     Args:
         trials: Of one arm.
@@ -385,10 +389,13 @@ def tuning_error(trials: Trials, noise: Uncertain, seed: int = 0) -> Uncertain:
     Returns:
         The variance of the loss that the choice makes, with the degrees of freedom of `noise`.
     """
+    rng = np.random.default_rng(seed)
+    if trials.rates:
+        return Uncertain(0.0, float((_regrets(trials, noise, rng) ** 2).mean()), noise.df)
     finite = [values for values in trials.losses if np.isfinite(values).all()]
     means, seeds = np.array([np.mean(values) for values in finite]), np.array([*map(len, finite)])
     first, whole = seeds.min(), seeds.max()
-    rng, shape = np.random.default_rng(seed), (DRAWS, len(means))
+    shape = DRAWS, len(means)
     if first == whole:
         drawn = means + math.sqrt(2 * noise.variance / whole) * rng.standard_normal(shape)
     else:
@@ -400,6 +407,33 @@ def tuning_error(trials: Trials, noise: Uncertain, seed: int = 0) -> Uncertain:
         drawn = np.where(entered, (first * early + (whole - first) * late) / whole, np.inf)
     change = means[drawn.argmin(1)] - np.mean(trials.losses[trials.chosen])
     return Uncertain(0.0, float((change**2).mean()), noise.df)
+
+
+def _regrets(trials: Trials, noise: Uncertain, rng: np.random.Generator) -> np.ndarray:
+    """Losses at the vertices of tunings like this one less that at its own, were the curve through its means true, [draws].
+
+    The curve is the parabola of the vertex in use; beyond its three rates, and with other options, it is straight between means.
+    """
+    x = np.log(trials.rates)
+    means = np.array([np.mean(values) for values in trials.losses]).reshape(len(x), -1)  # [rates, options]
+    spread = math.sqrt(noise.variance / len(trials.losses[trials.chosen]))
+    drawn = means + spread * rng.standard_normal((DRAWS, *means.shape))
+    rate, option = np.unravel_index(np.nanargmin(drawn.reshape(DRAWS, -1), axis=1), means.shape)
+    inner = rate.clip(1, len(x) - 2)
+    three = inner[:, None] + np.arange(-1, 2)
+    places = vertex(x[three].T, drawn[np.arange(DRAWS)[:, None], three, option[:, None]].T)
+    at = np.where((rate == inner) & np.isfinite(places), places, x[rate])
+    losses = np.empty(DRAWS)
+    for one, row in enumerate(means.T):
+        here, ended = option == one, np.isfinite(row)
+        losses[here] = np.interp(at[here], x[ended], row[ended])
+    own, one = divmod(trials.chosen, means.shape[1])
+    near, row = x[own - 1 : own + 2], means[own - 1 : own + 2, one]
+    parabola = np.poly1d(np.polyfit(near, row, 2))
+    here = (option == one) & (near[0] < at) & (at < near[2])
+    losses[here] = parabola(at[here])
+    found: np.ndarray = losses - parabola(vertex(near, row))
+    return found
 
 
 def tuning_noise(arms: Iterable[Trials]) -> Uncertain:

@@ -518,6 +518,11 @@ def _check(sweep: Sweep) -> None:
         raise sweep.tuning.finals.error(
             "seeds", f"must be more than the {sweep.tuning.n_seeds} of the first stage (`tuning.seeds`)"
         )
+    if sweep.tuning.finals and sweep.tuning.vertex:
+        raise sweep.tuning.finals.error(
+            "",
+            "a vertex needs as many seeds at every rate: raise `tuning.seeds` instead, or leave out `vertex`",
+        )
     for rule in sweep.excludes:
         if rule == Exclusion():
             raise rule.error("", "an empty rule would exclude everything")
@@ -733,6 +738,15 @@ def tuned_for(sweep: Sweep, panel: Setting, arm: Arm) -> str:
             **({"searched": searched} if searched else {}),
         }
     )
+
+
+def vertex(x: Any, y: Any) -> Any:
+    """Abscissa of the vertex of a parabola through three points, of numbers or of arrays: where its slope is 0.
+
+    Of points of which the middle one is the lowest it lies between the middles of their gaps.
+    """
+    slopes = (y[1] - y[0]) / (x[1] - x[0]), (y[2] - y[1]) / (x[2] - x[1])
+    return (x[0] + x[1]) / 2 - slopes[0] * (x[2] - x[0]) / 2 / (slopes[1] - slopes[0])
 
 
 def load_rates(path: Path) -> Rates:

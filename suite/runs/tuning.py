@@ -26,7 +26,18 @@ from typing import Any
 from suite.runs.plan import method_of, spec_of, workload_of
 from suite.runs.spec import Part, RunSpec, source_hash
 from suite.runs.store import Store
-from suite.runs.sweep import TUNING_SEED, Arm, Setting, Sweep, Trial, Tuned, load_rates, options_of, tuned_for
+from suite.runs.sweep import (
+    TUNING_SEED,
+    Arm,
+    Setting,
+    Sweep,
+    Trial,
+    Tuned,
+    load_rates,
+    options_of,
+    tuned_for,
+    vertex,
+)
 from suite.workloads import Workload, get
 
 
@@ -318,29 +329,16 @@ def vertex_of(trials: Sequence[Trial], best: Trial, sign: float) -> float | None
         sign: What makes a loss of the metric.
 
     Returns:
-        The rate to three significant digits; None where the best has no two neighbours that ended well, or, by the seeds that all
-        three have, is not better than they are.
+        The rate to three significant digits; None where the best has no two neighbours that ended well, or is no better.
     """
     row = [trial for trial in trials if trial.options == best.options]
     at = row.index(best)
     three = row[max(at - 1, 0) : at + 2]
-    seeds = min(len(trial.values) for trial in three)
-    if len(three) < 3 or not seeds:
-        return None
-    losses = [sign * math.fsum(trial.values[:seeds]) / seeds for trial in three]
-    if min(losses) < losses[1] or losses[0] == losses[1] == losses[2]:
+    losses = [sign * trial.value for trial in three if trial.value is not None]
+    if len(losses) < 3 or not losses[1] == min(losses) < max(losses):
         return None
     place = vertex([math.log(trial.lr) for trial in three], losses)
     return float(f"{math.exp(place):.3g}")
-
-
-def vertex(x: Sequence[Any], y: Sequence[Any]) -> Any:
-    """Abscissa of the vertex of a parabola through three points, numbers or arrays alike: where its slope is 0.
-
-    Of points of which the middle one is the lowest it lies between the middles of their gaps.
-    """
-    slopes = (y[1] - y[0]) / (x[1] - x[0]), (y[2] - y[1]) / (x[2] - x[1])
-    return (x[0] + x[1]) / 2 - slopes[0] * (x[2] - x[0]) / 2 / (slopes[1] - slopes[0])
 
 
 def best_trial(trials: Sequence[Trial], workload: Workload, by_metric: bool = False) -> Trial | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from suite.analysis.collect import tuning_rows
+from suite.analysis.collect import study_of, tuning_rows
 from suite.runs.files import YamlError
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
@@ -160,7 +160,7 @@ def test_options_are_tuned_beside_the_rate(tmp_path: Path) -> None:
         make_plan(load_sweep(write_sweep(tmp_path, wider)))
 
 
-VERTEX = MOMENTA.replace("seeds: 2,", "vertex: true, seeds: 2,")
+VERTEX = MOMENTA.replace("finals: {{rates: 2, seeds: 5}}", "vertex: true")
 
 
 def test_the_vertex_at_the_chosen_options_is_scored_and_the_grid_is_on_record(tmp_path: Path) -> None:
@@ -171,12 +171,15 @@ def test_the_vertex_at_the_chosen_options_is_scored_and_the_grid_is_on_record(tm
     assert load_rates(sweep.rates_path).entries == tuple(found)
     for tuned in found:
         assert (tuned.lr, tuned.options, tuned.edge) == (2.0, {"momentum": 0.5}, "none")
-        values = [t.values[:2] for t in tuned.trials if t.options == tuned.options]
-        steep, slope, _ = np.polyfit(np.log([1.0, 2.0, 4.0]), np.mean(values, axis=1), 2)
+        values = [t.value for t in tuned.trials if t.options == tuned.options]
+        steep, slope, _ = np.polyfit(np.log([1.0, 2.0, 4.0]), values, 2)
         assert tuned.vertex == pytest.approx(math.exp(-slope / steep / 2), rel=0.005)
         assert 1.4 < tuned.vertex < 2.0
         rates = {run.spec.lr.peak for run in make_plan(sweep).runs if run.arm.label == tuned.arm}
         assert rates == {tuned.vertex}
+    (*_, plain), (*_, local) = study_of(make_plan(sweep)).trials.items()
+    assert plain.rates == local.rates == [1.0, 2.0, 4.0]
+    assert plain.chosen == 3, "the second rate, with the second of two momenta"
     assert [(row["lr"], row["vertex"]) for row in tuning_rows(sweep) if row["chosen"]] == [
         (tuned.lr, tuned.vertex) for tuned in found
     ]
@@ -197,14 +200,19 @@ def test_the_vertex_at_the_chosen_options_is_scored_and_the_grid_is_on_record(tm
 def test_a_vertex_needs_two_neighbours_that_are_worse(
     values: tuple[float | None, ...], expected: float | None
 ) -> None:
-    trials = [
-        trial(rate, value).model_copy(update={"values": () if value is None else (value,) * 2})
-        for rate, value in zip((1.0, 2.0, 4.0), values, strict=True)
-    ]
-    best = min((t for t in trials if t.value), key=lambda t: t.value)
-    assert vertex_of(trials, best, 1.0) == expected
-    turned = [t.model_copy(update={"values": tuple(-v for v in t.values)}) for t in trials]
-    assert vertex_of(turned, turned[trials.index(best)], -1.0) == expected
+    at = min(range(3), key=lambda i: math.inf if values[i] is None else values[i])
+    for sign in (1.0, -1.0):
+        trials = [
+            trial(rate, None if value is None else sign * value)
+            for rate, value in zip((1.0, 2.0, 4.0), values, strict=True)
+        ]
+        assert vertex_of(trials, trials[at], sign) == expected
+
+
+def test_a_vertex_and_a_second_stage_exclude_each_other(tmp_path: Path) -> None:
+    text = TUNABLE + FINALS.replace("points: 3,", "points: 3, vertex: true,").format(extensions=0, centre=2)
+    with pytest.raises(YamlError, match="a vertex needs as many seeds at every rate"):
+        load_sweep(write_sweep(tmp_path, text))
 
 
 def test_with_the_vertex_the_metric_alone_decides() -> None:
