@@ -32,7 +32,7 @@ gates: {quarter_batch: quarter}
 tuning: {points: 3, factor: 2, seeds: 2, centres: {plain: 0.5}}
 """
 )
-GATED = GATED.replace("batch_size: 2\n", "batch_size: 4\n")
+GATED = GATED.replace("batch_size: 2\n", "batch_size: 4\n").replace("allreduce-sgd", "allreduce-bf16")
 BEST = {"plain": (1.0, 1.2), "local": (1.4, 1.6), "quarter": (1.05, 1.25)}
 
 
@@ -160,7 +160,7 @@ def test_six_tuning_seeds_give_an_interval_and_more_is_better_of_other_metrics(t
         ("quarter_batch: quarter", "quarter_batch: plain", "'plain' is tuned and never scored: no reference, and no"),
         ("length: 3.2", "length: 4", "a quarter of the batch is tried for 3.2 times the steps: give that"),
         ("batch: 0.25", "batch: 0.5", "4 examples a step are no quarter of the 8"),
-        ("quarter: {algorithm: allreduce-sgd,", "quarter: {algorithm: qsgd,", "held against 'plain' with another batch"),
+        ("quarter: {algorithm: allreduce-bf16,", "quarter: {algorithm: qsgd,", "held against 'plain' with another batch"),
     ],
 )  # fmt: skip
 def test_gates_that_make_no_sense_are_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
