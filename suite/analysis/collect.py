@@ -267,7 +267,7 @@ def study_of(plan: Plan) -> Study:
         about=sweep.title,
         called=sweep.called,
         references=sweep.references,
-        by_rho=sweep.gates is not None,
+        by_rho=bool(sweep.gates and sweep.references),
         trials=trials,
     )
 
