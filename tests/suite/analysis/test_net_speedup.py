@@ -266,15 +266,15 @@ def test_intervals_cover_the_difference_at_the_best_rates_where_the_vertex_is_sc
     assert covered(10**0.5, False, steepness, panels=40) < 0.93
 
 
-def test_vertices_beside_options_and_failures() -> None:
-    """A neighbour under the same options places the vertex; where one failed, the rate itself is meant."""
-    known = Uncertain(0.0, 1e-6, 40)
-    apart = [[9.0] * 2, [2.0] * 2, [8.0] * 2, [1.0] * 2, [7.0] * 2, [3.0] * 2, [math.nan] * 2, [4.0] * 2]
-    told = tuning_error(Trials(apart, 3, rates=[1.0, 2.0, 4.0, 8.0]), known)
-    alone = tuning_error(Trials(apart[1::2], 1, rates=[1.0, 2.0, 4.0, 8.0]), known)
-    assert told.variance == pytest.approx(alone.variance, rel=0.1)
-    # a parabola of curvature c = 3 over means with a variance v errs by z^2 v / (4 c)
-    assert alone.variance == pytest.approx(3 * (0.5e-6 / 12) ** 2, rel=0.3)
+def test_the_error_of_a_vertex_is_that_of_a_parabola_beside_options_and_failures() -> None:
+    """Means of variance v about a parabola of second difference c end z^2 v / (4 c) above its vertex."""
+    noise = Uncertain(0.0, 2e-4, 40)
+    losses = [[9.0] * 2, [2.0] * 2, [8.0] * 2, [1.0] * 2, [7.0] * 2, [2.0] * 2, [math.nan] * 2, [4.0] * 2]
+    for tried in (
+        Trials(losses, chosen=3, rates=[1.0, 2.0, 4.0, 8.0]),
+        Trials(losses[1::2], chosen=1, rates=[1.0, 2.0, 4.0, 8.0]),
+    ):
+        assert tuning_error(tried, noise).variance == pytest.approx(3 * (1e-4 / 4 / 2) ** 2, rel=0.05, abs=0)
 
 
 def test_tuning_noise_leaves_out_rates_and_seeds() -> None:
