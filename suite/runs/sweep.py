@@ -565,7 +565,10 @@ def _check_gates(sweep: Sweep, gates: Gates) -> None:
         )
     for panel in sweep.panels():
         seen, setting = sweep.as_seen_by(arm, panel)
-        if 4 * seen.batch_size * setting.world_size != sweep.batch_size * panel.world_size:
+        if (
+            arm in sweep.arms_of(panel)
+            and 4 * seen.batch_size * setting.world_size != sweep.batch_size * panel.world_size
+        ):
             raise arm.error(
                 "batch",
                 f"{seen.batch_size * setting.world_size} examples a step are no quarter of the "

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from suite.runs.files import YamlError
+from suite.timing.cases import cases_of
 from suite.timing.spec import UnknownSessionError, load_session, not_shown, session_names, sessions_of
-from tests.suite.runs.project import write_sweep
+from tests.suite.runs.project import SWEEP, write_sweep
 
 OWN = """\
 minutes: 3
@@ -47,6 +48,15 @@ def test_a_session_of_a_sweep_takes_what_the_sweep_says(tmp_path: Path) -> None:
     assert (spec.sweep.name, spec.world_size, spec.batch_size) == ("small", 2, 2)
     assert spec.bucket_bytes == spec.sweep.bucket_bytes
     assert (spec.direct.steps, spec.direct.repeats, spec.direct.sharding) == (12, 7, "iid")
+
+
+def test_a_session_times_the_arms_that_train_with_its_workers_and_batch(tmp_path: Path) -> None:
+    own = {"half": "length: 0.5", "twice": "batch_size: 4", "alone": "world_size: 1"}
+    more = (f"  {arm}: {{algorithm: allreduce-sgd, {key}, lr: 0.1}}\n" for arm, key in own.items())
+    write_sweep(tmp_path, SWEEP + "".join(more))
+    assert {*cases_of(load_session(written(tmp_path, OF_SWEEP))).uses} == {"plain", "local", "half"}
+    with pytest.raises(YamlError, match=r"'direct.arms': 'half' has a batch, a length or workers of its own"):
+        load_session(written(tmp_path, OF_SWEEP + "direct: {arms: [half]}\n"))
 
 
 def test_some_of_the_links(tmp_path: Path) -> None:
