@@ -262,7 +262,8 @@ WINDOWS: Final = declared("windows", 5, ARM_COLUMNS + """
     to_rho               float  to this rho; inf: to the largest and on
     to_low,to_high       float  as of from_rho
     to_arm               text   the one that is ahead after
-    sure_from,sure_to    float  between which the verdict is worth it, 0 and inf as before; empty: nowhere
+    sure_from,sure_to    float  first and last rho with the verdict worth it, sought between values of the table rho; 0 and inf as
+                                before; empty: nowhere
     reason               text   why a method has no window, or none in verdicts
     """)  # fmt: skip
 

@@ -13,6 +13,10 @@ Read is what lies in git alone: `<sweep>-runs.csv` and `-rungs.csv`, `<sweep>-st
   then computed with the table's own `tuning_sd`, so that each step is held to its own tolerance. Of the ratio to one worker
   alone the arm's share of that error is computed again, so that ends of it may deviate by two thousandths, and its p by 5
   %.
+- `rho` and `windows`: the same, from steps, batches and bytes in the table of runs; roles of arms and kappa are taken from
+  `windows`. Ends of windows are solved for; ends of their intervals, which carry the share of tuning, may deviate by a
+  hundredth, and a verdict must change within two hundredths of where `windows` says so. A p over an alternative that is below a
+  thousandth may deviate by 5 % of a thousandth: far from every verdict it moves by more than an interval does.
 
 All else may deviate by a thousandth: of the value where it is a ratio, of half the interval where it is a difference or a
 mean. Exit codes: 0 all agrees, or there is nothing to audit yet, which is said; 1 something deviates; 2 no such folder.
@@ -40,6 +44,8 @@ FEWEST = 6
 TOLERANCE = 1e-3
 OF_TUNING = 0.05
 OF_RATIO = 2e-3
+OF_END = 1e-2
+OF_P = 1e-3
 DRAWS = 20_000
 ONE_WORKER = "control-one-worker"
 CELL = ["workload", "sharding", "world_size"]
@@ -392,10 +398,8 @@ def time_of(rounds: pd.DataFrame) -> Known | None:
     return between if between.variance > within.variance else within
 
 
-def ratio(
-    one: Trained, other: Trained, sds: tuple[float, float], time: Known
-) -> tuple[float, float, float, float] | None:
-    """Net speedup of one arm over another's with its 95 % interval and p, by implicit functions; None beyond the budgets.
+def log_ratio(one: Trained, other: Trained, sds: tuple[float, float]) -> Known | None:
+    """The logarithm of worth of one arm over another's, by implicit functions; None beyond the budgets.
 
     Where the reference's loss at log budget x is the arm's, x moves with that loss by one over the slope. sds: errors of tuning,
     each of arm and reference together, as the table `worth` has them; the arm's share of its variance is computed again.
@@ -425,11 +429,22 @@ def ratio(
     parts = [
         Known(0.0, (by_seed["a"] - by_seed["b"]).sem() ** 2, len(one.losses) - 1.0),
         Known(0.0, tuning, one.noise_df if tuning else math.inf),
-        Known(0.0, time.variance, time.df),
     ]
     total = max(sum(part.variance for part in parts), 1e-300)
     df = total**2 / max(sum(part.variance**2 / part.df for part in parts), 1e-300)
-    middle = math.log(at[0]) - math.log(at[1]) - time.value
+    return Known(math.log(at[0]) - math.log(at[1]), total, df)
+
+
+def ratio(
+    one: Trained, other: Trained, sds: tuple[float, float], time: Known
+) -> tuple[float, float, float, float] | None:
+    """Net speedup of one arm over another's with its 95 % interval and p; None beyond the budgets."""
+    own = log_ratio(one, other, sds)
+    if own is None:
+        return None
+    total = own.variance + time.variance
+    df = total**2 / max(own.variance**2 / own.df + time.variance**2 / time.df, 1e-300)
+    middle = own.value - time.value
     reach = stats.t.isf(0.025, df) * math.sqrt(total)
     ends = (math.exp(middle + side * reach) for side in (0, -1, 1))
     return (*ends, float(2 * stats.t.sf(abs(middle) / math.sqrt(total), df)))
@@ -553,6 +568,278 @@ def audit_verdicts(
         at.same("verdict", "not worth it" if "not worth it" in words else word)
 
 
+# ---- rho and windows
+
+
+@dataclass
+class Line:
+    """An arm beside the reference: its costs over the reference's, and what it is worth, with the ends of the interval."""
+
+    arm: Trained
+    role: str
+    steps: float
+    compute: float
+    sent: float
+    sd: float
+    worth: tuple[float, float, float]
+
+    def time(self, rho: Any, overlap: str) -> Any:
+        """Seconds of its training over those of the reference's."""
+        sending = np.multiply(self.sent, rho)
+        step = np.maximum(self.compute, sending) if overlap == "all" else self.compute + sending
+        return self.steps * step / (np.maximum(rho, 1) if overlap == "all" else np.add(rho, 1))
+
+    def p(self, times: np.ndarray) -> np.ndarray:
+        """Two-sided p of being as good as the reference at times."""
+        reference = self.arm.reference
+        assert reference is not None
+        if not np.isfinite(self.arm.losses).all():
+            return np.zeros_like(times)
+        least, most = reference.ends
+        tuning, exact = tuning_of(self.sd, self.arm), Known(0.0, 0.0, math.inf)
+        mean, _, p = reference.gap(self.arm.losses, [tuning], exact, times.clip(least, most))
+        bound = ((times < least) & (mean < 0)) | ((times > most) & (mean > 0))
+        found: np.ndarray = np.where(bound, 1.0, p)
+        return found
+
+
+def lines_of(
+    windows: pd.DataFrame, runs: pd.DataFrame, arms: Mapping[str, Trained], plain: str
+) -> dict[str, Line]:
+    """The arms of a cell. windows: its rows of one overlap, by arm; runs: its rows."""
+    ended = runs[runs["status"].isin(("done", "diverged"))].groupby("arm")
+    spent = {arm: own[["steps", "batch_size", "wire_bytes_per_step"]].mean() for arm, own in ended}
+    found = {}
+    for arm, row in windows.iterrows():
+        if arm not in spent or arms[arm].reference is None:
+            continue
+        one, exact = arms[arm], Known(0.0, 0.0, math.inf)
+        steps, batch, sent = spent[arm] / spent[plain]
+        kappa = 0.0 if pd.isna(row["kappa"]) else row["kappa"]
+        worth = speedup(one.reference, one.losses, tuning_of(row["sd"], one), exact)["net"]
+        alone = one.algorithm == ONE_WORKER
+        found[arm] = Line(
+            one, row["role"], steps, batch * (1 + kappa), 0.0 if alone else sent, row["sd"], worth
+        )
+    return found
+
+
+class Panel:
+    """The lines of a cell. overlap: the kind that is looked at."""
+
+    def __init__(self, lines: Mapping[str, Line], rivals: int, plain: str) -> None:
+        self.lines, self.plain, self.overlap = lines, plain, ""
+        self.methods = [arm for arm, line in lines.items() if line.role == "method"]
+        self.rivals = [arm for arm, line in lines.items() if line.role == "alternative"]
+        self.silent = any(lines[arm].sent == 0 for arm in self.rivals) and len(self.rivals) == rivals
+        self.ratios = {
+            (arm, rival): log_ratio(lines[arm].arm, lines[rival].arm, (lines[arm].sd, lines[rival].sd))
+            for arm in self.methods
+            for rival in self.rivals
+        }
+
+    def over(self, arm: str, rival: str, rho: np.ndarray) -> pd.DataFrame | None:
+        """Net speedup of a method over an alternative's, by rho; None where it is not known."""
+        ratio = self.ratios[arm, rival]
+        if ratio is None:
+            return None
+        middle = ratio.value - np.log(self.time(arm, rho) / self.time(rival, rho))
+        sd = math.sqrt(ratio.variance)
+        reach = stats.t.isf(0.025, ratio.df) * sd
+        columns = {"over": middle, "over_low": middle - reach, "over_high": middle + reach}
+        return pd.DataFrame(columns).apply(np.exp).assign(over_p=2 * stats.t.sf(abs(middle) / sd, ratio.df))
+
+    def time(self, arm: str, rho: np.ndarray) -> np.ndarray:
+        """Of an arm."""
+        found: np.ndarray = self.lines[arm].time(rho, self.overlap)
+        return found
+
+    def words(self, rho: np.ndarray) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Words of the methods against the reference, and against all: a row a rho, a column a method."""
+        nets = {arm: np.outer(1 / self.time(arm, rho), line.worth) for arm, line in self.lines.items()}
+        p = {arm: self.lines[arm].p(self.time(arm, rho)) for arm in self.methods}
+        overs = {pair: self.over(*pair, rho) for pair in self.ratios}
+        plain, verdict = [], []
+        for i in range(len(rho)):
+            of_plain = words_of(
+                {(arm,): p[arm][i] for arm in self.methods}, {(arm,): nets[arm][i, 0] for arm in self.methods}
+            )
+            words = {arm: [of_plain[arm,]] + ([] if self.silent else ["undecided"]) for arm in self.methods}
+            for rival in self.rivals:
+                tested = {
+                    (arm,): over.iloc[i] for arm in self.methods if (over := overs[arm, rival]) is not None
+                }
+                told = words_of(
+                    {k: o["over_p"] for k, o in tested.items()}, {k: o["over"] for k, o in tested.items()}
+                )
+                for arm in self.methods:
+                    (_, low, high), (_, least, most) = nets[arm][i], nets[rival][i]
+                    apart = "worth it" if low > most else "not worth it" if high < least else "undecided"
+                    words[arm].append(told.get((arm,), apart))
+            plain.append({arm: of_plain[arm,] for arm in self.methods})
+            verdict.append(
+                {
+                    arm: "not worth it"
+                    if "not worth it" in own
+                    else max(own, key=lambda word: word == "undecided")
+                    for arm, own in words.items()
+                }
+            )
+        return pd.DataFrame(plain), pd.DataFrame(verdict)
+
+    def ends(self, arm: str, which: int, grid: np.ndarray) -> dict[str, tuple[float, float]]:
+        """From and to which rho a method is ahead of each other: by estimates (0), or ends (1, 2), of what they are worth."""
+        own, found = self.lines[arm], {}
+        for rival in (self.plain, *self.rivals):
+            other = self.lines.get(rival) if rival in self.rivals else None
+            share = own.worth[which]
+            if other is not None and (ratio := self.ratios[arm, rival]) is not None:
+                reach = stats.t.isf(0.025, ratio.df) * math.sqrt(ratio.variance)
+                share = math.exp(ratio.value + (0, -reach, reach)[which])
+            elif other is not None:
+                worth = other.worth[(0, 2, 1)[which]]
+                share = share / worth if worth else math.inf if share else 0.0
+            its = (other.steps * other.compute, other.steps * other.sent) if other else (1.0, 1.0)
+            found[rival] = solved(
+                share, its, (own.steps * own.compute, own.steps * own.sent), self.overlap, grid
+            )
+        return found
+
+
+def solved(
+    share: float, its: tuple[float, float], own: tuple[float, float], overlap: str, grid: np.ndarray
+) -> tuple[float, float]:
+    """From and to which rho of the grid an arm is ahead of another: computing and bytes of both, and worth of one over other."""
+
+    def spared(rho: float) -> float:
+        join = max if overlap == "all" else sum
+        return share * float(join((its[0], its[1] * rho))) - float(join((own[0], own[1] * rho)))
+
+    first, last = spared(grid[0]) > 0, spared(grid[-1]) > 0
+    if first == last:
+        return (0.0, math.inf) if first else (math.inf, 0.0)
+    if overlap == "all":
+        sides = ((own[0], share * its[1]), (share * its[0], own[1]))
+        root = min((a / b for a, b in sides if b > 0), key=lambda rho: abs(spared(rho)))
+    else:
+        root = (own[0] - share * its[0]) / (share * its[1] - own[1])
+    return (0.0, root) if first else (root, math.inf)
+
+
+def audit_rho(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
+    """Every row of a table `windows` and of the table `rho` beside it."""
+    name = path.relative_to(tables).as_posix().removesuffix("-windows.csv")
+    top = tables / name
+    windows, rho, worth = (pd.read_csv(f"{top}-{table}.csv") for table in ("windows", "rho", "worth"))
+    if windows.empty:
+        return
+    plain, runs = worth["reference"].iloc[0], pd.read_csv(f"{top}-runs.csv")
+    trained = trained_of(tables, sweeps, name, plain)
+    windows = windows.merge(worth[[*ARM, "tuning_sd"]].rename(columns={"tuning_sd": "sd"}), on=ARM)
+    by_cell = dict(iter(runs.groupby(CELL)))
+    panels: dict[Key, Panel] = {}
+    for (*cell, overlap), of_cell in windows.groupby([*CELL, "overlap"]):
+        told, key = of_cell.set_index("arm"), tuple(cell)
+        if key not in panels:
+            arms = {arm[-1]: one for arm, one in trained.items() if arm[:-1] == key}
+            rivals = int((told["role"] == "alternative").sum())
+            panels[key] = Panel(lines_of(told, by_cell[key], arms, plain), rivals, plain)
+        panel = panels[key]
+        lines, panel.overlap = panel.lines, overlap
+        own = rho[(rho[CELL] == cell).all(axis=1) & (rho["overlap"] == overlap)]
+        grid = np.sort(own["rho"].unique())
+        label = f"{name}: {', '.join(map(str, cell))}, {overlap}"
+        expected = pd.MultiIndex.from_product([sorted(lines), grid])
+        there = pd.MultiIndex.from_frame(own[["arm", "rho"]]).sort_values()
+        Published(found, "rho", label, {"rows": len(there)}).same("rows", len(expected.intersection(there)))
+        words = panel.words(grid)
+        for arm, row in told.iterrows():
+            at = Published(found, "windows", f"{label}, {arm}", row)
+            audit_window(at, panel, str(arm), grid, words[1])
+            if arm in lines:
+                rows = own[own["arm"] == arm].sort_values("rho").to_dict("records")
+                audit_rho_rows(found, label, panel, str(arm), rows, grid, words)
+
+
+def audit_window(at: Published, panel: Panel, arm: str, grid: np.ndarray, verdict: pd.DataFrame) -> None:
+    """A row of `windows`."""
+    line = panel.lines.get(arm)
+    if line is None:
+        at.same("from_rho", None)
+        return
+    at.numbers(("worth", "low", "high"), line.worth)
+    at.numbers(("steps", "compute", "bytes"), (line.steps, line.compute, line.sent))
+    ends = [panel.ends(arm, which, grid) for which in range(3)] if line.role == "method" else []
+    before = max(one[0] for one in ends[0].values()) if ends else math.inf
+    after = min(one[1] for one in ends[0].values()) if ends else 0.0
+    if before >= after:
+        for column in ("from_rho", "from_low", "from_high", "to_rho", "to_low", "to_high"):
+            at.same(column, None)
+    else:
+        least, most = ends[1:]
+        at.number("from_rho", before, allowed=OF_RATIO)
+        at.number("to_rho", after, allowed=OF_RATIO)
+        at.number("from_low", max(one[0] for one in most.values()), allowed=OF_END)
+        at.number("from_high", max(one[0] for one in least.values()), allowed=OF_END)
+        at.number("to_low", min(one[1] for one in least.values()), allowed=OF_END)
+        at.number("to_high", min(one[1] for one in most.values()), allowed=OF_END)
+        at.same(
+            "from_arm", None if before == 0 else next(a for a, own in ends[0].items() if own[0] == before)
+        )
+        at.same(
+            "to_arm", None if math.isinf(after) else next(a for a, own in ends[0].items() if own[1] == after)
+        )
+    sure = arm in verdict and (verdict[arm] == "worth it").any()
+    for column, inwards, edge in (("sure_from", 1 + OF_END, 0), ("sure_to", 1 - OF_END, -1)):
+        value = at.row[column]
+        if not sure or pd.isna(value) or value in (0, math.inf):
+            open_end = verdict[arm].iloc[edge] == "worth it" if sure else False
+            at.same(column, (0.0, math.inf)[edge] if open_end else None)
+            continue
+        around = panel.words(value * inwards ** np.array([2, 1, 0.5, -0.5, -1, -2]))[1][arm] == "worth it"
+        changes = around.iloc[:3].any() and not around.iloc[3:].all()
+        at.number(column, value if changes else math.nan)
+
+
+def audit_rho_rows(
+    found: Compared,
+    label: str,
+    panel: Panel,
+    arm: str,
+    rows: Sequence[Mapping[str, Any]],
+    grid: np.ndarray,
+    words: tuple[pd.DataFrame, pd.DataFrame],
+) -> None:
+    """Rows of `rho` of an arm, by rho."""
+    line, times = panel.lines[arm], panel.time(arm, grid)
+    p = line.p(times)
+    nets = pd.DataFrame(
+        {a: panel.lines[a].worth[0] / panel.time(a, grid) for a in panel.rivals}, range(len(grid))
+    )
+    nets.insert(0, panel.plain, 1.0)
+    overs = {rival: panel.over(arm, rival, grid) for rival in panel.rivals} if arm in panel.methods else {}
+    for i, row in enumerate(rows):
+        at = Published(found, "rho", f"{label}, {row['rho']:.3g}, {arm}", row)
+        at.number("time", times[i])
+        net = [value / times[i] for value in line.worth]
+        at.numbers(("net", "net_low", "net_high"), net)
+        at.number("p", p[i], max(p[i], 1e-8))
+        best = nets.iloc[i].idxmax()
+        over = pd.Series([*net, p[i]], ["over", "over_low", "over_high", "over_p"])
+        if best != panel.plain:
+            of_best = overs.get(best)
+            over = over * math.nan if of_best is None else of_best.iloc[i]
+        if arm not in panel.methods:
+            best, over = None, over * math.nan
+        at.number("over", over["over"])
+        at.number("over_low", over["over_low"], allowed=OF_RATIO)
+        at.number("over_high", over["over_high"], allowed=OF_RATIO)
+        at.number("over_p", over["over_p"], max(over["over_p"], OF_P), OF_TUNING)
+        at.same("alternative", best)
+        at.same("plain", words[0][arm].iloc[i] if arm in words[0] else None)
+        at.same("verdict", words[1][arm].iloc[i] if arm in words[1] else None)
+
+
 # ---- what was found
 
 
@@ -579,6 +866,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "summary": lambda path: audit_summary(path, found),
         "worth": lambda path: audit_worth(path, tables, given.sweeps, found),
         "net": lambda path: audit_net(path, tables, given.sweeps, found),
+        "windows": lambda path: audit_rho(path, tables, given.sweeps, found),
     }
     said = []
     for table, audit in of_all.items():

@@ -15,6 +15,7 @@ import pytest
 from suite.analysis.collect import Arm, Study, Yardstick
 from suite.analysis.equal_time import net_table, round_rows, worth_table
 from suite.analysis.net_speedup import Trials
+from suite.analysis.rho import PLAIN, rho_tables
 from suite.analysis.tables import NET, NET_ROUNDS, WORTH, frame_of, write_table
 from suite.runs.sweep import ONE_WORKER
 from tests.audit.__main__ import main
@@ -32,9 +33,12 @@ ENDS = {
     "broken": 1.0,
     "few": 1.0,
     "alone": 0.2,
+    "twice": 0.9,
 }
 """Arms by the budget of the reference at whose loss they end."""
-ALGORITHMS = {"alone": ONE_WORKER}
+ALGORITHMS = {"alone": ONE_WORKER, "plain": PLAIN, "twice": PLAIN}
+BYTES = {"plain": 400.0, "far": 4.0, "near": 100.0, "same": 180.0, "better": 150.0, "twice": 400.0}
+"""A step, of arms whose bytes are not 50."""
 TUNING = [10000, 10001]
 
 
@@ -56,35 +60,44 @@ def made_up(root: Path, direction: str) -> None:
             chosen=3 if arm == "near" else 2,
         )
         for arm in ("plain", *ENDS)
+        if arm != "twice"
     }
     trials[*cell, "near"] = _with_finals(trials[*cell, "near"], sign, rng)
+    trials[*cell, "twice"] = trials[*cell, "same"]
     trials[*cell, "far"] = Trials([[np.nan, np.nan], *trials[*cell, "far"].losses[1:]], 2)
     arms = (
-        Arm("plain", "allreduce-adamw", "baseline"),
+        Arm("plain", PLAIN, "baseline"),
         *(
-            Arm(name, ALGORITHMS.get(name, "qsgd"), "quantiser", "plain", alternative=name == "alone")
+            Arm(name, ALGORITHMS.get(name, "qsgd"), "quantiser", "plain", alternative=name in ALGORITHMS)
             for name in ENDS
         ),
     )
     yard = {"code": Yardstick("bits", "bits/byte", direction, 0.02)}
-    study = Study("small", arms, (), yard, references=("plain",), trials=trials)
+    study = Study("small", arms, (), yard, references=("plain",), trials=trials, by_rho=True)
     rows: list[tuple[Any, ...]] = []
+    other = np.random.default_rng(3)
     for seed in range(8):
         shared = 0.1 * rng.standard_normal()
         wanted = [("plain", b, b) for b in BUDGETS] + [(arm, 1.0, end) for arm, end in ENDS.items()]
         for arm, budget, end in wanted:
             lost = {("broken", 3): "diverged", ("few", 0): "error", ("few", 1): "error", ("few", 2): "error"}
             status = lost.get((arm, seed), "done")
-            value = sign * (2 + end**-0.5 + shared + 0.004 * rng.standard_normal())
+            own = other if arm == "twice" else rng
+            value = sign * (2 + end**-0.5 + shared + 0.004 * own.standard_normal())
             rows.append(
                 (*cell, arm, seed, budget, status, float(f"{value:.9g}") if status == "done" else np.nan)
             )
     columns = ["workload", "sharding", "world_size", "arm", "seed", "budget", "status", "value"]
     runs = pd.DataFrame(rows, columns=columns)
+    runs["steps"] = np.where(runs["arm"] == "twice", 100, 200) * runs["budget"]
+    runs["batch_size"] = np.where(runs["arm"] == "twice", 16, 8)
+    runs["wire_bytes_per_step"] = runs["arm"].map(lambda arm: BYTES.get(arm, 50.0))
     timed = []
     for session in range(3):
         for link, times in zip(LINKS, (0.1, 0.98), strict=True):
             for arm in ("plain", *ENDS):
+                if arm == "twice":
+                    continue  # it was not timed
                 reference = pd.Series(10 * np.exp(0.02 * rng.standard_normal(7)))
                 own = reference * times * np.exp(0.02 * rng.standard_normal() + 0.01 * rng.standard_normal(7))
                 timed += round_rows(f"2026112{session}T000000Z-aa", {(link, "iid", arm): (own, reference)})
@@ -95,6 +108,8 @@ def made_up(root: Path, direction: str) -> None:
     )
     tables = root / "tables"
     write_table(tables / "small-worth.csv", WORTH, worth_table(study, runs))
+    for table, frame in rho_tables(study, runs, {"near": 0.05}).items():
+        write_table(tables / f"small-{table.suffix}.csv", table, frame)
     write_table(tables / "session-quick-rounds.csv", NET_ROUNDS, rounds)
     write_table(tables / "session-quick-net.csv", NET, net_table(study, runs, rounds, told, ("code", 4)))
     whole = runs[runs["budget"] == 1].drop(columns="budget")
@@ -174,6 +189,18 @@ RESULTS = (
     ("session-quick-net", "plain", "near", None),
     ("session-quick-net", "alone", "worst", None),
     ("session-quick-net", "verdict", "near", None),
+    ("small-rho", "time", "near", 1.003),
+    ("small-rho", "net_high", "alone", 1.003),
+    ("small-rho", "p", "same", 1.01),
+    ("small-rho", "over_low", "same", 1.01),
+    ("small-rho", "plain", "worst", None),
+    ("small-rho", "verdict", "far", None),
+    ("small-windows", "bytes", "near", 1.003),
+    ("small-windows", "compute", "twice", 1.003),
+    ("small-windows", "from_rho", "near", 1.01),
+    ("small-windows", "to_high", "better", 1.03),
+    ("small-windows", "sure_to", "better", 1.03),
+    ("small-windows", "sure_from", "near", 1.03),
 )
 """Numbers of which no other is made."""
 
@@ -204,6 +231,7 @@ def test_one_doctored_number_of_which_others_are_made_fails_the_audit(
     one: tuple[str, str, str, float], sound: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     shutil.copytree(sound, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "tables" / "small-windows.csv").unlink()  # which takes longest
     doctored(tmp_path, *one)
     assert audit(tmp_path) == 1
     said = capsys.readouterr().out
@@ -215,7 +243,7 @@ def test_where_nothing_is_to_audit_it_says_so(tmp_path: Path, capsys: Capsys) ->
     (tmp_path / "tables").mkdir()
     assert audit(tmp_path) == 0
     said = capsys.readouterr().out
-    for table in ("summary", "worth", "net"):
+    for table in ("summary", "worth", "net", "windows"):
         assert f"{table}: nothing to audit yet, no such table has rows" in said
     assert audit(tmp_path / "nowhere") == 2
 
