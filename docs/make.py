@@ -26,7 +26,7 @@ from pydantic.fields import FieldInfo
 from scipy import stats
 
 from bandwise.cli import GROUPS, main, parser_of, table
-from docs import gpu
+from docs import gpu, windows
 from docs.document import fill, markdown
 from docs.measured import files as advice_known
 from reference_impls.core.catalogue import BUILT_IN
@@ -101,6 +101,15 @@ NAMED_IN: Final = MappingProxyType(
             "one-bit-adam": "1-bit Adam, 15 %",
             "ef-sign-adam": "1-bit gradients with error feedback into Adam",
             "allreduce-sgd": "plain SGD",
+        },
+        "python": {
+            "local-adamw-32": "local AdamW, 32 steps a round",
+            "diloco": "DiLoCo, 32 steps a round",
+            "snoo": "SNOO: DiLoCo's outer step around plain training",
+            "powersgd": "PowerSGD, rank 4",
+            "one-worker": "one worker alone",
+            "one-worker-half-batch": "one worker alone, half the batch",
+            "accumulate-2": "twice the batch, half the steps",
         },
         "classification": {
             "local-adamw": "local AdamW, 12 steps a round",
@@ -186,6 +195,8 @@ def picture(root: Path) -> str:
 
 def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING) -> str:
     """The methods of README's table in a study: bytes, net speedup and verdict by rho, and what marks mean."""
+    if windows.over_rho(root, study):
+        return windows.answer(root, study, sharding, {**FRONT_METHODS, **NAMED_IN.get(study, {})})
     nets = {(row["link"], row["arm"]): row for row in _nets(root, study) if row["sharding"] == sharding}
     ends = {
         row["arm"]: row
@@ -568,8 +579,10 @@ def front() -> Iterator[tuple[Path, str]]:
         "advice": advice, "verbs": verbs, "methods": methods, "keys": keys, "columns": columns, **gpu.BLOCKS,
         "counts": counts, "claims": claims,
     }  # fmt: skip
+    root = documents_root(ROOT / "results")
+    blocks |= windows.blocks(root, FRONT_STUDY, FRONT_SHARDING)
     for page in FRONT:
-        yield page, fill(page.read_text(encoding="utf-8"), documents_root(ROOT / "results"), blocks)
+        yield page, fill(page.read_text(encoding="utf-8"), root, blocks)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ To publish is to make results data in git, whole, with hashes, and never in sile
         tables/<sweep>-*.csv, <sweep>-study.json, figures/<sweep>/*.svg       a study: `bandwise publish quick`
         tables/session-<name>-*.csv, session-<name>-facts.json                a session: the same command
 
-Figures are seeds-*.svg, rho-*.svg and equal-time-*.svg by panel, and phases-*.svg by session and link. A page is made of the tables by
-`bandwise report`, and is not kept.
+Figures are seeds-*.svg, rho-*.svg and equal-time-*.svg by panel, and phases-*.svg by session and link. A page is made of the
+tables by `bandwise report`, and is not kept.
 """
 
 from __future__ import annotations

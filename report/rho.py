@@ -20,7 +20,7 @@ import pandas as pd
 import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from report.accuracy import Panel
 from report.data import StudyData, by_arm
@@ -33,7 +33,7 @@ from suite.analysis.rho import GRID, OVERLAPS, null_test
 from suite.analysis.tables import Row
 from suite.workloads import UnknownWorkloadError, get
 
-LINES: Final = ("sign", "adam", "quantiser", "synchronisation", "variance-reduction")
+LINES: Final = ("sign", "adam", "quantiser", "synchronisation", "sparsifier")
 """Roles of colours that tell the coloured lines apart, the first method's first."""
 BETWEEN: Final = (1.0, 30.0)
 """Values of rho among which methods without a window are compared."""
@@ -43,6 +43,10 @@ NAMED: Final = 5
 """Methods of which a sentence is made."""
 ROLES: Final = ("method", "alternative", "uncompressed", "plain", "control")
 """Of arms, in the order of the table."""
+BESIDE: Final = 6.0
+"""How far the axis with the names goes on beyond the lines, for them to stand there."""
+FINE: Final = 60
+"""Points of a line that names keep away from."""
 LEAST: Final = 0.1
 """Net speedups below are not drawn."""
 OVERLAP: Final[Mapping[str, str]] = dict(
@@ -176,8 +180,10 @@ def sentences(panel: Panel) -> list[str]:
         f"{len(sure) or 'None'} of {len(methods)} methods "
         f"{'beats' if len(sure) < 2 else 'beat'} every plain way to use the machines at some rho by verdict, if nothing overlaps."
     ]
-    said += [_wins(row) for row in having[:NAMED]]
-    overlapped = [row["arm"] for row in windows(panel, "method", overlap="all") if row["sure_from"] is not None]
+    said += [_wins(row, panel.worth[0]["reference"]) for row in having[:NAMED]]
+    overlapped = [
+        row["arm"] for row in windows(panel, "method", overlap="all") if row["sure_from"] is not None
+    ]
     said.append(
         f"If all communication overlaps, {len(overlapped) or 'none'} {'does' if len(overlapped) < 2 else 'do'}"
         f"{f': {_listed(overlapped)}' if overlapped else ''}."
@@ -185,23 +191,20 @@ def sentences(panel: Panel) -> list[str]:
     return [*said, null_sentence(panel)]
 
 
-def _wins(row: Row) -> str:
+def _wins(row: Row, reference: str) -> str:
     verdict = f"by verdict {sure_window(row)}" if sure_window(row) else "though by no verdict"
     said = f"{row['arm']} beats every plain way {window(row)}, {verdict}."
     ends = [
-        f"{where} {row[arm]} is ahead"
-        for where, arm in (("before", "from_arm"), ("beyond", "to_arm"))
+        f"{where}, {'plain training' if row[arm] == reference else row[arm]} is ahead"
+        for where, arm in (("Before", "from_arm"), ("beyond", "to_arm"))
         if row[arm]
     ]
-    return f"{said} {_capital(', '.join(ends))}." if ends else said
+    joined = "; ".join(ends)
+    return f"{said} {joined[0].upper()}{joined[1:]}." if ends else said
 
 
 def _listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
 
 
 def null_sentence(panel: Panel) -> str:
@@ -211,7 +214,7 @@ def null_sentence(panel: Panel) -> str:
     if not found:
         return "No arm trains as plain training does, so that there is no null test."
     told = [
-        f"{row['arm']} is worth {row['worth']:.2f} {factors(row['low'], row['high'])}, {'passed' if row['passed'] else 'not passed'}"
+        f"{row['arm']} is worth {net_words(row['worth'], row['low'], row['high'])}, {'' if row['passed'] else 'not '}passed"
         for row in found
     ]
     return f"Null test: {'; '.join(told)}."
@@ -229,16 +232,19 @@ def net_against_rho(panel: Panel) -> Figure:
     drawn = [*frame.loc[frame["arm"].isin(shades), "net"], *(y for own in best.values() for y in own["net"])]
     limits = max(LEAST, min(drawn) / 1.25), 1.6 * max(drawn)
     with look():
-        figure, panes = new_figure(10.4, 5.6, 2, ratios=(2.3, 1))
+        figure, panes = new_figure(10.4, 5.6, 2, ratios=(2.8, 1))
         for axes, overlap in zip(panes, OVERLAPS, strict=True):
             axes.set_title(OVERLAP[overlap])
             axes.set(xscale="log", yscale="log", xlim=(GRID[0], GRID[-1]), ylim=limits)
+            axes.xaxis.set_major_locator(FixedLocator((0.1, 0.3, 1, 3, 10, 30, 100)))
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             for axis in (axes.xaxis, axes.yaxis):
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-                axis.set_minor_formatter(NullFormatter())
+                axis.set_minor_locator(NullLocator())
             _draw(axes, frame[frame["overlap"] == overlap], best[overlap], shades)
         first, second = panes
         second.set_yticklabels([])
+        first.set_xlim(right=BESIDE * GRID[-1])
         first.set_xlabel("rho: seconds to send plain bf16 gradients over seconds to compute a step")
         first.set_ylabel("net speedup over plain training")
         figure.suptitle(f"Net speedup against rho: {setting(panel)}", x=0.01, ha="left", fontsize=10.5)
@@ -270,7 +276,7 @@ def best_plain(rows: pd.DataFrame) -> pd.DataFrame:
 def _draw(axes: Axes, rows: pd.DataFrame, best: pd.DataFrame, shades: Mapping[str, str]) -> None:
     top = axes.get_ylim()[1]
     axes.fill_between(best["rho"], best["net"], top, color=COLOURS["band"], linewidth=0, zorder=0)
-    axes.axhline(1, color=COLOURS["baseline"], linewidth=0.8, linestyle=(0, (5, 3)))
+    axes.plot(GRID[[0, -1]], [1, 1], color=COLOURS["baseline"], linewidth=0.8, linestyle=(0, (5, 3)))
     for arm, own in rows.groupby("arm"):
         role = own["role"].iloc[0]
         at, net = own["rho"].to_numpy(float), own["net"].to_numpy(float)
@@ -293,24 +299,24 @@ def _names(
     rows: pd.DataFrame, best: pd.DataFrame, shades: Mapping[str, str]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Where names of coloured lines and of the parts of the best plain way stand, and what they keep away from."""
-    inside = best["rho"].between(GRID[2], GRID[-4])
     lines = {arm: np.log(own.set_index("rho")["net"].astype(float)) for arm, own in rows.groupby("arm")}
-    thick = np.log(best.set_index("rho")["net"])
-    points = []
-    for arm, shade in shades.items():
-        if arm not in lines:
-            continue
-        others = [thick, *(lines[other] for other in shades if other != arm and other in lines)]
-        apart = pd.concat([(lines[arm] - other).abs() for other in others], axis=1).min(axis=1)
-        rho = apart[best.loc[inside, "rho"]].idxmax()
-        points.append({"x": rho, "y": math.exp(lines[arm][rho]), "name": arm, "family": shade})
-    for _, part in best[inside].groupby((best["arm"] != best["arm"].shift()).cumsum()):
+    thick, beside = np.log(best.set_index("rho")["net"]), GRID[-1] * 1.06
+    points = [
+        {"x": beside, "y": math.exp(lines[arm].iloc[-1]), "name": arm, "family": shade}
+        for arm, shade in shades.items()
+        if arm in lines
+    ]
+    parts = [part for _, part in best.groupby((best["arm"] != best["arm"].shift()).cumsum())]
+    for part in parts:
         middle = part.iloc[len(part) // 2]
-        name = middle["arm"] or "plain training"
-        points.append({"x": middle["rho"], "y": middle["net"], "name": name, "family": "baseline"})
-    coloured = rows[rows["arm"].isin(shades)]
-    taken = pd.concat([coloured[["rho", "net"]], best[["rho", "net"]]])[::2]
-    return pd.DataFrame(points), taken.rename(columns={"rho": "x", "net": "y"}).astype(float)
+        x, y = (beside, part["net"].iloc[-1]) if part is parts[-1] else (middle["rho"], middle["net"])
+        points.append({"x": x, "y": y, "name": middle["arm"] or "plain training", "family": "baseline"})
+    at = np.linspace(math.log(GRID[0]), math.log(GRID[-1]), FINE)
+    seen = [thick, *(lines[arm] for arm in shades if arm in lines)]
+    taken = [
+        pd.DataFrame({"x": np.exp(at), "y": np.exp(np.interp(at, np.log(one.index), one))}) for one in seen
+    ]
+    return pd.DataFrame(points), pd.concat(taken)
 
 
 def rho_figures(study: StudyData) -> dict[str, Figure]:
@@ -330,7 +336,12 @@ def _part(study: StudyData, panel: Panel, place: Place) -> dict[str, Any]:
     figure = net_against_rho(panel)
     alt = f"{study.heading(panel)}: net speedup against rho, a line a method; the table has the numbers"
     picture = place.picture(f"rho-{panel.slug}", figure, alt)
-    panes = [(axes.get_position().x0, axes.get_position().x1) for axes in figure.axes]
+    to_shares = figure.transFigure.inverted().transform
+    panes = [
+        to_shares(axes.transData.transform((rho, 1.0)))[0]
+        for axes in figure.axes
+        for rho in (GRID[0], GRID[-1])
+    ]
     return {
         "slug": panel.slug,
         "heading": study.heading(panel),
@@ -338,7 +349,7 @@ def _part(study: StudyData, panel: Panel, place: Place) -> dict[str, Any]:
         "sentences": sentences(panel),
         "view": windows_view(panel),
         "picture": picture,
-        "panes": " ".join(f"{end:.4f}" for pane in panes for end in pane),
+        "panes": " ".join(f"{end:.4f}" for end in panes),
         "ends": [f"{end:g}" for end in (GRID[0], GRID[-1])],
     }
 
@@ -356,7 +367,10 @@ def windows_view(panel: Panel) -> View:
         return Cell(net_words(row["worth"], row["low"], row["high"]), row["worth"])
 
     columns = (
-        Column("method", lambda row: Cell(row["arm"], family=shades.get(row["arm"], ""), note=_kind(row)), "Coloured as in the picture."),
+        Column(
+            "method", lambda row: Cell(row["arm"], family=shades.get(row["arm"], ""), note=_kind(row)),
+            "Coloured as in the picture.",
+        ),
         Column(
             "beats every plain way", lambda row: Cell(window(row) or MISSING),
             "By estimates, with 95 % intervals of the ends, if nothing overlaps.",
@@ -406,7 +420,9 @@ def _net_column(rho: float, nets: Mapping[str, Row]) -> Column:
         sign, css = SIGNS.get(net["verdict"], ("", ""))
         if not 0 < net["net"] < math.inf:
             return Cell(net_words(net["net"], net["net_low"], net["net_high"]), net["net"], css=css)
-        return Cell(f"{sign} {times(net['net'])}".strip(), net["net"], factors(net["net_low"], net["net_high"]), css)
+        return Cell(
+            f"{sign} {times(net['net'])}".strip(), net["net"], factors(net["net_low"], net["net_high"]), css
+        )
 
     about = "Net speedup if nothing overlaps, with its 95 % interval; the sign is its verdict."
     return Column(f"rho {weight(rho)}", make, about, True)

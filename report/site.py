@@ -197,7 +197,11 @@ def leading(studies: Mapping[str, StudyData], drawn: Mapping[str, BuiltReport]) 
 
     def size(address: str) -> tuple[bool, bool, int]:
         rho, parts = drawn[address].rho, drawn[address].equal_time
-        return bool(rho), any(part["timed"] for part in parts), max(len(part["view"].rows) for part in rho or parts)
+        return (
+            bool(rho),
+            any(part["timed"] for part in parts),
+            max(len(part["view"].rows) for part in rho or parts),
+        )
 
     there = [address for address in studies if drawn[address].rho or drawn[address].equal_time]
     if not there:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from report import numbers as write
-from report.data import StudyData
+from report.data import GATES, StudyData
 from report.tables import Cell, Column, View, count, text
 from suite.analysis.published import CELL, CHANGES, Origin, of_study
 from suite.analysis.tables import ARM, BUDGET_RUNS, RUNS, TUNING, Row, rows_of
@@ -27,12 +27,8 @@ PLACE: Final = (
 )
 
 
-GATES: Final = "gates"
-"""Suffix of the table of what a study had to pass before it was scored."""
-
-
 def gates_of(study: StudyData) -> list[Row]:
-    """Rows of that table; none of a study without it."""
+    """Rows of the table of gates; none of a study without it."""
     return rows_of(study.tables[GATES][1]) if GATES in study.tables else []
 
 

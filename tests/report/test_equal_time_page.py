@@ -28,6 +28,7 @@ from report.equal_time import (
     timed_links,
 )
 from report.pages import Place
+from report.rho import rho_figures
 from suite.analysis.tables import NET, WORTH, read_frame, rows_of, session_table_path, table_path, write_table
 from tests.report import made_up_equal_time as made
 from tests.report.conftest import Built, build
@@ -214,6 +215,8 @@ def test_a_page_without_these_tables_has_no_trace_of_them(built, timed, tmp_path
         assert equal_time_parts(other.study, Place(tmp_path, "page.html")) == []
         assert equal_time_figures(other.study) == {}
         assert "equal-time" not in other.html
+        assert rho_figures(other.study) == {}
+        assert not {"rho", "gates"} & set(Page(other.html).ids)
 
 
 def test_the_first_page_leads_with_it(equal, tmp_path, monkeypatch, no_pictures):

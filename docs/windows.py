@@ -1,0 +1,152 @@
+"""README's answer of a study that is judged over rho: its picture, net speedups and windows, and what they rest on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
+from typing import Final
+
+from docs.document import markdown
+from report.accuracy import Panel
+from report.claims import Verdicts
+from report.data import StudyData, load
+from report.numbers import number, weight
+from report.rho import (
+    SHOWN,
+    net_words,
+    nets_at,
+    null_sentence,
+    ranked,
+    rho_of,
+    setting,
+    sure_window,
+    window,
+    windows,
+)
+from report.trust import gates_of
+from suite.analysis.tables import WINDOWS, Row, table_path
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+EXAMPLE: Final = (110e6, 16, 1e9, 0.18)
+"""Of a reader's rho: parameters, workers, bits a second, seconds of computing."""
+
+
+def over_rho(root: Path, study: str) -> bool:
+    """Whether a study is judged over rho."""
+    return table_path(root, WINDOWS, study).is_file()
+
+
+def blocks(root: Path, study: str, sharding: str) -> dict[str, Callable[..., str]]:
+    """README's picture and its regime, of a study that is judged over rho; none of any other."""
+    made = {"picture": picture, "regime": regime}
+    return {
+        name: partial(make, study=study, sharding=sharding)
+        for name, make in made.items()
+        if over_rho(root, study)
+    }
+
+
+@cache
+def _study(root: Path, name: str) -> StudyData:
+    return load(root, name, alone=False, verdicts=Verdicts())
+
+
+def _panel(root: Path, study: str, sharding: str) -> Panel:
+    (found,) = (one for one in _study(root, study).panels if one.sharding == sharding and one.windows)
+    return found
+
+
+def picture(root: Path, study: str, sharding: str) -> str:
+    """Net speedup against rho, and what one sees there."""
+    panel = _panel(root, study, sharding)
+    path = root / "figures" / study / f"rho-{panel.slug}.svg"
+    return (
+        f"![Net speedup against rho, a line a method]({Path(os.path.relpath(path, ROOT)).as_posix()})\n\n"
+        f"*Study `{study}`: `{panel.workload}`, {setting(panel)}. Thick and dark: the best plain way to use the same machines. "
+        "A method above it, on shaded ground, ends better in the same time; its line is thick where a verdict says so. "
+        "Bands: 95 % intervals. Grey: other methods; dotted: negative controls.*"
+    )
+
+
+def answer(root: Path, study: str, sharding: str, names: Mapping[str, str]) -> str:
+    """A row a method and alternative: bytes, worth, net speedups at some rho, and the window; then what marks mean.
+
+    names: labels in words.
+    """
+    panel = _panel(root, study, sharding)
+    at = [nets_at(panel, rho) for rho in SHOWN]
+    lines = []
+    for row in [*ranked(panel), *windows(panel, "alternative")]:
+        words = names.get(row["arm"], row["arm"])
+        lines.append(
+            [
+                f"*{words}*" if row["role"] == "alternative" else words,
+                _fewer(row["bytes"]),
+                "–" if row["worth"] is None else net_words(row["worth"], row["low"], row["high"]),
+                *(_net(nets.get(row["arm"])) for _, nets in at),
+                "" if row["role"] == "alternative" else _window(row),
+            ]
+        )
+    heads = (
+        "method",
+        "fewer bytes than bf16",
+        "worth",
+        *(f"rho {weight(rho)}" for rho, _ in at),
+        "rho where it beats every plain way",
+    )
+    note = (
+        "*rho*: seconds that plain training's bf16 gradients take on the link, over those of computing a step. "
+        "*Worth*: the share of its steps after which plain training ends as well. Below rho *net speedup*, worth over time, if "
+        "nothing overlaps. All with 95 % intervals. **Bold**: beats plain training and every alternative (*italic*) in paired "
+        "tests, by Holm over methods. Question mark: undecided. Last: where a method beats them by estimates, and by verdict."
+    )
+    return f"{markdown(heads, lines)}\n\n{note}"
+
+
+def _fewer(share: float | None) -> str:
+    if share is None:
+        return "–"
+    return "sends nothing" if share == 0 else f"{1 / share:.2g}×" if share > 0.01 else f"{1 / share:.0f}×"
+
+
+def _net(row: Row | None) -> str:
+    if row is None:
+        return "–"
+    said = net_words(row["net"], row["net_low"], row["net_high"])
+    return {"worth it": f"**{said}**", "undecided": f"{said}?"}.get(row["verdict"], said)
+
+
+def _window(row: Row) -> str:
+    if not window(row):
+        return "nowhere"
+    return f"{window(row)}; verdict: {sure_window(row) or 'nowhere'}".replace("rho ", "")
+
+
+def regime(root: Path, study: str, sharding: str) -> str:
+    """Where the study stands: size, horizon, gates, null test; and how a reader finds their rho."""
+    panel = _panel(root, study, sharding)
+    said = setting(panel)
+    parameters, workers, rate, compute = EXAMPLE
+    return (
+        f"{said[0].upper()}{said[1:]}.{_gates(_study(root, study))} {null_sentence(panel)} "
+        f"Your rho: 32 (n − 1) / n bits a parameter, over the link's bits a second and the seconds of computing a step; "
+        f"{parameters / 1e6:.0f} M parameters, {workers} workers, {rate / 1e9:g} Gbit/s and {1e3 * compute:.0f} ms give "
+        f"{weight(rho_of(*EXAMPLE))}."
+    )
+
+
+def _gates(study: StudyData) -> str:
+    rows = gates_of(study)
+    if not rows:
+        return ""
+    told = [f"{row['gate']} {_value(row['measured'])} (bar {_value(row['bar'])})" for row in rows]
+    missed = [row["gate"] for row in rows if not row["passed"]]
+    failing = f" Not passed: {', '.join(missed)}." if missed else ""
+    return f" Gates passed: {len(rows) - len(missed)} of {len(rows)}: {', '.join(told)}.{failing}"
+
+
+def _value(value: object) -> str:
+    found = number(value)
+    return str(value) if found is None else f"{found:.3g}"

@@ -1,0 +1,294 @@
+"""Net speedup against rho: what the picture, the table, the sentences and README say of made-up answers."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib.colors
+import numpy as np
+import pytest
+
+from docs import make, windows
+from report import data
+from report import site as overview
+from report.figures import COLOURS
+from report.publication import _figures
+from report.rho import (
+    LINES,
+    OVERLAP,
+    SHOWN,
+    net_against_rho,
+    nets_at,
+    ranked,
+    scale_of,
+    sentences,
+    setting,
+    windows_view,
+)
+from report.trust import gates_view
+from suite.analysis.rho import GRID
+from suite.analysis.tables import declared, table_path, write_table
+from tests.report import made_up_rho as made
+from tests.report.conftest import Built, build
+from tests.report.test_page import Page, whole
+from tests.support import undrawn
+
+METHODS = ["diloco", "global-qsgd", "qsr-adamw", "local-adamw-32", "snoo", "lion-cub"]
+"""Widest window of verdicts first; the last has none."""
+GATES = declared("gates", 5, """
+    workload,sharding  text   as in runs
+    world_size         int    workers
+    gate               text   name
+    arm                text   as in runs
+    measured,bar       float  number
+    passed             flag   whether
+    words              text   why
+    """)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def over(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The page of a study that is judged over rho and was not timed."""
+    root = tmp_path_factory.mktemp("over")
+    made.save(root)
+    with undrawn():
+        return build(root, made.NAME)
+
+
+@pytest.fixture
+def panel(over):
+    return over.study.panels[0]
+
+
+def test_methods_stand_in_the_order_of_the_rule(panel) -> None:
+    assert [row["arm"] for row in ranked(panel)] == METHODS
+    lost = [{**row, "sure_from": None, "sure_to": None} for row in panel.windows]
+    by_net = [row["arm"] for row in ranked(replace(panel, windows=lost))]
+    best = {
+        arm: max(
+            n["net"] for n in panel.rho if n["arm"] == arm and n["overlap"] == "none" and 1 <= n["rho"] <= 30
+        )
+        for arm in by_net
+    }
+    assert by_net == sorted(METHODS, key=lambda arm: -best[arm])
+    assert by_net != METHODS
+
+
+def lines_of(axes: Any, shade: str) -> list[Any]:
+    return [line for line in axes.lines if matplotlib.colors.same_color(line.get_color(), COLOURS[shade])]
+
+
+def test_the_picture_is_that_of_the_table_and_the_best_plain_way_is_thick(panel) -> None:
+    with undrawn():
+        figure = net_against_rho(panel)
+    for axes, overlap in zip(figure.axes, OVERLAP, strict=True):
+        assert axes.get_title(loc="left") == OVERLAP[overlap]
+        assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+        of = {
+            arm: np.array([row["net"] for row in panel.rho if (row["arm"], row["overlap"]) == (arm, overlap)])
+            for arm in (*METHODS, "one-worker", "accumulate-2")
+        }
+        thick = max(lines_of(axes, "baseline"), key=lambda line: line.get_linewidth())
+        best = np.maximum(1, np.maximum(of["one-worker"], of["accumulate-2"]))
+        assert np.allclose(thick.get_ydata(), best)
+        for arm, shade in zip(METHODS[:5], LINES, strict=True):
+            thin, sure = lines_of(axes, shade)
+            assert np.allclose(thin.get_ydata(), of[arm])
+            words = [row["verdict"] for row in panel.rho if (row["arm"], row["overlap"]) == (arm, overlap)]
+            assert [not math.isnan(y) for y in sure.get_ydata()] == [word == "worth it" for word in words]
+        dotted = [line for line in lines_of(axes, "muted") if line.get_linestyle() != "-"]
+        assert len(dotted) == 1, "the control"
+        assert len(lines_of(axes, "muted")) == 3, "it, the method without a window, and another optimizer"
+    assert "4 workers, 0.15 M parameters, 20 bytes trained on per parameter, 6 seeds" in figure.get_suptitle()
+
+
+def test_names_stand_beside_the_lines_and_on_the_parts_of_the_best_plain_way(panel, monkeypatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr("report.rho.name_points", lambda *said: given.extend(said))
+    net_against_rho(panel)
+    _, points, taken = given
+    assert set(points["name"]) == {*METHODS[:5], "plain training", "accumulate-2", "one-worker"}
+    assert (points.loc[points["name"].isin(METHODS), "x"] > GRID[-1]).all()
+    assert len(taken) > 100
+
+
+def test_a_setting_has_the_size_and_the_horizon_of_its_workload(panel) -> None:
+    scale = scale_of("python-gpt(size=0.15m)")
+    assert scale is not None
+    assert (scale.parameters, scale.context) == (147_776, 256)
+    assert scale.horizon(panel) == pytest.approx(20, rel=1e-3)
+    assert scale_of("somebody-s(size=3)") is None
+    assert "somebody-s(size=3), 6 seeds" in setting(replace(panel, workload="somebody-s(size=3)"))
+    digits = scale_of("digits-mlp")
+    assert digits is not None
+    assert digits.horizon(panel) is None
+
+
+def test_sentences_say_where_a_method_wins_and_who_is_ahead_elsewhere(panel) -> None:
+    first, second, *_ = said = sentences(panel)
+    assert (
+        first
+        == "5 of 6 methods beat every plain way to use the machines at some rho by verdict, if nothing overlaps."
+    )
+    number = r"(?:below )?\d+(?:\.\d+)?"
+    ends = rf"{number} \[{number}, {number}\]"
+    assert re.fullmatch(
+        rf"diloco beats every plain way from rho {ends} to {ends}, by verdict from rho {number} to {number}\. "
+        r"Before, plain training is ahead; beyond, one-worker is ahead\.",
+        second,
+    )
+    assert sum(sentence.startswith("snoo beats every plain way up to rho 0.") for sentence in said) == 1
+    assert not any("lion-cub" in sentence for sentence in said)
+    assert re.fullmatch(r"Null test: plain-fp32 is worth 1\.\d\d \[.*\], passed\.", said[-1])
+    gone = [row for row in panel.windows if row["role"] != "plain"]
+    assert (
+        sentences(replace(panel, windows=gone))[-1]
+        == "No arm trains as plain training does, so that there is no null test."
+    )
+    nowhere = [{**row, "sure_from": None, "sure_to": None} for row in panel.windows]
+    unsure = sentences(replace(panel, windows=nowhere))
+    assert unsure[0].startswith("None of 6 methods beats")
+    assert "though by no verdict." in unsure[1]
+
+
+def test_the_table_has_windows_nets_and_why_there_is_none(panel) -> None:
+    view = windows_view(panel)
+    titles = [column.title for column in view.columns]
+    assert [title for title in titles if title.startswith("rho")] == [
+        "rho 0.32",
+        "rho 1",
+        "rho 3.2",
+        "rho 10",
+        "rho 32",
+    ]
+    lines = {cells[0].text: dict(zip(titles, cells, strict=True)) for cells in view.lines}
+    assert [*lines][:6] == METHODS
+    assert lines["lion-cub"]["why none"].text == "behind one-worker at every rho"
+    assert lines["lion-cub"]["beats every plain way"].text == lines["one-worker"]["by verdict"].text == "–"
+    assert (lines["one-worker"]["bytes"].text, lines["one-worker"]["method"].note) == ("0", "alternative")
+    near, nets = nets_at(panel, 10)
+    assert near == pytest.approx(10)
+    cell = lines["diloco"]["rho 10"]
+    assert cell.raw == nets["diloco"]["net"]
+    assert cell.text.startswith("● ")
+    assert not lines["one-worker"]["rho 10"].text.startswith(("●", "○", "◐"))
+
+
+def test_the_page_leads_with_it_and_says_nothing_of_links_that_nobody_timed(over) -> None:
+    page = whole(over.path)
+    assert [name for name in page.sections if name][:2] == ["rho", "headline"]
+    assert "equal-time" not in page.sections
+    assert "Speed is not measured" not in over.html
+    (given,) = [a for tag, a in page.tags if tag == "input" and "data-panes" in a]
+    ends = list(map(float, given["data-panes"].split()))
+    assert ends == sorted(ends)
+    assert len(ends) == 4
+    assert (given["min"], given["max"]) == ("0.1", "100")
+    names = {path.name for path in (over.path.parent / "files" / made.NAME).iterdir()}
+    assert {
+        f"{made.NAME}-rho.csv",
+        f"{made.NAME}-windows.csv",
+        "rho-python-gpt-size-0-15m-iid-n4.svg",
+    } <= names
+
+
+def test_it_is_published(over) -> None:
+    with undrawn():
+        assert "rho-python-gpt-size-0-15m-iid-n4.svg" in _figures(over.study)
+
+
+def test_the_first_page_leads_with_it(over, tmp_path, monkeypatch, no_pictures) -> None:
+    monkeypatch.setattr(overview, "documents", dict)
+    page = whole(overview.build_site(over.root, tmp_path).path)
+    assert [name for name in page.sections if name][:2] == ["rho", "headline"]
+    assert f"From the study {made.NAME}" in page.sections["rho"]
+    assert "#rho" in page.references
+
+
+@pytest.fixture
+def gated(over, tmp_path, monkeypatch) -> Path:
+    """A results folder with the same tables and one of gates, of which one is of no arm and one has not been passed."""
+    place = {"workload": "python-gpt(size=0.15m)", "sharding": "iid", "world_size": 4}
+    rows: list[dict[str, Any]] = [
+        {
+            "gate": "horizon",
+            "arm": None,
+            "measured": 20.01,
+            "bar": 10.0,
+            "passed": True,
+            "words": "bytes a parameter",
+        },
+        {
+            "gate": "batch",
+            "arm": "allreduce-bf16",
+            "measured": 2.9,
+            "bar": 3.2,
+            "passed": False,
+            "words": "steps",
+        },
+    ]
+    shutil.copytree(over.root / "tables", tmp_path / "tables")
+    write_table(table_path(tmp_path, GATES, made.NAME), GATES, [{**place, **row} for row in rows])
+    known = tuple(table for table in data.SWEEP_OPTIONAL if table.suffix != GATES.suffix)
+    monkeypatch.setattr(data, "SWEEP_OPTIONAL", (*known, GATES))
+    return tmp_path
+
+
+def test_gates_stand_on_the_page_where_there_are_any(over, gated, no_pictures) -> None:
+    assert "gates" not in Page(over.html).ids
+    built = build(gated, made.NAME)
+    assert "#gates" in whole(built.path).references
+    lines = [[cell.text for cell in cells] for cells in gates_view(built.study).lines]
+    assert lines == [
+        ["batch", "allreduce-bf16", "2.9", "3.2", "not passed", "steps"],
+        ["horizon", "–", "20.01", "10", "passed", "bytes a parameter"],
+    ]
+    assert (
+        "Gates passed: 1 of 2: batch 2.9 (bar 3.2), horizon 20 (bar 10). Not passed: batch."
+        in windows.regime(gated, made.NAME, "iid")
+    )
+
+
+# ---- README
+
+
+def test_readme_answers_with_nets_verdicts_and_windows(over, panel) -> None:
+    names = {"diloco": "DiLoCo", "one-worker": "one worker alone"}
+    head, _, *lines, _, note = windows.answer(over.root, made.NAME, "iid", names).splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert head.count("| rho ") == 6
+    assert [line[0] for line in cells] == ["DiLoCo", *METHODS[1:], "*accumulate-2*", "*one worker alone*"]
+    by_name = {line[0]: line for line in cells}
+    assert by_name["DiLoCo"][1] == "32×"
+    assert by_name["*one worker alone*"][1] == "sends nothing"
+    for line, arm in ((by_name["DiLoCo"], "diloco"), (by_name["qsr-adamw"], "qsr-adamw")):
+        for shown, rho in zip(line[3:8], SHOWN, strict=True):
+            row = nets_at(panel, rho)[1][arm]
+            assert shown.startswith("**") == (row["verdict"] == "worth it")
+            assert shown.endswith("?") == (row["verdict"] == "undecided")
+            assert f"{row['net']:.2f} [{row['net_low']:.2f}, {row['net_high']:.2f}]" in shown
+    assert re.fullmatch(
+        r"from 0\.1\d? \[.*\] to \d+ \[.*\]; verdict: from 0\.1\d to \d+", by_name["DiLoCo"][8]
+    )
+    assert by_name["lion-cub"][8] == "nowhere"
+    assert "**Bold**" in note
+
+
+def test_switching_the_front_study_switches_its_blocks(over, monkeypatch) -> None:
+    assert windows.blocks(over.root, "language", "iid") == {}
+    found = windows.blocks(over.root, made.NAME, "iid")
+    assert f"figures/{made.NAME}/rho-python-gpt-size-0-15m-iid-n4.svg" in found["picture"](over.root)
+    said = found["regime"](over.root)
+    assert said.startswith(
+        "4 workers, 0.15 M parameters, 20 bytes trained on per parameter, 6 seeds. Null test: plain-fp32"
+    )
+    assert "Gates" not in said
+    assert said.endswith("110 M parameters, 16 workers, 1 Gbit/s and 180 ms give 18.")
+    answered = make.answer(over.root, made.NAME, "iid")
+    assert "| Lion" not in answered
+    assert "| QSR | 8× |" in answered
