@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         return _dry_run(args, make_plan(sweep, args.only, without_data=profile is None), profile, store)
     if args.tune:
         return _tune(args, sweep, store, () if profile else _slots(args), profile)
-    if sweep.headline and chosen is None:
+    if chosen is None:
         if sweep.gates:
             from suite.analysis.gates import refuse_unpassed
 

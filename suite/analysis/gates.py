@@ -1,6 +1,6 @@
 """What a study must be before it may carry a verdict: gates, measured on tuning seeds, before anything is scored.
 
-A sweep that is a `headline` and names `gates` is held to them; without both nothing here refuses it. In every setting:
+A sweep that names `gates` is held to them. In every setting:
 
 - *horizon*: what all workers of the reference read in its training, per parameter: 10 tokens (bytes; examples, where one has no
   tokens) at least, 20 is the aim. With less a model has only begun to learn, and any method looks alike there.
@@ -198,8 +198,8 @@ def gate_rows(sweep: Sweep) -> list[Row]:
 
 
 def refuse_unpassed(sweep: Sweep) -> None:
-    """Refuse to score a headline study that does not pass its gates. Raises PlanError, with what each of them asks for."""
-    open_ = [row for row in gate_rows(sweep) if not row["passed"]] if sweep.headline else []
+    """Refuse to score a study that does not pass its gates. Raises PlanError, with what each of them asks for."""
+    open_ = [row for row in gate_rows(sweep) if not row["passed"]]
     if open_:
         lines = "\n".join(f"  {gate_words(row)}" for row in open_)
         raise PlanError(

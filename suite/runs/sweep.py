@@ -255,7 +255,7 @@ class Exclusion(Entry):
 
 
 class Gates(Entry):
-    """What a headline study has to be before it is scored: `suite.analysis.gates`."""
+    """What a study that carries verdicts over rho has to be before it is scored: `suite.analysis.gates`."""
 
     quarter_batch: str
     """Arm of the reference's method with a quarter of the batch and `length: 3.2`; tuned, never scored."""
@@ -309,7 +309,7 @@ class Sweep(Entry):
     headline: bool = False
     """It is to decide: refused where half of its intervals will be wider than half the margin (by tuning runs)."""
     gates: Annotated[Gates | None, GIVEN] = None
-    """What tuning runs have to show before a headline is scored."""
+    """What tuning runs have to show before it is scored; its verdicts then are over rho."""
     margin: Annotated[float | None, GIVEN] = Field(default=None, gt=0)
     """What counts as equal, in the metric's unit. Without it: the workload's margin."""
     ranks: bool = False

@@ -1,4 +1,4 @@
-"""A headline study that names gates is scored only once tuning runs have shown what they ask for."""
+"""A study that names gates is scored only once tuning runs have shown what they ask for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from suite.analysis.collect import collect_sweep
 from suite.analysis.gates import gate_rows, measure_tables, refuse_unpassed, tables_path
 from suite.analysis.tables import GATES, TUNING, read_table, to_csv
 from suite.runs.files import YamlError
-from suite.runs.plan import comparisons, groups, make_plan
+from suite.runs.plan import PlanError, comparisons, groups, make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
 from suite.runs.sweep import Sweep, Trial, Tuned, load_sweep, tuned_for, write_rates
@@ -134,7 +134,8 @@ def test_each_gate_says_what_fails_and_what_to_do(tmp_path: Path, told: list[int
         "its workers read 9 tokens a parameter, at least 10 are needed: 20 steps are 20",
     )
     assert short["table"][0] is None, "of another text"
-    refuse_unpassed(load_sweep(write_sweep(tmp_path, GATED.replace("headline: true", ""), "undecided")))
+    with pytest.raises(PlanError, match="does not pass the gates that it names"):
+        refuse_unpassed(load_sweep(write_sweep(tmp_path, GATED.replace("headline: true", ""), "undecided")))
     other = load_sweep(write_sweep(tmp_path, GATED.replace("warmup: 2", "warmup: 1")))
     assert failing(other)["batch"] == (None, "no tuned loss of quarter, plain")
     assert failing(other)["edges"] == (None, "no tuned rate of plain, local, quarter")
