@@ -12,7 +12,6 @@ import pytest
 from suite.analysis.collect import Arm, Study, Yardstick
 from suite.analysis.equal_time import net_table, round_rows, worth_table
 from suite.analysis.tables import NET, NET_ROUNDS, PLACE, WORTH, frame_of, to_csv
-from suite.runs.sweep import ONE_WORKER
 
 BUDGETS = (0.25, 0.5, 0.71, 1.0, 1.41)
 CELL = ("code", "iid", 4)
@@ -30,7 +29,7 @@ def study(direction: str = "lower", trials: dict[Any, Any] | None = None) -> Stu
         (
             Arm("plain", "allreduce-adamw", "baseline"),
             *(Arm(name, "qsgd", "quantiser", "plain") for name in ("half", "broken")),
-            Arm("alone", ONE_WORKER, "control", "plain", control=True, alternative=True),
+            Arm("alone", "allreduce-adamw", "baseline", "plain", alternative=True),
         ),
         (),
         {"code": Yardstick("bits_per_byte", "bits/byte", direction, 0.02)},

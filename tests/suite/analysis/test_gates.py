@@ -173,7 +173,10 @@ def test_gates_that_make_no_sense_are_refused(old: str, new: str, message: str, 
 def test_the_command_measures_shows_and_refuses(
     tmp_path: Path, told: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    tried: list[RunSpec] = []
+
     def carry_out(label: str, specs: Sequence[RunSpec], store: Store, places: object) -> Tally:
+        tried.extend(specs)
         return Tally(sum(len(list(execute(group, store))) for group in groups(specs)), 0)
 
     monkeypatch.setattr("bandwise.verbs.sweep._carry_out", carry_out)
@@ -188,6 +191,7 @@ def test_the_command_measures_shows_and_refuses(
     assert "--tune` measures them" in said
     assert not results.exists()
     assert main(["sweep", path, "--tune", "--results", str(results)]) == 0
+    assert {(spec.steps, spec.batch_size) for spec in tried} == {(12, 4), (38, 1)}
     assert tables_path(load_sweep(path)) == tmp_path / "small-tables.json"
     assert told == [10_000, 10_001]
     capsys.readouterr()

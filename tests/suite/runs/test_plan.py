@@ -169,8 +169,8 @@ APART = (
     LADDER.replace("world_size: 2", "world_size: [2, 4]")
     + """\
   twice: {algorithm: allreduce-sgd, batch: 2, length: 0.5, baseline: plain, alternative: true, lr: 0.1}
-  alone: {algorithm: allreduce-sgd, world_size: 1, length: 2, baseline: plain, lr: 0.1}
   left-out: {algorithm: control-one-worker, baseline: plain, lr: 0.1}
+  alone: {algorithm: allreduce-sgd, world_size: 1, length: 2, baseline: plain, lr: 0.1}
 """
 )
 
