@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +88,8 @@ class Study:
         runs: A row a run of any `role`: scored; budget, a multiple `budget` of the steps; tuning, a learning rate tried, whose
             value is the mean over seeds that are not scored.
         curves: A row an evaluation of a scored run.
+        rho: A row a method, value of rho and end of overlap: net speedup, verdict. Empty where the study has no verdicts of rho.
+        windows: A row a method and end of overlap: from and to which rho it is ahead. Empty as `rho`.
         timings: A row a method, link and round of a session of that name: `seconds` of a whole training, composed of the
             round's blocks, beside `reference_s` of as many steps of the fastest uncompressed DDP. Empty where none was held.
         verdicts: A row a method and link: what a training is `worth`, `net` speedup with its words. `link` is missing where
@@ -97,13 +99,14 @@ class Study:
     name: str
     runs: pd.DataFrame
     curves: pd.DataFrame
+    rho: pd.DataFrame
+    windows: pd.DataFrame
     timings: pd.DataFrame
     verdicts: pd.DataFrame
 
     def __repr__(self) -> str:
-        sizes = ", ".join(
-            f"{name} {len(getattr(self, name)):,}" for name in ("runs", "curves", "timings", "verdicts")
-        )
+        tables = [field.name for field in fields(self) if field.name != "name"]
+        sizes = ", ".join(f"{name} {len(getattr(self, name)):,}" for name in tables)
         return f"Study({self.name!r}: rows of {sizes})"
 
 
@@ -115,7 +118,7 @@ def load(study: str, results: str | os.PathLike[str] | None = None) -> Study:
         results: Results folder; None: ``$BANDWISE_RESULTS``, else ``results/`` of the checkout.
 
     Returns:
-        Four DataFrames with declared dtypes.
+        DataFrames with declared dtypes.
 
     Raises:
         LookupError: There are no tables of that name; those that there are are named.
@@ -133,9 +136,11 @@ def load(study: str, results: str | os.PathLike[str] | None = None) -> Study:
         CURVES,
         NET,
         NET_ROUNDS,
+        RHO,
         RUNS,
         SESSION,
         TUNING,
+        WINDOWS,
         WORTH,
         frame_of,
     )
@@ -164,4 +169,5 @@ def load(study: str, results: str | os.PathLike[str] | None = None) -> Study:
     verdicts = of(WORTH).merge(
         net, how="left", on=["sharding", "world_size", "arm"], suffixes=("", "_session"), validate="1:m"
     )
-    return Study(study, runs, of(CURVES), of(NET_ROUNDS, f"{SESSION}{study}"), verdicts)
+    rounds = of(NET_ROUNDS, f"{SESSION}{study}")
+    return Study(study, runs, of(CURVES), of(RHO), of(WINDOWS), rounds, verdicts)

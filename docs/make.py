@@ -43,8 +43,10 @@ from suite.analysis.tables import (
     CONFIRMED,
     NET,
     PARTS,
+    RHO,
     SESSION,
     SUMMARY,
+    WINDOWS,
     WORTH,
     Row,
     read_frame,
@@ -474,7 +476,7 @@ def _default(value: Any) -> str:
 
 def columns(root: Path, *names: str) -> str:
     """The columns of tables, without the ends of intervals."""
-    tables = {table.suffix: table for table in (SUMMARY, WORTH, NET)}
+    tables = {table.suffix: table for table in (SUMMARY, WORTH, RHO, WINDOWS, NET)}
     return "\n".join(
         f"- `{name}`: {', '.join(column for column in tables[name].names if not column.endswith(('low', 'high')))}."
         for name in names

@@ -1,4 +1,4 @@
-"""load: four tables of a study, as they are published."""
+"""load: the tables of a study, as they are published."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from bandwise import load
+from suite.analysis.tables import WINDOWS
 
 TABLES = Path(__file__).resolve().parents[2] / "results" / "published" / "tables"
 
@@ -48,6 +49,8 @@ def test_verdicts_join_what_a_training_is_worth_to_every_link() -> None:
 def test_a_study_that_was_not_timed_has_verdicts_without_a_link() -> None:
     study = load("language-8", TABLES.parents[1])
     assert study.timings.empty
+    assert study.rho.empty
+    assert list(study.windows) == list(WINDOWS.names)
     assert study.verdicts["link"].isna().all()
     assert study.verdicts["worth"].notna().any()
     assert isinstance(study.runs, pd.DataFrame)
