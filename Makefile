@@ -33,7 +33,7 @@ TORCH ?= $(shell sed -nE 's/^dependencies.*"torch>=([0-9.]+)".*/\1/p' pyproject.
 FLOOR := .venv-floor
 FLOOR_TESTS := $(addprefix tests/reference_impls/,test_attach.py test_frontends.py test_ddp_hook.py test_fsdp.py \
 	test_gpu_code.py test_optimizer.py test_compile_cache.py compressors/test_compiled.py)
-SYSTEM_PACKAGES := slurm-wlm munge iproute2 chromium g++ python3-dev
+SYSTEM_PACKAGES := slurm-wlm munge iproute2 chromium g++ python3-dev dataset-fashion-mnist
 
 # Where this is set, every process of the tests would compile the sources, and pytest its assertions, anew: a third of its start.
 export PYTHONDONTWRITEBYTECODE :=

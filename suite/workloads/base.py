@@ -650,6 +650,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "digits-cnn": "suite.workloads.digits:DigitsCNN",
     "digits-mlp": "suite.workloads.digits:DigitsMLP",
     "digits-noisy": "suite.workloads.digits:DigitsNoisy",
+    "fashion-mnist": "suite.workloads.fashion:FashionMNIST",
     "image-folder": "suite.workloads.vision:ImageFolder",
     "label-noise-diagonal": "suite.workloads.synthetic:LabelNoiseDiagonal",
     "masked-lm": "suite.workloads.language:MaskedLM",

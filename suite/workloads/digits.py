@@ -96,7 +96,11 @@ class DigitsTask(Task):
         return self.images[chosen], self.labels[chosen]
 
     def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        chunks = (self.test[start : start + _CHUNK] for start in range(0, self.test_size, _CHUNK))
+        return self.judged(params, self.test)
+
+    def judged(self, params: Mapping[str, Tensor], chosen: Tensor) -> dict[str, float]:
+        """The scores of some images, int64 [count], in fixed chunks."""
+        chunks = chosen.split(_CHUNK)
         return classified((self.logits(params, self.images[chunk]), self.labels[chunk]) for chunk in chunks)
 
     def logits(self, params: Mapping[str, Tensor], images: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gzip
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -71,6 +72,22 @@ def _cifar(path: Path, labels: list[np.ndarray], seed: int) -> None:
     np.concatenate([*(one[:, None].astype(np.uint8) for one in labels), pixels], axis=1).tofile(path)
 
 
+def fashion_mnist(folder: Path) -> None:
+    """The four files, of 60 images to train on and 30 that judge; a class has a shade."""
+    (folder / "fashion-mnist").mkdir()
+    for name, count in (("train", 60), ("t10k", 30)):
+        labels = np.arange(count, dtype=np.uint8) % 10
+        rng = np.random.Generator(np.random.Philox(count))
+        pixels = rng.bit_generator.random_raw(count * 784).reshape(count, 784) % 90 + 16 * labels[:, None]
+        for kind, sizes, values in (
+            ("images-idx3", (count, 28, 28), pixels),
+            ("labels-idx1", (count,), labels),
+        ):
+            head = bytes([0, 0, 8, len(sizes)]) + np.array(sizes, ">u4").tobytes()
+            packed = gzip.compress(head + values.astype(np.uint8).tobytes())
+            (folder / "fashion-mnist" / f"{name}-{kind}-ubyte.gz").write_bytes(packed)
+
+
 def images(folder: Path) -> None:
     """Folders of three classes, 12 images each to train on and 3 that judge: PNGs, one a JPEG, one grey."""
     from PIL import Image
@@ -94,6 +111,7 @@ MAKERS: Mapping[str, Callable[[Path], None]] = {
     "parquet": parquet,
     "cifar10": cifar10,
     "cifar100": cifar100,
+    "fashion-mnist": fashion_mnist,
     "images": images,
 }
 
