@@ -26,6 +26,7 @@ from report.numbers import MISSING, share
 from report.pages import HOME, Place, ReportError, write_page
 from report.publication import update_tables
 from report.sessions import alone_sentence, ended_sentence, session_parts
+from report.sizes import sizes_parts
 from report.study import BuiltReport, failure_sentence, write_study
 from report.tables import Cell, Column, View, text
 from suite.analysis.published import files_of, refused_rows, studies_of
@@ -129,6 +130,7 @@ def _build(root: Path, folder: Path) -> BuiltSite:
         newest=max(map(when, studies.values()), default=""),
         headline=said,
         lead=leading(by_address, drawn),
+        sizes=sizes_parts(studies.values(), Place(folder, HOME, pages)),
         claims=f"{tally(verdicts.claims)}." if verdicts.claims else "",
         studies=studies_view(by_address),
         refused=refused_view(refused_rows(root), unread),

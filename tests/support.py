@@ -81,7 +81,7 @@ def undrawn() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("report.pages", "report.publication"):
             patch.setattr(f"{module}.svg", lambda figure: '<svg xmlns="http://www.w3.org/2000/svg"/>')
-        for module in ("report.equal_time", "report.rho"):
+        for module in ("report.equal_time", "report.rho", "report.sizes"):
             patch.setattr(f"{module}.name_points", lambda *given: None)
         yield
 

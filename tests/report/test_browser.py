@@ -17,6 +17,7 @@ from tests.support import find_program
 
 pytestmark = pytest.mark.chromium
 
+ROOT = Path(__file__).resolve().parents[2]
 KINDS = (
     "index",
     "made-up",
@@ -112,6 +113,23 @@ def test_a_table_sorts_filters_shows_columns_and_gives_its_rows(browser: Browser
         Path(download.value.path()).read_bytes()
         == (folder.parent / "tables" / "made-up-summary.csv").read_bytes()
     )
+
+
+def test_a_reader_sees_their_rho_in_every_pane(browser: Browser, tmp_path: Path) -> None:
+    script = ROOT / "report" / "static" / "page.js"
+    (tmp_path / "page.html").write_text(
+        '<p hidden><label>Your rho <input type="number" min="0.1" max="100" step="any" data-panes="0.1 0.5 0.6 0.9"></label></p>'
+        '<figure><div class="plot" style="position: relative"><img alt="" width="1000" height="9"></div></figure>'
+        f'<script src="{script.as_uri()}"></script>'
+    )
+    page = opened(browser, tmp_path / "page.html")
+    lines = page.locator(".plot > i")
+    assert lines.evaluate_all("(all) => all.map((one) => one.hidden)") == [True, True]
+    page.get_by_label("Your rho").fill("10")
+    places = lines.evaluate_all("(all) => all.map((one) => one.hidden ? NaN : parseFloat(one.style.left))")
+    assert places == pytest.approx([1000 * (0.1 + 2 / 3 * 0.4), 1000 * (0.6 + 2 / 3 * 0.3)], abs=0.1)
+    page.get_by_label("Your rho").fill("200")
+    assert lines.evaluate_all("(all) => all.map((one) => one.hidden)") == [True, True]
 
 
 def test_a_link_to_a_claim_opens_what_decided_it(browser: Browser, folder: Path) -> None:
