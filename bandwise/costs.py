@@ -8,17 +8,16 @@ one of computing and communication. `docs/cost-model.md` says how far off that i
 
 What a training sends follows from the method: its kinds of steps from its own plan of every step, bytes and exchanges of each
 from a step that one rank takes without a network (`reference_impls.runtime.alone`). What was measured of methods, kappa and
-worth, is in `measured.json`, made of published tables by `make docs`.
+worth, is `bandwise.evidence`.
 """
 
 from __future__ import annotations
 
-import json
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -117,6 +116,11 @@ def parsed(text: str) -> tuple[str, dict[str, Any]]:
     return name, options
 
 
+def texts_of(listed: str) -> list[str]:
+    """The methods of a list with commas; those in brackets part none."""
+    return list(filter(None, re.split(r",(?![^\[]*\])", listed)))
+
+
 def method_of(text: str, steps: int) -> Method:
     """The method of a text, told how long the training is where it must know; raises as `parsed`."""
     name, options = parsed(text)
@@ -205,76 +209,6 @@ def planned(method: Method, workers: int, rate: LearningRate) -> Iterator[tuple[
             f"{method.name} plans by what happens in training: `bandwise try` counts what it sends"
         )
     yield from alone.planned(method.algorithm, workers, map(rate, range(rate.total)))
-
-
-# ---- what was measured
-
-
-MEASURED: Final = Path(__file__).with_name("measured.json")
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What a published study and its sessions say of a method as it was configured there.
-
-    Attributes:
-        method: As a text.
-        study: Its name; `parameters`, `workers`, `steps`: of its trainings.
-        worth: Share of plain training's steps that a training is worth, with its 95 % interval of `n` seeds; None: the
-            reference, or not known.
-        kappa: Own computing as a share of computing, the median over `links` links of its session; None: not timed.
-    """
-
-    method: str
-    study: str
-    parameters: int
-    workers: int
-    steps: int
-    worth: float | None
-    low: float | None
-    high: float | None
-    n: int
-    kappa: float | None
-    links: int
-
-
-def measured(method: Method, parameters: float, known: Iterable[Measured] | None = None) -> Measured | None:
-    """What is known of a method, from the study whose model is nearest in size.
-
-    Args:
-        method: Configured.
-        parameters: Of the model in question.
-        known: All that was measured; None: what was published.
-
-    Returns:
-        What was measured of exactly this configuration; None where nothing was.
-    """
-    fitting = [
-        one
-        for one in (published()[0] if known is None else known)
-        if one.method.partition(":")[0] == method.name and method_of(one.method, _course(method)) == method
-    ]
-    return min(fitting, key=lambda one: abs(math.log(one.parameters / parameters)), default=None)
-
-
-def _course(method: Method) -> int:
-    """What the method was told of the length of the training, which makes no other configuration of it."""
-    return int(getattr(method.algorithm, "total_steps", 1) or 1)
-
-
-def published() -> tuple[list[Measured], list[dict[str, Any]]]:
-    """What was measured of methods, and how far off the formula was, as `measured.json` has them."""
-    found = json.loads(MEASURED.read_text(encoding="utf-8"))
-    return [Measured(**one) for one in found["methods"]], found["score"]
-
-
-def score_words() -> tuple[str, ...]:
-    """How far off the formula was, a sentence for each whole set of steps that it was held against."""
-    return tuple(
-        f"{row['of']}: median {row['median']:.0%}, worst {row['worst']:.0%} (n = {row['n']})"
-        for row in published()[1]
-        if row["whole"]
-    )
 
 
 # ---- the formula

@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from scipy import stats
 
-from bandwise.cli import GROUPS, main, parser_of, table
+from bandwise.cli import GROUPS, main, parser_of
 from docs import gpu, windows
 from docs.document import fill, markdown
 from docs.measured import files as advice_known
@@ -428,17 +428,14 @@ def _share(row: Row) -> str:
 
 
 def advice(root: Path, rows: str) -> str:
-    """The first rows of what `bandwise advise` answers to README's question."""
+    """What `bandwise advise` answers to README's question: the verdict, and the first rows of its table."""
     del root  # what it knows comes with the package
     command = ["advise", *FRONT_QUESTION.split()]
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        assert main([*command, "--json"]) == 0
-    found = [
-        {**row, "worth": f"{row['worth']:.2f} [{row['worth_low']:.2f}, {row['worth_high']:.2f}]"}
-        for row in json.loads(said.getvalue())["methods"][: int(rows)]
-    ]
-    text = table(found, ["method", "step_ms", "overlapped_ms", "speedup", "MB_sent", "worth"])
-    return f"```console\n$ bandwise {' '.join(command)}\n{text}\n...\n```"
+        assert main(command) == 0
+    verdict, listed = said.getvalue().split("\n\n")[:2]
+    shown = "\n".join(line.rpartition("  ")[0].rstrip() for line in listed.splitlines()[: int(rows) + 1])
+    return f"```console\n$ bandwise {' '.join(command)}\n{verdict}\n\n{shown}\n...\n```"
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------------

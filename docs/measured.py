@@ -8,7 +8,7 @@ timed ones in 1 / H; the median over links. A median below zero is noise, and st
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -16,13 +16,26 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from bandwise.costs import MEASURED
+from bandwise.evidence import MEASURED
 from docs.document import fill, markdown
-from suite.analysis.published import documents_root
+from suite.analysis.published import documents_root, studies_of
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
-from suite.analysis.tables import ARMS, CASES, SESSION, WORTH, read_frame, table_path
+from suite.analysis.tables import (
+    ARMS,
+    BY_RHO,
+    CASES,
+    CELL,
+    RHO,
+    SESSION,
+    WINDOWS,
+    WORTH,
+    Table,
+    frame_of,
+    read_frame,
+    table_path,
+)
 from suite.runs.files import dump
-from suite.runs.sweep import load_sweep
+from suite.runs.sweep import ONE_WORKER, Setting, Sweep, load_sweep
 from suite.timing.cases import cases_of
 from suite.timing.spec import load_session
 from suite.timing.store import ROUND
@@ -31,7 +44,7 @@ from suite.workloads import get
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs" / "cost-model.md"
 STUDIES: Final = ("language", "size", "size-large")
-"""Whose methods are known, with the sessions of their names."""
+"""Whose methods are known, beside those of all studies with windows; with the sessions of their names."""
 SHARDING: Final = "iid"
 PEAK_RATE: Final = 1e-3
 """At which options that follow the learning rate are written."""
@@ -52,38 +65,119 @@ FORMULA: Final = "local + bytes"
 def files() -> Iterator[tuple[Path, str]]:
     """The files that are made here, with their text."""
     root = documents_root(ROOT / "results")
-    methods = [row for study in STUDIES for row in _methods(root, study)]
-    yield MEASURED, dump({"methods": methods, "score": score(root)}, indent=1) + "\n"
+    names = (
+        name for name in studies_of(root) if name in STUDIES or table_path(root, WINDOWS, name).is_file()
+    )
+    studies = [study for name in names for study in studies_in(root, name)]
+    yield MEASURED, dump({"studies": studies, "score": score(root)}, indent=1) + "\n"
     yield PAGE, fill(PAGE.read_text(encoding="utf-8"), root, {"score": score_table})
 
 
-def _methods(root: Path, study: str) -> Iterator[dict[str, Any]]:
-    """A row a method of a study, controls left out but for the one that is an alternative."""
-    sweep = load_sweep(study)
-    worth = read_frame(table_path(root, WORTH, study), WORTH)
-    worth = worth[worth["sharding"] == SHARDING].set_index("arm")
-    kappas = _kappas(root, study)
-    (workload,) = sweep.workloads
-    parameters = sum(value.numel() for value in get(workload.name, **workload.options).build().parameters())
-    for label, arm in sweep.arms.items():
-        if arm.apart or (arm.control and not arm.is_alternative):
+def studies_in(root: Path, name: str) -> Iterator[dict[str, Any]]:
+    """What a sweep says of language models whose data are spread alike.
+
+    Args:
+        root: Results folder of its tables.
+        name: Of the sweep.
+
+    Yields:
+        A model and a number of workers, as `bandwise.evidence.Study` has them.
+    """
+    sweep = load_sweep(name)
+    worths = read_frame(table_path(root, WORTH, name), WORTH)
+    by_rho = {
+        table: read_frame(path, table)
+        if (path := table_path(root, table, name)).is_file()
+        else frame_of(table, ())
+        for table in BY_RHO
+    }
+    kappas = _kappas(root, name) if table_path(root, CASES, f"{SESSION}{name}").is_file() else {}
+    for panel in sweep.panels():
+        workload = get(panel.workload.name, **panel.workload.options)
+        if panel.sharding != SHARDING or not hasattr(workload, "context"):
             continue
-        options = {**arm.options, **{key: factor * PEAK_RATE for key, factor in arm.per_lr.items()}}
-        own = worth.loc[label] if label in worth.index else None
-        known = own is not None and pd.notna(own["worth"]) and np.isfinite(own["high"])
+        cell = (panel.workload.label, panel.sharding, panel.world_size)
+        parameters = sum(value.numel() for value in workload.build().parameters())
+        trained = sweep.steps * sweep.batch_size * panel.world_size * workload.context / parameters
+        arms = _arms(
+            sweep,
+            panel,
+            _of(worths, cell),
+            {table: _of(frame, cell) for table, frame in by_rho.items()},
+            kappas,
+        )
         yield {
-            "method": ":".join([arm.algorithm, *(f"{key}={_word(value)}" for key, value in options.items())]),
-            "study": study, "parameters": parameters, "workers": sweep.world_sizes[0], "steps": sweep.steps,
-            "worth": _rounded(own["worth"]) if known else None,
-            "low": _rounded(own["low"]) if known else None, "high": _rounded(own["high"]) if known else None,
-            "n": int(own["n"]) if known else 0,
-            "kappa": _rounded(max(0.0, median(kappas[label]))) if label in kappas else None,
-            "links": len(kappas.get(label, ())),
+            "study": name, "parameters": parameters, "workers": panel.world_size, "steps": sweep.steps,
+            "trained": _rounded(trained), "arms": list(arms),
         }  # fmt: skip
 
 
+def _of(frame: pd.DataFrame, cell: tuple[Any, ...]) -> pd.DataFrame:
+    return frame[(frame[CELL] == cell).all(axis=1)]
+
+
+def _arms(
+    sweep: Sweep,
+    panel: Setting,
+    worths: pd.DataFrame,
+    by_rho: Mapping[Table, pd.DataFrame],
+    kappas: Mapping[str, Sequence[float]],
+) -> Iterator[dict[str, Any]]:
+    """An entry an arm, without controls, and of those with a batch, a length or workers of their own with alternatives only."""
+    worths, windows = worths.set_index("arm"), by_rho[WINDOWS]
+    reference = sweep.references[0]
+    for label, arm in sweep.arms.items():
+        if (arm.apart or arm.control) and not arm.is_alternative:
+            continue
+        seen, setting = sweep.as_seen_by(arm, panel)
+        options = {**arm.options, **{key: factor * PEAK_RATE for key, factor in arm.per_lr.items()}}
+        own = worths.loc[label] if label in worths.index else None
+        known = own is not None and pd.notna(own["worth"]) and np.isfinite(own["high"])
+        numbers = {
+            name: _rounded(own[name]) if own is not None and known else None
+            for name in ("worth", "low", "high")
+        }
+        role = "alternative" if arm.is_alternative else "method" if arm.baseline != label else "uncompressed"
+        sure = {}
+        for _, row in windows[windows["arm"] == label].iterrows():
+            role = row["role"]
+            if pd.notna(row["sure_from"]):
+                ends = (_rounded(row["sure_from"]), _rounded(row["sure_to"]))
+                sure[row["overlap"]] = [end if np.isfinite(end) else None for end in ends]
+        n = int(own["n"]) if own is not None and known else 0
+        own_s = median(kappas[label]) if label in kappas else None
+        if role == "alternative":  # takes no driver
+            own_s = 0.0
+        if label == reference:  # of which its own steps are worth 1
+            role, n, numbers = "reference", int(worths["n"].max()), dict.fromkeys(numbers, 1.0)
+        yield {
+            "arm": label,
+            "method": ":".join([arm.algorithm, *(f"{key}={_word(value)}" for key, value in options.items())]),
+            "role": role, "workers": 1 if arm.algorithm == ONE_WORKER else setting.world_size,
+            "length": arm.length or 1.0, "batch": seen.batch_size / sweep.batch_size, **numbers, "n": n,
+            "kappa": None if own_s is None else _rounded(max(0.0, own_s)),
+            "links": len(kappas.get(label, ())), "sure": sure, "over": _over(by_rho[RHO], label),
+        }  # fmt: skip
+
+
+def _over(rho: pd.DataFrame, arm: str) -> dict[str, list[float]]:
+    """What an arm is worth over what alternatives are, paired by seed: net over net, times time over time, at any rho at which
+    the alternative is the best.
+    """
+    times = rho[rho["overlap"] == "none"].set_index(["arm", "rho"])["time"]
+    own = rho[(rho["arm"] == arm) & (rho["overlap"] == "none") & rho["over"].notna()]
+    return {
+        row["alternative"]: [
+            _rounded(row[name] * row["time"] / times[row["alternative"], row["rho"]])
+            for name in ("over", "over_low", "over_high")
+        ]
+        for _, row in own.drop_duplicates("alternative").iterrows()
+        if (row["alternative"], row["rho"]) in times.index
+    }
+
+
 def _word(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def _rounded(value: float) -> float:

@@ -1,14 +1,18 @@
-"""Which method to run for a model, a link and a number of workers: predicted seconds a step, and where each starts to pay.
+"""Which method to run for a model, a link and a number of workers: a verdict, and predicted seconds a step.
 
   bandwise advise --params 110e6 --workers 16 --rate 1gbit --compute-ms 180
+  bandwise advise --params 3e6 --workers 4 --rho 8
 
---compute-ms is what a step takes on one worker without communication. A method stands as `create` and `bandwise try --methods`
-take it, NAME:option=value. A step is computing, the method's own computing (kappa, a share of it, as published sessions
-measured it), bytes over 0.91 of the rate, and delays; where all overlaps it is the longer one of computing and communication.
-*Plain* is torch's own DDP, the faster of bf16 and fp32.
+--compute-ms is what a step takes on one worker without communication. --rho, in place of rate and computing: seconds that plain
+bf16 all-reduce takes on the link over those of computing. A method stands as `create` and `bandwise try --methods` take it,
+NAME:option=value; without --methods those of the study that answers are compared. A step is computing, the method's own
+computing (kappa, a share of it, as published sessions measured it), bytes over 0.91 of the rate, and delays; where all overlaps
+it is the longer one of computing and communication. *Plain* is bf16 all-reduce.
 
-Worth: how many of plain training's steps one of the method's is worth, in the published study whose model is nearest in size.
-Net: worth times speedup. Both are of that study's model: seconds are predicted here, accuracy is not.
+Worth: how many of plain training's steps one of the method's is worth, in a published study. Net: worth times plain training's
+predicted seconds over those of a training with the method. The verdict holds net against that of plain training, of
+accumulation and of one worker alone; it is unknown for a larger model, for other numbers of workers, and where no study trains
+as long as real training does.
 """
 
 from __future__ import annotations
@@ -16,7 +20,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,21 +30,9 @@ from bandwise.cli import print_json, table
 
 if TYPE_CHECKING:
     from bandwise.costs import Link, Predicted
+    from bandwise.evidence import Measured, Option, Study, Verdict
 
 NAME = "advise"
-METHODS: Final = (
-    "streaming-diloco:period=16:fragments=2",
-    "zero-one-adam",
-    "qsr-adamw:h_base=4:alpha=0.002",
-    "local-adamw:period=8",
-    "apmsqueeze",
-    "global-qsgd:optimizer=adamw:dithering=exponential",
-    "lion-cub-1bit:momentum_sync=never",
-    "powersgd:optimizer=adamw:rank=4",
-    "allreduce-bf16:optimizer=adamw",
-    "control-one-worker:optimizer=adamw",
-)
-"""What is compared unless methods are named; the last two are the alternatives: plain training in bf16, one worker alone."""
 COLUMNS: Final = (
     "method",
     "step_ms",
@@ -51,10 +45,19 @@ COLUMNS: Final = (
     "net",
     "measured_on",
 )
-PLAIN: Final = {"bf16": "allreduce-bf16", "fp32": "allreduce"}
-"""Precision of plain training -> a method that sends as much."""
-LARGER: Final = 10.0
-"""A model of more than so many times the parameters is another one: what a study says of it is not known to hold."""
+OF_SECONDS: Final = frozenset({"step_ms", "overlapped_ms", "pays_below"})
+"""Columns that --rho has not."""
+NUMBERS: Final = (
+    "step_ms", "overlapped_ms", "speedup", "overlapped_speedup", "MB_sent", "pays_below_bps", "kappa", "worth", "worth_low",
+    "worth_high", "net", "net_low", "net_high", "n", "parameters", "study",
+)  # fmt: skip
+ENDS: Final = ("", "_low", "_high")
+"""What the names of an estimate and of its ends end with."""
+WIDTH: Final = 110
+PLAIN: Final = "allreduce-bf16"
+"""A method that sends as much as plain training."""
+OVERLAPS: Final = {"none": "step_s", "all": "overlapped_s"}
+"""Where nothing overlaps and where all does: seconds of a step."""
 
 
 class AdviceRequestError(ValueError):
@@ -74,22 +77,93 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the model itself, where matrices count: JSON of `[list(p.shape) for p in model.parameters()]`",
     )
     parser.add_argument("--workers", type=int, required=True, metavar="N", help="each with a link of its own")
-    parser.add_argument("--rate", required=True, help="of each worker's link, such as 10gbit")
-    parser.add_argument("--delay", default="0us", metavar="TIME", help="one way, such as 50us (default: 0us)")
+    parser.add_argument("--rate", help="of each worker's link, such as 10gbit")
+    parser.add_argument("--delay", metavar="TIME", help="one way, such as 50us (default: 0us)")
     parser.add_argument(
-        "--compute-ms", type=float, required=True, metavar="MS",
+        "--compute-ms",
+        type=float,
+        metavar="MS",
         help="a step on a worker while the others compute too, nothing sent",
+    )
+    parser.add_argument(
+        "--rho", type=float, metavar="R",
+        help="in place of these: seconds of plain bf16 all-reduce on the link over those of computing",
     )  # fmt: skip
     parser.add_argument(
         "--steps", type=int, default=1000, metavar="N",
         help="of the training, by which some methods plan (default: 1000)",
     )  # fmt: skip
-    parser.add_argument("--methods", metavar="A,B,...", help="in place of the usual ones")
+    parser.add_argument("--methods", metavar="A,B,...", help="in place of those of the study that answers")
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked, and plain training's seconds and bytes. timed: whether seconds are the reader's, or over computing."""
+
+    parameters: float
+    shapes: Sequence[Sequence[int]]
+    workers: int
+    steps: int
+    link: Link
+    compute_s: float
+    plain: Predicted
+    timed: bool
+
+    @property
+    def rho(self) -> float:
+        """Seconds of plain training's communication over those of computing."""
+        return self.plain.step_s / self.compute_s - 1
 
 
 def run(args: argparse.Namespace) -> int:
     """Answer."""
-    from bandwise.costs import Link, method_of, predict, published, score_words, sent, transformer_shapes
+    from bandwise.costs import method_of, texts_of
+    from bandwise.evidence import Option, fitting, measured, published, verdict
+    from reference_impls.core.errors import UnsupportedError
+
+    asked = _question(args)
+    studies = fitting(asked.parameters, asked.workers, published()[0])
+    study = studies[0]
+    compared: list[tuple[str, Study | None, Measured | None]] = [
+        (arm.name, study, arm)
+        for arm in study.arms
+        if arm.role == "alternative" or (arm.role != "reference" and args.methods is None)
+    ]
+    for text in dict.fromkeys(texts_of(args.methods or "")):
+        compared.append((text, *(measured(method_of(text, asked.steps), studies) or (None, None))))
+    rows: list[dict[str, Any]] = []
+    options: dict[str, list[Option]] = {overlap: [] for overlap in OVERLAPS}
+    for text, its_study, known in compared:
+        try:
+            found = _predicted(text, known, asked)
+        except UnsupportedError as error:
+            rows.append({"method": text, "refused": str(error), **dict.fromkeys(NUMBERS)})
+            continue
+        times = {
+            overlap: (known.length if known else 1.0)
+            * getattr(found, seconds)
+            / getattr(asked.plain, seconds)
+            for overlap, seconds in OVERLAPS.items()
+        }
+        rows.append(_row(text, its_study, known, found, times, asked))
+        if its_study is study and known and known.ends and known.role in ("method", "alternative"):
+            for overlap, time in times.items():
+                options[overlap].append(Option(known, time))
+    rows.sort(key=lambda row: (row["refused"] != "", -(row["net"] or 0.0), -(row["speedup"] or 0.0)))
+    serial, overlapped = (
+        verdict(study, options[overlap], asked.parameters, asked.workers, asked.rho, overlap)
+        for overlap in OVERLAPS
+    )
+    if args.json:
+        print_json(_document(asked, serial, overlapped, rows))
+    else:
+        _say(asked, serial, overlapped, rows)
+    return 0
+
+
+def _question(args: argparse.Namespace) -> Question:
+    """What the arguments ask. Raises AdviceRequestError."""
+    from bandwise.costs import EFFICIENCY, Link, method_of, predict, sent, transformer_shapes
     from reference_impls.core.units import parse_duration, parse_rate
 
     shapes = _shapes(args.shapes) if args.shapes else None
@@ -101,40 +175,26 @@ def run(args: argparse.Namespace) -> int:
     ):
         if not least <= value < math.inf:
             raise AdviceRequestError(f"--{name} {value:g}: give a number of at least {least}")
-    if not 0 < args.compute_ms < math.inf:
-        raise AdviceRequestError(f"--compute-ms {args.compute_ms:g}: give a number above 0")
+    timed = args.rho is None
+    needed, absent = (
+        ((args.rate, args.compute_ms), ()) if timed else ((), (args.rate, args.compute_ms, args.delay))
+    )
+    if None in needed or {*absent} - {None}:
+        raise AdviceRequestError("give --rate and --compute-ms, with --delay or without, or else --rho alone")
+    name, value = ("compute-ms", args.compute_ms) if timed else ("rho", args.rho)
+    if not 0 < value < math.inf:
+        raise AdviceRequestError(f"--{name} {value:g}: give a number above 0")
     shapes = shapes or transformer_shapes(parameters)
-    link, compute_s = Link(parse_rate(args.rate), parse_duration(args.delay)), args.compute_ms / 1e3
-    plain = {
-        precision: predict(
-            sent(method_of(name, args.steps), shapes, args.workers, args.steps), link, compute_s, 0.0
+    kinds = sent(method_of(PLAIN, args.steps), shapes, args.workers, args.steps)
+    if timed:
+        link, compute_s = (
+            Link(parse_rate(args.rate), parse_duration(args.delay or "0us")),
+            args.compute_ms / 1e3,
         )
-        for precision, name in PLAIN.items()
-    }
-    texts = METHODS if args.methods is None else tuple(filter(None, args.methods.split(",")))
-    rows = [_row(text, args, parameters, shapes, link, plain) for text in dict.fromkeys(texts)]
-    rows.sort(key=lambda row: (row["refused"] != "", row["step_ms"] or 0.0))
-    rho = plain["bf16"].step_s / compute_s - 1
-    if args.json:
-        print_json({
-            "predicted": True, "parameters": parameters, "workers": args.workers, "rate_bps": link.rate_bps,
-            "delay_s": link.delay_s, "compute_s": compute_s, "rho": rho, "methods": rows,
-            "plain": {
-                name: {"step_ms": _rounded(1e3 * of.step_s), "MB_sent": _rounded(of.nbytes / 1e6)}
-                for name, of in plain.items()
-            },
-            "formula_error": published()[1],
-        })  # fmt: skip
-        return 0
-    print(f"rho {rho:.2g}: plain bf16 training communicates {rho:.2g} times as long as it computes")
-    print(f"{_best(rows)}: predicted seconds, not accuracy\n")
-    print(table([_shown(row) for row in rows], COLUMNS))
-    steps = ", ".join(f"{name} {1e3 * of.step_s:.4g} ms" for name, of in plain.items())
-    print(f"\nspeedup, pays_below: against torch's own DDP, {steps}, where nothing overlaps")
-    for line in _caveats(rows, parameters):
-        print(line)
-    print(f"error of the formula: {'; '.join(score_words())}")
-    return 0
+    else:  # seconds of computing are the unit
+        link, compute_s = Link(8 * kinds[0].nbytes / (EFFICIENCY * args.rho)), 1.0
+    plain = predict(kinds, link, compute_s, 0.0)
+    return Question(parameters, shapes, args.workers, args.steps, link, compute_s, plain, timed)
 
 
 def _shapes(path: Path) -> list[tuple[int, ...]]:
@@ -154,97 +214,113 @@ def _shapes(path: Path) -> list[tuple[int, ...]]:
     return shapes
 
 
+def _predicted(text: str, known: Measured | None, asked: Question) -> Predicted:
+    """Seconds of a step of a method, or of an arm as its study trains it. Raises UnsupportedError."""
+    from bandwise.costs import Sent, method_of, predict, sent
+
+    if known is None:
+        kinds = sent(method_of(text, asked.steps), asked.shapes, asked.workers, asked.steps)
+        return predict(kinds, asked.link, asked.compute_s, None)
+    kinds = [Sent(1.0, 0.0, 0)]
+    if known.workers > 1:
+        kinds = sent(method_of(known.method, asked.steps), asked.shapes, asked.workers, asked.steps)
+    return predict(kinds, asked.link, asked.compute_s * known.batch, known.kappa)
+
+
 def _row(
     text: str,
-    args: argparse.Namespace,
-    parameters: float,
-    shapes: Sequence[Sequence[int]],
-    link: Link,
-    plain: dict[str, Predicted],
+    study: Study | None,
+    known: Measured | None,
+    found: Predicted,
+    times: dict[str, float],
+    asked: Question,
 ) -> dict[str, Any]:
     """A method's numbers; None where there is none."""
-    from bandwise.costs import measured, method_of, pays_below, predict, sent
-    from reference_impls.core.errors import UnsupportedError
+    from bandwise.costs import pays_below
 
-    method = method_of(text, args.steps)
-    known = measured(method, parameters)
+    speedup = 1 / times["none"]
     row: dict[str, Any] = {
-        "method": text, "refused": "", "step_ms": None, "overlapped_ms": None, "speedup": None, "overlapped_speedup": None,
-        "MB_sent": None, "pays_below_bps": None, "kappa": known.kappa if known else None,
-        "worth": None, "worth_low": None, "worth_high": None, "net": None, "net_low": None, "net_high": None, "n": None,
-        "parameters": known.parameters if known else None, "study": known.study if known else None,
+        "method": text, "refused": "", **dict.fromkeys(NUMBERS),
+        "speedup": _rounded(speedup), "overlapped_speedup": _rounded(1 / times["all"]), "MB_sent": _rounded(found.nbytes / 1e6),
     }  # fmt: skip
-    try:
-        kinds = sent(method, shapes, args.workers, args.steps)
-    except UnsupportedError as error:
-        return {**row, "refused": str(error)}
-    found = predict(kinds, link, args.compute_ms / 1e3, row["kappa"])
-    best = min(plain.values(), key=lambda one: one.step_s)
-    speedup = best.step_s / found.step_s
-    below = pays_below(found, best)
-    row |= {
-        "step_ms": _rounded(1e3 * found.step_s), "overlapped_ms": _rounded(1e3 * found.overlapped_s),
-        "speedup": _rounded(speedup), "overlapped_speedup": _rounded(best.overlapped_s / found.overlapped_s),
-        "MB_sent": _rounded(found.nbytes / 1e6), "pays_below_bps": _rounded(below) if math.isfinite(below) else "always",
-    }  # fmt: skip
-    if known is not None and known.worth is not None and known.low is not None and known.high is not None:
+    if asked.timed:
+        below = pays_below(found, asked.plain)
         row |= {
-            "worth": known.worth, "worth_low": known.low, "worth_high": known.high, "n": known.n,
-            "net": _rounded(known.worth * speedup), "net_low": _rounded(known.low * speedup),
-            "net_high": _rounded(known.high * speedup),
+            "step_ms": _rounded(1e3 * found.step_s), "overlapped_ms": _rounded(1e3 * found.overlapped_s),
+            "pays_below_bps": _rounded(below) if math.isfinite(below) else "always",
         }  # fmt: skip
+    if study is not None and known is not None:
+        row |= {"kappa": known.kappa, "parameters": study.parameters, "study": study.study}
+        if known.ends:
+            row["n"] = known.n
+            for name, end in zip(ENDS, known.ends, strict=True):
+                row |= {f"worth{name}": end, f"net{name}": _rounded(end * speedup)}
     return row
 
 
-def _best(rows: Sequence[dict[str, Any]]) -> str:
-    worthy = [row for row in rows if row["net"] is not None]
-    if worthy:
-        best = max(worthy, key=lambda row: row["net"])
-        words = f"{best['net']:g} [{best['net_low']:g}, {best['net_high']:g}]"
-        if best["net_low"] <= 1:
-            return f"no method here is predicted to be worth it; the highest net speedup is {words}, of {best['method']}"
-        return f"highest predicted net speedup over plain training: {words}, {best['method']}"
-    timed = [row for row in rows if row["step_ms"] is not None]
-    return (
-        f"shortest predicted step: {timed[0]['method']}, {timed[0]['step_ms']:g} ms"
-        if timed
-        else "no method can be used so"
-    )
+def _document(
+    asked: Question, serial: Verdict, overlapped: Verdict, rows: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    from bandwise.evidence import published
+
+    seconds = {"rate_bps": asked.link.rate_bps, "delay_s": asked.link.delay_s, "compute_s": asked.compute_s}
+    return {
+        **_verdict(serial), "overlapped": _verdict(overlapped),
+        "predicted": True, "parameters": asked.parameters, "workers": asked.workers, "rho": asked.rho,
+        **(seconds if asked.timed else dict.fromkeys(seconds)), "methods": rows,
+        "plain": {
+            "step_ms": _rounded(1e3 * asked.plain.step_s) if asked.timed else None,
+            "MB_sent": _rounded(asked.plain.nbytes / 1e6),
+        },
+        "formula_error": published()[1],
+    }  # fmt: skip
+
+
+def _verdict(found: Verdict) -> dict[str, Any]:
+    net, low, high = map(_rounded, found.net) if found.net else (None, None, None)
+    return {
+        "verdict": found.verdict, "method": found.method, "candidates": found.candidates, "net": net, "low": low, "high": high,
+        "n": found.n, "study": found.study, "because": found.because,
+    }  # fmt: skip
+
+
+def _say(asked: Question, serial: Verdict, overlapped: Verdict, rows: Sequence[dict[str, Any]]) -> None:
+    from bandwise.evidence import interval, score_words
+
+    lines = [str(serial)]
+    if overlapped.net and (overlapped.verdict, overlapped.candidates) != (serial.verdict, serial.candidates):
+        net = interval(overlapped.net)
+        lines.append(f"where all overlaps, {overlapped.words}: net speedup over plain training {net}")
+    for line in lines:
+        print(textwrap.fill(line, WIDTH, break_long_words=False, break_on_hyphens=False))
+    columns = [name for name in COLUMNS if asked.timed or name not in OF_SECONDS]
+    print(f"\n{table([_shown(row) for row in rows], columns)}")
+    plain = f", {1e3 * asked.plain.step_s:.4g} ms a step" if asked.timed else ""
+    print("\nrho: seconds of plain bf16 all-reduce on the link over those of computing")
+    print(f"speedup: of a training over plain bf16 all-reduce{plain}, where nothing overlaps")
+    if unknown := [row["method"] for row in rows if row["kappa"] is None and not row["refused"]]:
+        print(f"compressor seconds not known, and not counted: {', '.join(unknown)}")
+    print("intervals of net are those of worth; kappa was measured on processors")
+    print(f"error of the formula: {'; '.join(score_words())}")
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    from bandwise.evidence import interval
+
     if row["refused"]:
         return {"method": row["method"], "measured_on": row["refused"]}
     below = row["pays_below_bps"]
     return {
         **row,
-        "pays_below": "always" if below == "always" else _rate(below),
+        "pays_below": below if below in (None, "always") else _rate(below),
         "kappa": "not known" if row["kappa"] is None else f"{row['kappa']:.2f}",
-        "worth": _interval(row, "worth"),
-        "net": _interval(row, "net"),
+        **{
+            name: "-" if row[name] is None else interval([row[f"{name}{end}"] for end in ENDS])
+            for name in ("worth", "net")
+        },
         "measured_on": "-" if row["study"] is None else f"{row['study']}, {row['parameters'] / 1e6:.2g} M"
         + (f", n = {row['n']}" if row["n"] else ""),
     }  # fmt: skip
-
-
-def _interval(row: dict[str, Any], name: str) -> str:
-    if row[name] is None:
-        return "-"
-    return f"{row[name]:.2f} [{row[f'{name}_low']:.2f}, {row[f'{name}_high']:.2f}]"
-
-
-def _caveats(rows: Sequence[dict[str, Any]], parameters: float) -> list[str]:
-    found = []
-    if unknown := [row["method"] for row in rows if row["kappa"] is None and not row["refused"]]:
-        found.append(f"compressor seconds not known, and not counted: {', '.join(unknown)}")
-    sizes = [row["parameters"] for row in rows if row["worth"] is not None]
-    if sizes:
-        found.append(
-            "intervals of net are those of worth, which was measured on models of "
-            f"{min(sizes) / 1e6:.2g} to {max(sizes) / 1e6:.2g} M parameters, kappa beside it on processors"
-            + (f"; for {parameters / 1e6:.3g} M neither is known" if parameters > LARGER * max(sizes) else "")
-        )
-    return found
 
 
 def _rounded(value: float) -> float:

@@ -87,14 +87,14 @@ def run(args: argparse.Namespace) -> int:
     """Compare."""
     import torch
 
-    from bandwise.costs import parsed
+    from bandwise.costs import parsed, texts_of
     from reference_impls.core.units import parse_duration, parse_rate
 
     if args.seeds < 1 or args.threads < 1:
         raise TryError(f"--seeds {args.seeds} --threads {args.threads}: give at least 1 of each")
     torch.set_num_threads(args.threads)
     make = _function(args.script)
-    texts = METHODS[args.optimizer] if args.methods is None else tuple(filter(None, args.methods.split(",")))
+    texts = METHODS[args.optimizer] if args.methods is None else texts_of(args.methods)
     if len(set(texts)) < len(texts):
         raise TryError("--methods names one twice: name each once")
     if not texts:
@@ -212,7 +212,7 @@ def _caveats(
     args: argparse.Namespace, methods: int, lr: float, link: tuple[float, float], compute_s: float
 ) -> list[str]:
     """What limits the numbers, in sentences."""
-    from bandwise.costs import score_words
+    from bandwise.evidence import score_words
     from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
     from suite.links.link import duration_words, rate_words
 

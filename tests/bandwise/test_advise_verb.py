@@ -1,4 +1,4 @@
-"""`bandwise advise`: methods that `create` takes, predicted seconds, worth where a study says it, and what is refused."""
+"""`bandwise advise`: a verdict where there is evidence, predicted seconds, worth where a study says it, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,39 +10,41 @@ from typing import Any
 
 import pytest
 
+from bandwise import evidence
 from bandwise.cli import main
-from bandwise.costs import parsed
-from bandwise.verbs.advise import METHODS
+from tests.bandwise.made_up_evidence import DILOCO, LOCAL, SURE, arm, study, write
+from tests.bandwise.said import answer, refusal
 from tests.support import Capsys
 
-ADVISE = ["advise", "--params", "110e6", "--workers", "16", "--rate", "1gbit", "--compute-ms", "180"]
+ADVISE = ["advise", "--params", "11e6", "--workers", "16", "--rate", "1gbit", "--compute-ms", "180"]
+SMALL = ["advise", "--params", "1e5", "--workers", "4", "--rho"]
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Any]:
-    """The answer to `ADVISE`."""
+    """The answer to `ADVISE`, of two methods that a published study knows."""
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        assert main([*ADVISE, "--json"]) == 0
+        assert main([*ADVISE, "--methods", "zero-one-adam,powersgd:optimizer=adamw:rank=4", "--json"]) == 0
     return dict(json.loads(said.getvalue()))
 
 
-def test_every_row_is_a_method_that_create_takes(found: dict[str, Any]) -> None:
+def test_every_row_is_a_way_to_train(found: dict[str, Any]) -> None:
     assert found["predicted"] is True
-    assert {row["method"] for row in found["methods"]} == set(METHODS)
+    methods = {"zero-one-adam", "powersgd:optimizer=adamw:rank=4"}
+    assert {row["method"] for row in found["methods"]} == {"one worker alone", *methods}
     for row in found["methods"]:
-        parsed(row["method"])
         assert row["kappa"] is not None, "of all that it compares kappa was measured"
         assert row["step_ms"] >= row["overlapped_ms"] >= 180
-    times = [row["step_ms"] for row in found["methods"]]
-    assert times == sorted(times)
+    nets = [row["net"] for row in found["methods"]]
+    assert nets == sorted(nets, reverse=True)
 
 
 def test_numbers_are_those_of_the_formula(found: dict[str, Any]) -> None:
     (row,) = [row for row in found["methods"] if row["method"] == "powersgd:optimizer=adamw:rank=4"]
-    bf16 = 2 * 15 / 16 * 110e6 * 2
-    assert found["plain"]["bf16"]["MB_sent"] == pytest.approx(bf16 / 1e6, rel=1e-3)
+    bf16 = 2 * 15 / 16 * 11e6 * 2
+    assert found["plain"]["MB_sent"] == pytest.approx(bf16 / 1e6, rel=1e-3)
     plain = 180 + 1e3 * 8 * bf16 / 0.91e9
-    assert found["plain"]["bf16"]["step_ms"] == pytest.approx(plain, rel=1e-3)
+    assert found["plain"]["step_ms"] == pytest.approx(plain, rel=1e-3)
     assert found["rho"] == pytest.approx(plain / 180 - 1, rel=1e-3)
     step = 180 * (1 + row["kappa"]) + 1e3 * 8 * 1e6 * row["MB_sent"] / 0.91e9
     assert row["step_ms"] == pytest.approx(step, rel=1e-3)
@@ -51,15 +53,191 @@ def test_numbers_are_those_of_the_formula(found: dict[str, Any]) -> None:
     assert (row["study"], row["n"]) == ("size-large", 12)
 
 
-def test_on_a_fast_link_nothing_is_worth_it(capsys: Capsys) -> None:
-    assert main([*ADVISE, "--rate", "1000gbit", "--methods", "qsr-adamw:h_base=4:alpha=0.002"]) == 0
-    assert "no method here is predicted to be worth it" in capsys.readouterr().out
+# ---- the verdict
+
+
+@pytest.fixture
+def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets what is known, to begin with the made-up study."""
+
+    def set_to(*studies: dict[str, Any]) -> None:
+        monkeypatch.setattr(evidence, "MEASURED", write(tmp_path / "measured.json", *studies))
+
+    set_to(study())
+    return set_to
+
+
+def said(capsys: Capsys, *arguments: str) -> str:
+    """All that is printed, on one line."""
+    assert main([*SMALL, *arguments]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_a_method_is_used_where_it_is_ahead_of_every_alternative(known: Any, capsys: Capsys) -> None:
+    told = answer(capsys, *SMALL, "10")
+    over = 11 / (1 + 10 * 0.032)  # seconds of plain training over its own
+    assert (told["verdict"], told["method"], told["study"], told["n"]) == ("use", DILOCO, "made-up", 6)
+    assert [told[end] for end in ("net", "low", "high")] == pytest.approx(
+        [worth * over for worth in (0.8, 0.76, 0.84)], rel=0.01
+    )
+    assert told["candidates"] == [DILOCO]
+    assert {row["method"] for row in told["methods"]} == {
+        DILOCO, LOCAL, "one worker alone", "accumulate 2 batches",
+    }, "what is compared is what there is evidence of"  # fmt: skip
+    alone = 0.8 / 0.32 / (1 + 10 * 0.032)
+    words = told["because"]
+    assert f"in 1/{told['net']:.2f} [" in words
+    assert "of the time at your rho of 10, as one worker alone in 1/" in words
+    assert f"1/{alone:.2f} [" in words
+    assert words.endswith(
+        "(study made-up, 0.1 M parameters, 20 bytes trained on per parameter, 4 workers, n = 6)"
+    )
+    assert said(capsys, "10").startswith(f"use {DILOCO}, because it ends as well as plain training in 1/")
+
+
+def test_nothing_is_sent_where_one_worker_is_ahead(known: Any, capsys: Capsys) -> None:
+    told = answer(capsys, *SMALL, "100")
+    assert (told["verdict"], told["method"]) == ("send nothing", "one worker alone")
+    assert told["net"] == pytest.approx(0.32 * 101, rel=1e-3)
+    assert said(capsys, "100").startswith(
+        "send nothing: one worker alone, because it ends as well as plain training in 1/32.3 [30.7, 33.9] of the time at your rho"
+        " of 1e+02, and no method does so sooner"
+    )
+
+
+def test_plain_training_is_used_where_nothing_is_ahead_of_it(known: Any, capsys: Capsys) -> None:
+    told = answer(capsys, *SMALL, "0.01")
+    assert (told["verdict"], told["method"], told["net"]) == ("plain", "plain bf16 all-reduce", 1)
+    assert "the next has a net speedup of 0.81 [0.77, 0.85], diloco" in told["because"]
+
+
+def test_batches_are_accumulated_where_that_is_ahead(known: Any, capsys: Capsys) -> None:
+    known(study(twice={"worth": 0.9, "low": 0.88, "high": 0.92}, local=None, diloco=None))
+    told = answer(capsys, *SMALL, "2")
+    assert (told["verdict"], told["method"]) == ("accumulate", "accumulate 2 batches")
+    assert told["net"] == pytest.approx(0.9 * 3 / (0.5 * (2 + 2)), rel=1e-3)
+
+
+def test_intervals_that_do_not_lie_apart_decide_nothing(known: Any, capsys: Capsys) -> None:
+    told = answer(capsys, *SMALL, "40")
+    assert (told["verdict"], told["method"]) == ("undecided", None)
+    assert told["candidates"] == [DILOCO, "one worker alone"]
+    shown = said(capsys, "40")
+    assert shown.startswith(f"{DILOCO} or one worker alone: undecided: net speedups over plain training")
+
+
+def test_worth_that_is_paired_by_seed_decides_more(known: Any, capsys: Capsys) -> None:
+    known(study(diloco={"over": {"alone": [2.5, 2.45, 2.55]}}))
+    told = answer(capsys, *SMALL, "40")
+    assert told["verdict"] == "use"
+    assert "as one worker alone in 1/1.10 [1.07, 1.12]" in told["because"]
+    assert answer(capsys, *SMALL, "55")["verdict"] == "send nothing", "whichever of both is ahead"
+
+
+def test_no_method_is_used_against_the_verdict_of_the_study(known: Any, capsys: Capsys) -> None:
+    known(study(diloco={"sure": {"none": [11.0, 60.0]}}))
+    told = answer(capsys, *SMALL, "10")
+    assert told["verdict"] == "undecided"
+    assert told["candidates"][0] == DILOCO
+    assert "plain bf16 all-reduce" in told["candidates"]
+
+
+def test_methods_that_tie_are_named_beside_the_best(known: Any, capsys: Capsys) -> None:
+    known(study(local={"worth": 0.95, "low": 0.9, "high": 1.0}))
+    told = answer(capsys, *SMALL, "1")
+    assert (told["verdict"], told["method"]) == ("undecided", None), "the study is not sure of local AdamW"
+    known(
+        study(
+            local={"worth": 0.95, "low": 0.9, "high": 1.0, "sure": SURE},
+            diloco={"worth": 0.85, "low": 0.8, "high": 0.9},
+        )
+    )
+    told = answer(capsys, *SMALL, "1")
+    assert (told["verdict"], told["method"]) == ("use", LOCAL)
+    assert f"; undecided beside it: {DILOCO} (study" in told["because"]
+
+
+def test_where_all_overlaps_the_verdict_may_be_another(known: Any, capsys: Capsys) -> None:
+    told = answer(capsys, *SMALL, "0.9")
+    assert (told["verdict"], told["overlapped"]["verdict"]) == ("use", "plain")
+    assert "where all overlaps, plain bf16 all-reduce: net speedup" in said(capsys, "0.9")
+    assert "where all overlaps" not in said(capsys, "10")
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"trained": 4.3}, "no published study trains on 10 bytes a parameter"),
+        ({"parameters": 9_000}, "your model is 11 times as large as the study's"),
+        ({"workers": 8}, "you have 4 workers, the study 8"),
+        ({"arms": study(alone=None)["arms"]}, "one worker alone among them"),
+        ({"arms": study(twice={"worth": None})["arms"]}, "what its alternatives are worth"),
+        (
+            {"arms": [*study()["arms"], arm("fp32", "allreduce-adamw", 0.9, role="plain")]},
+            "plain training is not worth 1 in the study",
+        ),
+    ],
+)
+def test_what_no_study_can_say_is_unknown(
+    changed: dict[str, Any], words: str, known: Any, capsys: Capsys
+) -> None:
+    known({**study(), **changed})
+    told = answer(capsys, *SMALL, "10")
+    assert (told["verdict"], told["method"], told["net"]) == ("unknown", None, None)
+    assert words in told["because"]
+    assert (
+        "A study of 0.01 M parameters or more, 4 workers and 10 bytes a parameter would tell"
+        in told["because"]
+    )
+    assert f"the highest net speedup at your rho of 10 is 6.67 [6.33, 7.00], of {DILOCO}" in told["because"]
+    assert all(row["speedup"] > 0 for row in told["methods"]), "what is predicted stands"
+
+
+def test_the_study_that_answers_is_in_the_regime_then_as_wide_then_near(known: Any, capsys: Capsys) -> None:
+    old = {**study(), "study": "old", "trained": 0.2}
+    wide = {**study(), "study": "wide", "workers": 8}
+    far = {**study(), "study": "far", "parameters": 10**7}
+    known(old, wide, far, study())
+    assert answer(capsys, *SMALL, "10")["study"] == "made-up"
+    assert answer(capsys, "advise", "--params", "2e6", "--workers", "4", "--rho", "9")["study"] == "far"
+    assert answer(capsys, "advise", "--params", "1e7", "--workers", "8", "--rho", "9")["study"] == "wide"
+    known(old, wide)
+    assert answer(capsys, *SMALL, "10")["study"] == "wide"
+
+
+def test_methods_that_are_named_stand_beside_the_alternatives(known: Any, capsys: Capsys) -> None:
+    told = answer(capsys, *SMALL, "10", "--methods", f"{LOCAL},natural-compression")
+    assert {row["method"] for row in told["methods"]} == {
+        LOCAL, "natural-compression", "one worker alone", "accumulate 2 batches",
+    }  # fmt: skip
+    assert told["candidates"] != [DILOCO]
+    told = answer(capsys, *SMALL, "10", "--methods", DILOCO)
+    assert told["method"] == DILOCO, "commas in brackets part no methods"
+
+
+def test_rho_stands_for_rate_and_computing(known: Any, capsys: Capsys) -> None:
+    told = answer(capsys, *SMALL, "10")
+    assert told["rho"] == pytest.approx(10)
+    assert told["rate_bps"] is told["compute_s"] is told["plain"]["step_ms"] is None
+    assert all(row["step_ms"] is row["pays_below_bps"] is None for row in told["methods"])
+    rate = 8 * 2 * 1.5 * 1e5 / 0.91 / 10  # bits a second for 10 s
+    timed = answer(capsys, *SMALL[:-1], "--rate", f"{rate:.6f}bit", "--compute-ms", "1000")
+    assert timed["rho"] == pytest.approx(10, rel=1e-4)
+    assert [row["net"] for row in timed["methods"]] == pytest.approx(
+        [row["net"] for row in told["methods"]], rel=1e-3
+    )
+    for wrong in (["1", "--rate", "1gbit"], ["1", "--delay", "1us"], ["1", "--compute-ms", "5"]):
+        assert "or else --rho alone" in refusal(capsys, *SMALL, *wrong)
+    assert "or else --rho alone" in refusal(capsys, *SMALL[:-1], "--rate", "1gbit")
+    assert "give a number above 0" in refusal(capsys, *SMALL, "0")
+
+
+# ---- what was not measured, shapes, refusals
 
 
 def test_what_was_not_measured_is_said_to_be_unknown(capsys: Capsys) -> None:
     assert main([*ADVISE, "--methods", "natural-compression,adaqs"]) == 0
     shown = capsys.readouterr().out
-    assert "shortest predicted step: natural-compression" in shown
     assert "compressor seconds not known, and not counted: natural-compression" in shown
     assert "adaqs plans by what happens in training" in shown
 
@@ -72,7 +250,8 @@ def test_shapes_of_the_model_itself(capsys: Capsys, tmp_path: Path) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["parameters"] == 1_001_000
     sent = 2 * 15 / 16 * 4 * (4 * 2000 + 1000)
-    assert found["methods"][0]["MB_sent"] == pytest.approx(sent / 1e6, rel=1e-3)
+    (row,) = [row for row in found["methods"] if row["method"] == "powersgd:rank=4"]
+    assert row["MB_sent"] == pytest.approx(sent / 1e6, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,25 @@ from typing import Any
 import pytest
 import torch
 
-from bandwise import costs
-from bandwise.costs import Link, Measured, Predicted, Sent, pays_below, predict
-from bandwise.verbs.advise import METHODS
+from bandwise import costs, evidence
+from bandwise.costs import Link, Predicted, Sent, pays_below, predict
 from reference_impls import SimulatedCluster
 from reference_impls.core.collectives import AllGather, AllReduce, AllToAll, Collective, Ledger
 from reference_impls.core.units import UnitError
+from tests.bandwise.made_up_evidence import arm
+
+METHODS = (
+    "streaming-diloco:period=16:fragments=2",
+    "zero-one-adam",
+    "qsr-adamw:h_base=4:alpha=0.002",
+    "local-adamw:period=8",
+    "apmsqueeze",
+    "global-qsgd:optimizer=adamw:dithering=exponential",
+    "lion-cub-1bit:momentum_sync=never",
+    "powersgd:optimizer=adamw:rank=4",
+    "allreduce-bf16:optimizer=adamw",
+    "control-one-worker:optimizer=adamw",
+)
 
 
 def test_by_hand() -> None:
@@ -89,28 +102,37 @@ def test_a_gpt_of_a_size_has_as_many_parameters() -> None:
     assert costs.transformer_shapes(110e6)[0] == (3 * 837, 837)
 
 
-def test_what_is_known_of_a_method_is_of_its_very_options_and_of_the_model_nearest_in_size() -> None:
-    known = [
-        Measured("local-adamw:period=8", "small", 10**5, 4, 300, 0.7, 0.6, 0.8, 12, 0.1, 5),
-        Measured("local-adamw:period=8", "large", 10**7, 4, 300, 0.8, 0.7, 0.9, 12, 0.05, 1),
-        Measured("zero-one-adam", "small", 10**5, 4, 300, 0.9, 0.8, 1.0, 6, None, 0),
+def test_what_is_known_of_a_method_is_of_its_very_options_from_the_first_study_that_knows_it() -> None:
+    studies = [
+        evidence.Study(
+            name, parameters, 4, 300, trained, [evidence.Measured(**arm(text, text, 0.7)) for text in texts]
+        )
+        for name, parameters, trained, texts in (
+            ("small", 10**5, 0.2, ["local-adamw:period=8", "zero-one-adam"]),
+            ("large", 10**7, 0.2, ["local-adamw:period=8", "zero-one-adam"]),
+            ("real", 10**4, 20.0, ["zero-one-adam"]),
+        )
     ]
 
     def study(text: str, parameters: float, steps: int = 900) -> str | None:
-        found = costs.measured(costs.method_of(text, steps), parameters, known)
-        return found and found.study
+        known = evidence.fitting(parameters, 4, studies)
+        found = evidence.measured(costs.method_of(text, steps), known)
+        return found and found[0].study
 
     assert study("local-adamw:period=8", 3e5) == "small"
     assert study("local-adamw:period=8", 110e6) == "large"
     assert study("local-adamw:period=16", 1e6) is None
-    assert study("zero-one-adam", 1e6) == "small", "however long the training"
+    assert study("zero-one-adam", 1e7) == "real", "however long the training, and nearest only of its regime"
 
 
 def test_all_that_is_published_of_methods_can_be_created() -> None:
-    methods, score = costs.published()
-    for one in methods:
-        assert costs.measured(costs.method_of(one.method, 1000), one.parameters) == one
-        assert one.worth is None or (one.low is not None and one.high is not None and one.n >= 6)
-    assert {"language", "size", "size-large"} == {one.study for one in methods}
+    studies, score = evidence.published()
+    for study in studies:
+        assert [one.does for one in study.arms].count("plain") == 1
+        for one in study.arms:
+            if one.role != "alternative":
+                assert evidence.measured(costs.method_of(one.method, 1000), [study]) == (study, one)
+            assert one.ends is None or one.n >= 6
+    assert {"language", "size", "size-large"} <= {one.study for one in studies}
     assert all(row["n"] > 0 for row in score)
-    assert len(costs.score_words()) == 2
+    assert len(evidence.score_words()) == 2

@@ -1,0 +1,306 @@
+"""What published studies say of methods, and which way to train follows from it for a model, its workers and a link.
+
+`measured.json` is made of published tables by `make docs`. One study answers: of those in the regime of real training the one
+with as many workers, and the model nearest in size. The net speedup of a way to train over another is worth over worth, times
+predicted seconds of the other's training over those of its own. It is *ahead* where the whole 95 % interval lies above 1; a
+method is ahead of plain ways to use the same machines only where the study's own verdict, by Holm over its methods, is *worth
+it* at that rho too. Worth over worth is paired by seed where the study has it so; else only intervals that lie apart decide.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from bandwise.costs import method_of
+from reference_impls.core.registry import Method
+
+MEASURED: Final = Path(__file__).with_name("measured.json")
+HORIZON: Final = 10.0
+"""Bytes trained on per parameter: a study below it tells how methods compare, not whether any pays."""
+LARGER: Final = 10.0
+"""A model of more than so many times the parameters is another one: what a study says of it is not known to hold."""
+Does = Literal["use", "send nothing", "accumulate", "plain"]
+Ends = tuple[float, float, float]
+"""An estimate, and the ends of its 95 % interval."""
+NOTHING: Final[Ends] = (0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a study and its sessions say of an arm.
+
+    Attributes:
+        arm: Its label.
+        method: As a text.
+        role: reference, method, alternative, plain, uncompressed: as in the table windows.
+        workers: That it trains with.
+        length, batch: Its steps, and its examples a worker and step, over the reference's.
+        worth: Share of the reference's steps that its training is worth, with its 95 % interval of `n` seeds; None: not known.
+        kappa: Own computing as a share of computing, the median over `links` links of its session; None: not timed.
+        sure: Overlap (none, all) -> from and to which rho the study's verdict is *worth it*; None: on.
+        over: Alternative -> its worth over that one's, with the ends, paired by seed.
+    """
+
+    arm: str
+    method: str
+    role: str
+    workers: int
+    length: float
+    batch: float
+    worth: float | None
+    low: float | None
+    high: float | None
+    n: int
+    kappa: float | None
+    links: int
+    sure: Mapping[str, Sequence[float | None]]
+    over: Mapping[str, Sequence[float]]
+
+    @property
+    def does(self) -> Does:
+        """What the machines do in it."""
+        if self.role == "reference":
+            return "plain"
+        if self.role != "alternative":
+            return "use"
+        return "send nothing" if self.workers == 1 else "accumulate"
+
+    @property
+    def name(self) -> str:
+        """In words; of a method as `create` takes it."""
+        if self.does == "send nothing":
+            return "one worker alone" + (f", {self.batch:g} of the batch" if self.batch != 1 else "")
+        if self.does == "accumulate":
+            return f"accumulate {self.batch:g} batches"
+        return "plain bf16 all-reduce" if self.does == "plain" else self.method
+
+    @property
+    def ends(self) -> Ends | None:
+        """Worth with its interval."""
+        if self.worth is None or self.low is None or self.high is None:
+            return None
+        return self.worth, self.low, self.high
+
+    def is_sure(self, rho: float, overlap: str) -> bool:
+        """Whether the study's verdict on a method there is *worth it*."""
+        first, last = self.sure.get(overlap, (math.inf, 0.0))
+        return (first or 0.0) <= rho <= (math.inf if last is None else last)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A published study of a language model. trained: bytes a parameter, by plain training; arms: with the reference."""
+
+    study: str
+    parameters: int
+    workers: int
+    steps: int
+    trained: float
+    arms: Sequence[Measured]
+
+    @property
+    def words(self) -> str:
+        """What it stands for."""
+        return (
+            f"study {self.study}, {_size(self.parameters)}, {self.trained:.2g} bytes trained on per parameter, "
+            f"{self.workers} workers"
+        )
+
+    def lacks(self, parameters: float, workers: int) -> list[str]:
+        """Why it carries no verdict for a model and a number of workers; nothing where it does."""
+        found = []
+        if self.trained < HORIZON:
+            found.append(f"no published study trains on {HORIZON:g} bytes a parameter, as real training does")
+        if parameters > LARGER * self.parameters:
+            found.append(f"your model is {parameters / self.parameters:.2g} times as large as the study's")
+        if workers != self.workers:
+            found.append(f"you have {workers} workers, the study {self.workers}")
+        if any(arm.ends and not arm.ends[1] <= 1 <= arm.ends[2] for arm in self.arms if arm.role == "plain"):
+            found.append("plain training is not worth 1 in the study, by its null test")
+        rivals = [arm for arm in self.arms if arm.role == "alternative"]
+        if not all(arm.ends for arm in rivals) or "send nothing" not in {arm.does for arm in rivals}:
+            found.append(
+                "the study does not know what its alternatives are worth, one worker alone among them"
+            )
+        return found
+
+
+def published() -> tuple[list[Study], list[dict[str, Any]]]:
+    """What was measured of methods, and how far off the formula was, as `measured.json` has them."""
+    found = json.loads(MEASURED.read_text(encoding="utf-8"))
+    studies = [Study(**{**one, "arms": [Measured(**arm) for arm in one["arms"]]}) for one in found["studies"]]
+    return studies, found["score"]
+
+
+def score_words() -> tuple[str, ...]:
+    """How far off the formula was, a sentence for each whole set of steps that it was held against."""
+    return tuple(
+        f"{row['of']}: median {row['median']:.0%}, worst {row['worst']:.0%} (n = {row['n']})"
+        for row in published()[1]
+        if row["whole"]
+    )
+
+
+def fitting(parameters: float, workers: int, studies: Iterable[Study]) -> list[Study]:
+    """Studies, the one that answers first: real training before other, as many workers before other numbers, the nearest size."""
+    return sorted(
+        studies,
+        key=lambda one: (
+            one.trained < HORIZON,
+            one.workers != workers,
+            abs(math.log(one.parameters / parameters)),
+        ),
+    )
+
+
+def measured(method: Method, studies: Iterable[Study]) -> tuple[Study, Measured] | None:
+    """What the first study that knows it says of exactly this configuration; None where none does."""
+    course = int(
+        getattr(method.algorithm, "total_steps", 1) or 1
+    )  # however long the training, it is one configuration
+    for study in studies:
+        for arm in study.arms:
+            named = arm.role != "alternative" and arm.method.partition(":")[0] == method.name
+            if named and method_of(arm.method, course) == method:
+                return study, arm
+    return None
+
+
+# ---- the verdict
+
+
+@dataclass(frozen=True)
+class Option:
+    """A way to train. known: with a number; time: predicted seconds of its training over those of plain training."""
+
+    known: Measured
+    time: float
+
+    def over(self, other: Option) -> Ends:
+        """Its net speedup over that of another."""
+        middle, low, high = (worth * other.time / self.time for worth in _worths(self.known, other.known))
+        return middle, low, high
+
+
+def _worths(own: Measured, its: Measured) -> Ends:
+    """Worth over worth. That of the reference is 1, and known."""
+    if its.arm in own.over:
+        middle, low, high = own.over[its.arm]
+        return middle, low, high
+    if own.arm in its.over:
+        middle, low, high = its.over[own.arm]
+        return 1 / middle, 1 / high, 1 / low
+    mine, others = own.ends or NOTHING, its.ends or NOTHING
+    pairs = (mine[0], others[0]), (mine[1], others[2]), (mine[2], others[1])
+    middle, low, high = (one / other if other else math.inf if one else 0.0 for one, other in pairs)
+    return middle, low, high
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of a reader's question.
+
+    Attributes:
+        verdict: What to do; `undecided` between several of that, or `unknown`.
+        candidates: The option with the highest net speedup, and what is not surely behind it, by name.
+        net: Of that option over plain training, with its 95 % interval of `n` seeds; None: unknown.
+        study: Whose evidence it is, or of the one that comes nearest.
+        because: Why, in a sentence.
+    """
+
+    verdict: Does | Literal["undecided", "unknown"]
+    candidates: tuple[str, ...]
+    net: Ends | None
+    n: int | None
+    study: str
+    because: str
+
+    @property
+    def method(self) -> str | None:
+        """What to use, where that is decided."""
+        return None if self.verdict in ("undecided", "unknown") else self.candidates[0]
+
+    def __str__(self) -> str:
+        joined = ": " if self.verdict in ("undecided", "unknown") else ", because "
+        return f"{self.words}{joined}{self.because}"
+
+    @property
+    def words(self) -> str:
+        """What to do, in a few words."""
+        if self.verdict == "undecided":
+            return f"{' or '.join(self.candidates)}: undecided"
+        if self.verdict == "unknown":
+            return "unknown"
+        one = self.candidates[0]
+        return {"use": f"use {one}", "send nothing": f"send nothing: {one}"}.get(self.verdict, one)
+
+
+def verdict(
+    study: Study, options: Sequence[Option], parameters: float, workers: int, rho: float, overlap: str
+) -> Verdict:
+    """The answer of a study.
+
+    Args:
+        study: The one that answers.
+        options: Of its methods and alternatives those that have a number, with seconds for the reader's model and link.
+        parameters: Of the reader's model.
+        workers: The reader's.
+        rho: Seconds of plain bf16 all-reduce on the link over those of computing.
+        overlap: Where seconds are of: none, all.
+
+    Returns:
+        What to do, and why.
+    """
+    (reference,) = (Option(arm, 1.0) for arm in study.arms if arm.role == "reference")
+    ranked = sorted([*options, reference], key=lambda one: -one.over(reference)[0])
+    best, n = ranked[0], ranked[0].known.n
+    at = f"at your rho of {rho:.2g}"
+    evidence = f"{study.words}, n = {n}"
+    if lacks := study.lacks(parameters, workers):
+        because = (
+            f"{'; '.join(lacks)}. A study of {_size(parameters / LARGER)} or more, {workers} workers and {HORIZON:g} bytes a "
+            f"parameter would tell. In {evidence}, the highest net speedup {at} is {interval(best.over(reference))}, of "
+            f"{best.known.name}"
+        )
+        return Verdict("unknown", (), None, None, study.study, because)
+
+    def behind(other: Option) -> bool:
+        counted = best.known.does != "use" or other.known.does == "use" or best.known.is_sure(rho, overlap)
+        return counted and best.over(other)[1] > 1
+
+    tied = [one for one in ranked[1:] if not behind(one)]
+    kinds = {one.known.does for one in (best, *tied)}
+    rivals = [one for one in ranked if one.known.does != "use"]
+    if len(kinds) > 1:
+        nets = ", ".join(f"{one.known.name} {interval(one.over(reference))}" for one in (best, *tied))
+        because = f"net speedups over plain training {at} do not lie apart: {nets}"
+    elif best is reference:
+        because = f"nothing ends as well in less time {at}"
+        if len(ranked) > 1:
+            because += f"; the next has a net speedup of {interval(ranked[1].over(reference))}, {ranked[1].known.name}"
+    else:
+        because = f"it ends as well as plain training in 1/{interval(best.over(reference))} of the time {at}"
+        if best.known.does == "use" and rivals[0] is not reference:
+            because += f", as {rivals[0].known.name} in 1/{interval(best.over(rivals[0]))}"
+        elif best.known.does != "use":
+            because += ", and no method does so sooner"
+        if tied:
+            because += f"; undecided beside it: {', '.join(one.known.name for one in tied)}"
+    word: Any = "undecided" if len(kinds) > 1 else best.known.does
+    names = tuple(one.known.name for one in (best, *tied))
+    return Verdict(word, names, best.over(reference), n, study.study, f"{because} ({evidence})")
+
+
+def interval(ends: Sequence[float]) -> str:
+    """3.10 [2.72, 3.61]"""
+    middle, low, high = (f"{end:.2f}" if end < 10 else f"{end:.3g}" for end in ends)
+    return f"{middle} [{low}, {high}]"
+
+
+def _size(parameters: float) -> str:
+    return f"{parameters / 1e6:.2g} M parameters"
