@@ -282,8 +282,8 @@ def _draw(axes: Axes, rows: pd.DataFrame, best: pd.DataFrame, shades: Mapping[st
         at, net = own["rho"].to_numpy(float), own["net"].to_numpy(float)
         if arm in shades:
             shade = COLOURS[shades[str(arm)]]
-            ends = (own[end].to_numpy(float) for end in ("net_low", "net_high"))
-            axes.fill_between(at, *ends, color=shade, alpha=0.16, linewidth=0)
+            low, high = (own[end].to_numpy(float) for end in ("net_low", "net_high"))
+            axes.fill_between(at, low, high, color=shade, alpha=0.16, linewidth=0)
             axes.plot(at, net, color=shade, linewidth=1.2, zorder=3)
             sure = np.where(own["verdict"] == WORTH_IT, net, math.nan)
             axes.plot(at, sure, color=shade, linewidth=2.8, zorder=3)
@@ -299,7 +299,9 @@ def _names(
     rows: pd.DataFrame, best: pd.DataFrame, shades: Mapping[str, str]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Where names of coloured lines and of the parts of the best plain way stand, and what they keep away from."""
-    lines = {arm: np.log(own.set_index("rho")["net"].astype(float)) for arm, own in rows.groupby("arm")}
+    lines = {
+        str(arm): own.set_index("rho")["net"].astype(float).map(math.log) for arm, own in rows.groupby("arm")
+    }
     thick, beside = np.log(best.set_index("rho")["net"]), GRID[-1] * 1.06
     points = [
         {"x": beside, "y": math.exp(lines[arm].iloc[-1]), "name": arm, "family": shade}
@@ -400,7 +402,8 @@ def windows_view(panel: Panel) -> View:
 
 def _kind(row: Row) -> str:
     words = {"method": "", "uncompressed": "another optimizer", "plain": "null test"}
-    return words.get(row["role"], row["role"])
+    role = str(row["role"])
+    return words.get(role, role)
 
 
 def net_words(value: float, low: float, high: float) -> str:

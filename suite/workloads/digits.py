@@ -100,7 +100,7 @@ class DigitsTask(Task):
 
     def judged(self, params: Mapping[str, Tensor], chosen: Tensor) -> dict[str, float]:
         """The scores of some images, int64 [count], in fixed chunks."""
-        chunks = chosen.split(_CHUNK)
+        chunks = torch.split(chosen, _CHUNK)
         return classified((self.logits(params, self.images[chunk]), self.labels[chunk]) for chunk in chunks)
 
     def logits(self, params: Mapping[str, Tensor], images: Tensor) -> Tensor:

@@ -165,7 +165,7 @@ class FashionMNIST(Workload):
     ) -> FashionTask:
         size = self.check(seed, world_size, sharding, batch_size)
         images, labels, count = load_images(folder_of_images())
-        train, test = torch.arange(len(labels)).split((count, len(labels) - count))
+        train, test = torch.arange(len(labels)).tensor_split([count])
         sampler = ShardSampler(_shards(sharding, labels[train], world_size, seed), size, seed)
         counts = (len(train), len(test))
         return FashionTask(
