@@ -299,10 +299,8 @@ def _names(
     rows: pd.DataFrame, best: pd.DataFrame, shades: Mapping[str, str]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Where names of coloured lines and of the parts of the best plain way stand, and what they keep away from."""
-    lines = {
-        str(arm): own.set_index("rho")["net"].astype(float).map(math.log) for arm, own in rows.groupby("arm")
-    }
-    thick, beside = np.log(best.set_index("rho")["net"]), GRID[-1] * 1.06
+    lines = {arm: own.set_index("rho")["net"].astype(float).map(math.log) for arm, own in rows.groupby("arm")}
+    thick, beside = best.set_index("rho")["net"].map(math.log), GRID[-1] * 1.06
     points = [
         {"x": beside, "y": math.exp(lines[arm].iloc[-1]), "name": arm, "family": shade}
         for arm, shade in shades.items()
@@ -402,8 +400,7 @@ def windows_view(panel: Panel) -> View:
 
 def _kind(row: Row) -> str:
     words = {"method": "", "uncompressed": "another optimizer", "plain": "null test"}
-    role = str(row["role"])
-    return words.get(role, role)
+    return words.get(row["role"], str(row["role"]))
 
 
 def net_words(value: float, low: float, high: float) -> str:
