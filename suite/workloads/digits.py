@@ -100,7 +100,7 @@ class DigitsTask(Task):
 
     def judged(self, params: Mapping[str, Tensor], chosen: Tensor) -> dict[str, float]:
         """The scores of some images, int64 [count], in fixed chunks."""
-        chunks = torch.split(chosen, _CHUNK)
+        chunks = (chosen[start : start + _CHUNK] for start in range(0, len(chosen), _CHUNK))
         return classified((self.logits(params, self.images[chunk]), self.labels[chunk]) for chunk in chunks)
 
     def logits(self, params: Mapping[str, Tensor], images: Tensor) -> Tensor:
