@@ -117,7 +117,7 @@ class Study:
         if self.trained < HORIZON:
             found.append(f"no published study trains on {HORIZON:g} bytes a parameter, as real training does")
         if parameters > LARGER * self.parameters:
-            found.append(f"your model is {parameters / self.parameters:.2g} times as large as the study's")
+            found.append(f"your model is {parameters / self.parameters:.2g} times as large")
         if workers != self.workers:
             found.append(f"you have {workers} workers, the study {self.workers}")
         if any(arm.ends and not arm.ends[1] <= 1 <= arm.ends[2] for arm in self.arms if arm.role == "plain"):

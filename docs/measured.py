@@ -1,4 +1,5 @@
-"""What `bandwise advise` knows of methods, `bandwise/measured.json`, and how far off its formula is: of published tables.
+"""What `bandwise advise` knows of methods, `bandwise/measured.json`, and how far off its formula is: of published tables. Every
+published study of a language model with the table `windows` is in it.
 
 kappa of a method: seconds a step with every collective replaced by a local copy, over those of torch's own DDP on the same link
 of the same session, less 1; kinds of steps weighed as the training has them, rounds of other lengths on the line through the

@@ -168,7 +168,7 @@ def test_where_all_overlaps_the_verdict_may_be_another(known: Any, capsys: Capsy
     ("changed", "words"),
     [
         ({"trained": 4.3}, "no published study trains on 10 bytes a parameter"),
-        ({"parameters": 9_000}, "your model is 11 times as large as the study's"),
+        ({"parameters": 9_000}, "your model is 11 times as large"),
         ({"workers": 8}, "you have 4 workers, the study 8"),
         ({"arms": study(alone=None)["arms"]}, "one worker alone among them"),
         ({"arms": study(twice={"worth": None})["arms"]}, "what its alternatives are worth"),
