@@ -31,7 +31,6 @@ from report.pages import Place
 from report.tables import Cell, Column, View, text
 from suite.analysis.rho import GRID, OVERLAPS, null_test
 from suite.analysis.tables import Row
-from suite.workloads import UnknownWorkloadError, get
 
 LINES: Final = ("sign", "adam", "quantiser", "synchronisation", "sparsifier")
 """Roles of colours that tell the coloured lines apart, the first method's first."""
@@ -73,6 +72,8 @@ class Scale:
 @lru_cache
 def scale_of(workload: str) -> Scale | None:
     """Of a workload by its label, such as python-gpt(size=0.15m); None where it is not known here."""
+    from suite.workloads import UnknownWorkloadError, get  # only here, since torch comes with it
+
     name, _, given = workload.removesuffix(")").partition("(")
     options = dict(pair.split("=", 1) for pair in given.split(",") if pair)
     try:
