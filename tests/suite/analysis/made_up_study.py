@@ -16,6 +16,7 @@ from suite.analysis.collect import Arm, Entry, Study, Yardstick
 from suite.runs.files import dump
 from suite.runs.spec import Part, Rate, RunSpec
 from suite.runs.store import Status, Store
+from suite.runs.sweep import ONE_WORKER
 
 RING_BYTES = 2 * 3 / 4 * 4 * 301_066
 STEPS = 200
@@ -51,7 +52,8 @@ class Made:
 
 def arm(name: str, family: str, baseline: str | None, control: bool = False) -> Arm:
     """An arm whose algorithm is the first word of its label."""
-    return Arm(name, name.partition(" ")[0], family, baseline, control)
+    algorithm = name.partition(" ")[0]
+    return Arm(name, algorithm, family, baseline, control, alternative=algorithm == ONE_WORKER)
 
 
 MADE = (
