@@ -114,7 +114,7 @@ def studies_in(root: Path, name: str) -> Iterator[dict[str, Any]]:
 
 
 def _of(frame: pd.DataFrame, cell: tuple[Any, ...]) -> pd.DataFrame:
-    return frame[(frame[CELL] == cell).all(axis=1)]
+    return frame[(frame[CELL] == [*cell]).all(axis=1)]
 
 
 def _arms(
