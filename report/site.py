@@ -32,7 +32,7 @@ from report.tables import Cell, Column, View, text
 from suite.analysis.published import files_of, refused_rows, studies_of
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import TABLES, Row, TableError
-from suite.runs.sweep import sweep_names
+from suite.runs.sweep import load_sweep, sweep_names
 from suite.timing.spec import sessions_of
 from suite.workloads.base import DataError
 
@@ -68,7 +68,7 @@ def update_all(root: Path) -> None:
     there = {folder.name for folder in root.glob("runs/*/*")}
     new = there - _in_tables(root)
     for name in sweep_names():
-        if name in known or new:
+        if (name in known or new) and load_sweep(name).is_tuned:
             try:
                 update_tables(root, name, alone=False)
             except (ReportError, DataError):

@@ -341,6 +341,11 @@ class Sweep(Entry):
         return self.path.parent / (self.rates or f"{self.path.stem}-lr.yaml")
 
     @property
+    def is_tuned(self) -> bool:
+        """Whether its rates are on file, or none is wanted; what is not tuned has no run that is scored."""
+        return self.rates_path.exists() or all(arm.lr is not None for arm in self.arms.values())
+
+    @property
     def called(self) -> str:
         """How a command names it: by its name where it ships with the project, else by the path of its file."""
         shipped = self.path.resolve().is_relative_to(sweeps_folder().resolve())

@@ -33,6 +33,7 @@ from typing import Any
 import torch
 
 from bandwise.cli import main
+from suite.runs.sweep import load_sweep
 from tests.reference_impls.table import FIRST, ROWS, SOME, STEPS, Row
 from tests.reference_impls.trajectories import trajectory
 
@@ -220,7 +221,8 @@ def schedules() -> Iterator[tuple[str, ...]]:
 
 @functools.cache
 def sweeps() -> list[str]:
-    return [entry["name"] for entry in answer("list", "sweeps")["sweeps"]]
+    names = [entry["name"] for entry in answer("list", "sweeps")["sweeps"]]
+    return [name for name in names if load_sweep(name).is_tuned]
 
 
 def plan(sweep: str) -> Case:
