@@ -30,12 +30,14 @@ from report.rho import (
     setting,
     windows_view,
 )
+from report.sizes import sizes_parts
 from report.trust import gates_view
 from suite.analysis.rho import GRID
 from suite.analysis.tables import declared, table_path, write_table
 from tests.report import made_up_rho as made
 from tests.report.conftest import Built, build
 from tests.report.test_page import Page, whole
+from tests.report.test_sizes import study
 from tests.support import undrawn
 
 METHODS = ["diloco", "global-qsgd", "qsr-adamw", "local-adamw-32", "snoo", "lion-cub"]
@@ -204,10 +206,13 @@ def test_it_is_published(over) -> None:
 
 def test_the_first_page_leads_with_it(over, tmp_path, monkeypatch, no_pictures) -> None:
     monkeypatch.setattr(overview, "documents", dict)
+    several = [study("0.9m"), study("3.3m")]
+    monkeypatch.setattr(overview, "sizes_parts", lambda _, place: sizes_parts(several, place))
     page = whole(overview.build_site(over.root, tmp_path).path)
-    assert [name for name in page.sections if name][:2] == ["rho", "headline"]
+    assert [name for name in page.sections if name][:3] == ["rho", "sizes", "headline"]
     assert f"From the study {made.NAME}" in page.sections["rho"]
-    assert "#rho" in page.references
+    assert "worth at 3.3 M" in page.sections["sizes"]
+    assert {"#rho", "#sizes"} <= set(page.references)
 
 
 @pytest.fixture
