@@ -15,7 +15,7 @@ import json
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, get_args
@@ -37,7 +37,7 @@ from report.figures import FAMILIES
 from report.numbers import weight
 from report.pages import slug
 from slurm.profile import ProfileFile
-from suite.analysis.published import STUDY_FACTS, documents_root, session_facts_path
+from suite.analysis.published import documents_root, session_facts_path
 from suite.analysis.tables import (
     CLAIMS,
     CONFIRMED,
@@ -58,8 +58,6 @@ from suite.claims.verdict import COUNTS_AS, MEASURED, deciding, effect, group_of
 from suite.runs.files import write_atomic
 from suite.runs.sweep import ONE_WORKER, Sweep
 from suite.timing.spec import SessionSpec
-from suite.workloads.code import HELD_OUT, CodeGPT, load_corpus
-from suite.workloads.python_text import ngram_bits
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 KINDS: Final = MappingProxyType({"sweep": Sweep, "session": SessionSpec, "profile": ProfileFile})
@@ -72,7 +70,7 @@ FRONT: Final = (
     ),
 )
 """README and the pages with blocks of its kinds."""
-FRONT_STUDY, FRONT_SHARDING = "language", "iid"
+FRONT_STUDY, FRONT_SHARDING = "python-150k", "iid"
 """The published study, and the spread of its data, whose picture and table README shows."""
 FRONT_METHODS: Final = MappingProxyType(
     {
@@ -104,11 +102,14 @@ NAMED_IN: Final = MappingProxyType(
             "ef-sign-adam": "1-bit gradients with error feedback into Adam",
             "allreduce-sgd": "plain SGD",
         },
-        "python": {
+        "python-150k": {
             "local-adamw-32": "local AdamW, 32 steps a round",
             "diloco": "DiLoCo, 32 steps a round",
             "snoo": "SNOO: DiLoCo's outer step around plain training",
-            "powersgd": "PowerSGD, rank 4",
+            "snoo-one-worker": "SNOO: that outer step around one worker",
+            "powersgd-4": "PowerSGD, rank 4",
+            "top-k": "top-k, 1 %",
+            "allreduce-adamw": "plain training in fp32",
             "one-worker": "one worker alone",
             "one-worker-half-batch": "one worker alone, half the batch",
             "accumulate-2": "twice the batch, half the steps",
@@ -158,43 +159,6 @@ WORKERS: Final = 8
 # ---- README ----------------------------------------------------------------------------------------------------------------
 
 
-def _front(root: Path) -> tuple[list[Row], dict[str, Any], str]:
-    """README's study in one setting: its rows of `worth`, what is known of the setting, the name of its figure."""
-    rows = [
-        row
-        for row in read_table(table_path(root, WORTH, FRONT_STUDY), WORTH)
-        if row["sharding"] == FRONT_SHARDING
-    ]
-    workload = rows[0]["workload"]
-    study = json.loads((root / "tables" / f"{FRONT_STUDY}{STUDY_FACTS}").read_text(encoding="utf-8"))
-    (setting,) = (
-        one for one in study["workloads"] if (one["workload"], one["sharding"]) == (workload, FRONT_SHARDING)
-    )
-    figure = f"equal-time-{slug(f'{workload}-{FRONT_SHARDING}')}-n{setting['world_size']}.svg"
-    return rows, {**setting, "budgets": len(study["budgets"])}, figure
-
-
-def picture(root: Path) -> str:
-    """Loss against time of README's study, and what one sees there."""
-    rows, setting, figure = _front(root)
-    path = root / "figures" / FRONT_STUDY / figure
-    setup = ", ".join(
-        [
-            f"workload `{rows[0]['workload']}`",
-            f"{setting['world_size']} workers",
-            SHARDINGS[FRONT_SHARDING],
-            f"{setting['steps']} steps",
-            f"{max(row['n'] for row in rows)} seeds",
-        ]
-    )
-    plain = f"plain training (`{rows[0]['reference']}`, tuned) at {setting['budgets']} lengths"
-    return (
-        f"![Loss against time, a picture a link]({path.relative_to(ROOT).as_posix()})\n\n"
-        f"*Study `{FRONT_STUDY}`: {setup}. The curve is {plain}. What lies above it ends better in the same time. "
-        "Filled: worth it, as in the table. Lines: 95 % intervals. Grey: negative controls.*"
-    )
-
-
 def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING) -> str:
     """The methods of README's table in a study: bytes, net speedup and verdict by rho, and what marks mean."""
     if windows.over_rho(root, study):
@@ -235,42 +199,6 @@ def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING)
     if any(row["net"] is None for row in shown):
         notes.append("–: not timed, or too few undisturbed rounds.")
     return f"{markdown(heads, lines)}\n\n{' '.join(notes)}"
-
-
-def regime(root: Path) -> str:
-    """Where README's study stands: its size and horizon, what tables of bytes reach on its text, and its null test."""
-    rows, setting, _ = _front(root)
-    facts = json.loads(session_facts_path(root, FRONT_STUDY).read_text(encoding="utf-8"))
-    (plain,) = (
-        row
-        for row in read_table(table_path(root, SUMMARY, FRONT_STUDY), SUMMARY)
-        if (row["sharding"], row["arm"]) == (FRONT_SHARDING, rows[0]["reference"])
-    )
-    size = facts["parameters"]
-    seen = setting["steps"] * setting["batch_size"] * setting["world_size"] * CodeGPT.context / size
-    pairs, triples = (f"{bits:.2f}" for bits in _tables_of_bytes())
-    null = min(
-        (row for row in _nets(root, FRONT_STUDY) if row["driver"] is not None), key=lambda row: row["driver"]
-    )
-    return (
-        f"{size / 1e6:.2f} M parameters, {seen:.1f} bytes trained on per parameter, n = {plain['n']} seeds. "
-        f"Plain training ends at {plain['mean']:.3f} [{plain['ci_low']:.3f}, {plain['ci_high']:.3f}] bits a byte; "
-        f"a table of byte pairs has {pairs} on this text, one of triples {triples}. "
-        "Null test: plain training through the methods' driver has a net speedup of "
-        f"{null['driver']:.3f} [{null['driver_low']:.3f}, {null['driver_high']:.3f}] at {null['link']}, its worst. "
-        "Comparisons between methods, one worker among them, are free of that cost."
-    )
-
-
-@cache
-def _tables_of_bytes() -> tuple[float, float]:
-    """Bits a byte of tables of pairs and of triples, on the text of README's study."""
-    corpus = load_corpus()
-    train, judged = (
-        [corpus.text[slice(*span)] for name, span in corpus.spans.items() if (name in HELD_OUT) is held]
-        for held in (False, True)
-    )
-    return ngram_bits(train, judged, 2), ngram_bits(train, judged, 3)
 
 
 def _nets(root: Path, study: str) -> list[Row]:
@@ -574,12 +502,12 @@ def claims(root: Path) -> str:
 def front() -> Iterator[tuple[Path, str]]:
     """README and the pages that stand on the same tables and declarations."""
     blocks: dict[str, Callable[..., str]] = {
-        "picture": picture, "answer": answer, "regime": regime, "worth": worth, "ranks": ranks,
-        "advice": advice, "verbs": verbs, "methods": methods, "keys": keys, "columns": columns, **gpu.BLOCKS,
-        "counts": counts, "claims": claims,
+        "picture": partial(windows.picture, study=FRONT_STUDY, sharding=FRONT_SHARDING),
+        "regime": partial(windows.regime, study=FRONT_STUDY, sharding=FRONT_SHARDING),
+        "answer": answer, "worth": worth, "ranks": ranks, "advice": advice, "verbs": verbs, "methods": methods, "keys": keys,
+        "columns": columns, **gpu.BLOCKS, "counts": counts, "claims": claims,
     }  # fmt: skip
     root = documents_root(ROOT / "results")
-    blocks |= windows.blocks(root, FRONT_STUDY, FRONT_SHARDING)
     for page in FRONT:
         yield page, fill(page.read_text(encoding="utf-8"), root, blocks)
 

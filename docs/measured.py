@@ -127,7 +127,7 @@ def _arms(
     """An entry an arm, without controls, and of those with a batch, a length or workers of their own with alternatives only."""
     worths, windows = worths.set_index("arm"), by_rho[WINDOWS]
     reference = sweep.references[0]
-    for label, arm in sweep.arms.items():
+    for label, arm in ((arm.label, arm) for arm in sweep.arms_of(panel)):
         if (arm.apart or arm.control) and not arm.is_alternative:
             continue
         seen, setting = sweep.as_seen_by(arm, panel)

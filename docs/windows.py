@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from functools import cache, partial
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -36,16 +36,6 @@ EXAMPLE: Final = (110e6, 16, 1e9, 0.18)
 def over_rho(root: Path, study: str) -> bool:
     """Whether a study is judged over rho."""
     return table_path(root, WINDOWS, study).is_file()
-
-
-def blocks(root: Path, study: str, sharding: str) -> dict[str, Callable[..., str]]:
-    """README's picture and its regime, of a study that is judged over rho; none of any other."""
-    made = {"picture": picture, "regime": regime}
-    return {
-        name: partial(make, study=study, sharding=sharding)
-        for name, make in made.items()
-        if over_rho(root, study)
-    }
 
 
 @cache

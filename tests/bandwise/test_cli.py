@@ -266,7 +266,7 @@ def test_no_rate_is_written_from_failures(
     assert captured.out == ""
     said = captured.err.partition("bandwise: error: ")[2]
     assert rates.read_bytes() == before
-    assert re.findall(r"(\w+): (\d) of \2 learning rates failed \(error\)", said) == [("local", "4")]
+    assert re.findall(r"(\w+): (\d) of \2 learning rates failed \(error\)", said) == [("local", "3")]
     assert "the first with: the disk is on fire" in said
     assert f"`bandwise status --results {results}` lists all failed runs" in said
     listed = answer(capsys, "status", "--results", str(results))

@@ -284,11 +284,10 @@ def test_readme_answers_with_nets_verdicts_and_windows(over, panel) -> None:
     assert "**Bold**" in note
 
 
-def test_switching_the_front_study_switches_its_blocks(over, monkeypatch) -> None:
-    assert windows.blocks(over.root, "language", "iid") == {}
-    found = windows.blocks(over.root, made.NAME, "iid")
-    assert f"figures/{made.NAME}/rho-python-gpt-size-0-15m-iid-n4.svg" in found["picture"](over.root)
-    said = found["regime"](over.root)
+def test_readme_shows_the_picture_and_says_where_the_study_stands(over) -> None:
+    shown = windows.picture(over.root, made.NAME, "iid")
+    assert f"figures/{made.NAME}/rho-python-gpt-size-0-15m-iid-n4.svg" in shown
+    said = windows.regime(over.root, made.NAME, "iid")
     assert said.startswith(
         "4 workers, 0.15 M parameters, 20 bytes trained on per parameter, 6 seeds. Null test: plain-fp32"
     )

@@ -51,7 +51,7 @@ def test_a_session_of_a_sweep_takes_what_the_sweep_says(tmp_path: Path) -> None:
 
 
 def test_a_session_times_the_arms_that_train_with_its_workers_and_batch(tmp_path: Path) -> None:
-    own = {"half": "length: 0.5", "twice": "batch_size: 4", "alone": "world_size: 1"}
+    own = {"half": "length: 0.5", "twice": "batch: 2", "alone": "world_size: 1"}
     more = (f"  {arm}: {{algorithm: allreduce-sgd, {key}, lr: 0.1}}\n" for arm, key in own.items())
     write_sweep(tmp_path, SWEEP + "".join(more))
     assert {*cases_of(load_session(written(tmp_path, OF_SWEEP))).uses} == {"plain", "local", "half"}
