@@ -38,7 +38,7 @@ import numpy as np
 import pandas as pd
 import yaml
 from scipy import integrate, optimize, stats
-from scipy.interpolate import PchipInterpolator
+from scipy.interpolate import BarycentricInterpolator, PchipInterpolator
 
 FEWEST = 6
 TOLERANCE = 1e-3
@@ -275,6 +275,40 @@ def of_two_stages(means: pd.Series, seeds: pd.Series, lost: np.ndarray, noise: K
     return float(chances @ lost), math.sqrt(float(chances @ lost**2) / DRAWS)
 
 
+def of_vertex(
+    rates: Sequence[float], losses: Sequence[Sequence[float]], chosen: int, noise: Known
+) -> tuple[float, float]:
+    """As `of_choice`, where the vertex of a parabola through the best rate and its neighbours was scored.
+
+    Other tunings lie around these means with the noise of means; what their vertices, or their best rates where one is an end,
+    lose against the one in use is read on its parabola, and beyond that on straight lines between the means.
+    """
+    x, y = np.log(rates), np.array([np.mean(values) for values in losses])
+    rng = np.random.default_rng(314159)
+    tuned = y + math.sqrt(noise.variance / len(losses[chosen])) * rng.standard_normal((20 * DRAWS, len(y)))
+    best = np.nanargmin(tuned, axis=1)
+    at = x[best]
+    for inner in range(1, len(x) - 1):
+        here = best == inner
+        found = lowest(x[inner - 1 : inner + 2], tuned[here, inner - 1 : inner + 2].T)
+        at[here] = np.where(np.isnan(found), at[here], found)
+    near, low = x[chosen - 1 : chosen + 2], y[chosen - 1 : chosen + 2]
+    inside = (near[0] < at) & (at < near[2])
+    ended = np.isfinite(y)
+    curve = BarycentricInterpolator(near, low)
+    lost = np.where(inside, curve(at), np.interp(at, x[ended], y[ended])) - curve(lowest(near, low))
+    squares = lost**2
+    return float(squares.mean()), float(squares.std() / math.sqrt(DRAWS))
+
+
+def lowest(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Where parabolas through three points [3, ...] are least, by divided differences."""
+    first, second = (y[1] - y[0]) / (x[1] - x[0]), (y[2] - y[1]) / (x[2] - x[1])
+    bend = (second - first) / (x[2] - x[0])
+    found: np.ndarray = (x[0] + x[1]) / 2 - first / (2 * bend)
+    return found
+
+
 @dataclass
 class Trained:
     """An arm of a cell beside the reference: losses by seed, error of tuning, and what draws of that may deviate by."""
@@ -303,6 +337,7 @@ def trained_of(tables: Path, sweeps: Path, name: str, reference: str) -> dict[Ke
     for cell, of_cell in runs.groupby(CELL):
         trials: dict[str, list[list[float]]] = {}
         used: dict[str, int] = {}
+        between: dict[str, list[float]] = {}
         for entry in _rates(sweeps, name):
             if tuple(entry[c] for c in CELL) != cell or (*cell, entry["arm"]) not in tuned:
                 continue
@@ -311,12 +346,19 @@ def trained_of(tables: Path, sweeps: Path, name: str, reference: str) -> dict[Ke
             if seeds > 1:
                 sign = -1.0 if cell[0] in upwards else 1.0
                 used[entry["arm"]] = rate
+                if entry.get("vertex") is not None:
+                    between[entry["arm"]] = [trial["lr"] for trial in entry["trials"]]
                 trials[entry["arm"]] = [
                     [sign * value for value in trial.get("values") or [math.nan] * seeds]
                     for trial in entry["trials"]
                 ]
         noise = noise_of(trials.values())
-        errors = {arm: of_choice(rates, used[arm], noise) for arm, rates in trials.items()}
+        errors = {
+            arm: of_vertex(between[arm], losses, used[arm], noise)
+            if arm in between
+            else of_choice(losses, used[arm], noise)
+            for arm, losses in trials.items()
+        }
         of_reference = of_cell[(of_cell["arm"] == reference) & (of_cell["status"] == "done")]
         ladder = of_reference.pivot(index="seed", columns="budget", values="loss").dropna()
         others = of_cell[(of_cell["budget"] == 1) & (of_cell["arm"] != reference)].sort_values("seed")
