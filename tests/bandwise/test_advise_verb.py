@@ -35,7 +35,8 @@ def test_every_row_is_a_way_to_train(found: dict[str, Any]) -> None:
     assert {row["method"] for row in found["methods"]} == {*alternatives, *methods}
     for row in found["methods"]:
         assert row["kappa"] is not None, "of all that it compares kappa was measured"
-        assert row["step_ms"] >= row["overlapped_ms"] >= 180
+        whole = 180 / 2 if "0.5 of the batch" in row["method"] else 180
+        assert row["step_ms"] >= row["overlapped_ms"] >= whole
     nets = [row["net"] for row in found["methods"]]
     assert nets == sorted(nets, reverse=True)
 
