@@ -166,13 +166,17 @@ class Panel:
 
     @property
     def baselines(self) -> list[Row]:
-        """The uncompressed runs."""
-        return [row for row in self.summary if row["baseline"] is None and not row["control"]]
+        """The uncompressed runs, other plain ways to use the machines among them."""
+        return [row for row in self.summary if not row["control"] and not self._is_method(row)]
 
     @property
     def methods(self) -> list[Row]:
-        """What is compared with a baseline, controls left out."""
-        return [row for row in self.summary if row["baseline"] is not None and not row["control"]]
+        """What is compared with a baseline; controls and plain ways to use the machines are left out."""
+        return [row for row in self.summary if not row["control"] and self._is_method(row)]
+
+    def _is_method(self, row: Row) -> bool:
+        plain = {own["arm"] for own in self.windows if own["role"] == "alternative"}
+        return row["baseline"] is not None and row["arm"] not in plain
 
     @property
     def controls(self) -> list[Row]:

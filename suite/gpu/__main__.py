@@ -69,18 +69,31 @@ JOBS: Final = (
 )
 
 
+def stop(process: subprocess.Popen[bytes], asks: int = 1, ends_s: float = ENDS_S) -> None:
+    """Interrupt a process, and kill it where it does not end.
+
+    Args:
+        process: That runs.
+        asks: Times that it is interrupted, a second apart: a sweep finishes what is under way unless it is asked twice.
+        ends_s: How long it may then take.
+    """
+    for _ in range(asks):
+        process.send_signal(signal.SIGINT)
+        time.sleep(1.0)
+    try:
+        process.wait(ends_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def run(job: Job, limit_s: float) -> int | None:
     """Run a job; its exit code, None where its time was over."""
     process = subprocess.Popen([sys.executable, "-m", job.module], cwd=CHECKOUT)
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
-    try:
-        process.wait(ENDS_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        stop(process)
     return None
 
 

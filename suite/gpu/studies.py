@@ -10,21 +10,20 @@ A machine without the seven packages takes their text from `PACKED` (`suite.work
 from __future__ import annotations
 
 import argparse
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from suite.gpu.__main__ import GO_ON, stop
 from suite.gpu.tables import say
 
 STUDIES: Final = ("python", "python-3m", "python-10m")
 """In the order of what they tell for their time."""
 PIECE_S: Final = 500.0
 STOPS_S: Final = 60.0
-"""How long a sweep may take to write its checkpoints; it is asked twice, since the first time it finishes what is under way."""
-GO_ON: Final = 75
+"""How long a sweep may take to write its checkpoints."""
 
 
 def commands(names: Sequence[str]) -> Iterator[list[str]]:
@@ -50,15 +49,11 @@ def piece(given: Iterator[list[str]], seconds: float = PIECE_S) -> int:
         try:
             code = process.wait(max(0.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
-            for _ in range(2):
-                process.send_signal(signal.SIGINT)
-                time.sleep(1.0)
-            try:
-                process.wait(STOPS_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            stop(process, asks=2, ends_s=STOPS_S)
             return GO_ON
+        except KeyboardInterrupt:
+            stop(process, asks=2)
+            raise
         if code:
             return code
     return 0

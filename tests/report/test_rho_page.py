@@ -131,6 +131,12 @@ def test_a_setting_has_the_size_and_the_horizon_of_its_workload(panel) -> None:
     assert digits.horizon(panel) is None
 
 
+def test_a_plain_way_to_use_the_machines_is_no_method_that_ends_equal_or_not(panel) -> None:
+    assert "one-worker" not in {row["arm"] for row in panel.methods}
+    assert {"one-worker", "accumulate-2"} <= {row["arm"] for row in panel.baselines}
+    assert {row["arm"] for row in panel.methods} >= {"diloco", "qsr-adamw"}
+
+
 def test_sentences_say_where_a_method_wins_and_who_is_ahead_elsewhere(panel) -> None:
     first, second, *_ = said = sentences(panel)
     assert (
