@@ -69,6 +69,15 @@ JOBS: Final = (
 )
 
 
+def start(command: Sequence[str], cwd: Path | None = None) -> subprocess.Popen[bytes]:
+    """A process that can be interrupted, also where this one is a shell's job in the background, which ignores interruptions."""
+    own = signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is ignored would be inherited
+    try:
+        return subprocess.Popen(command, cwd=cwd)
+    finally:
+        signal.signal(signal.SIGINT, own)
+
+
 def stop(process: subprocess.Popen[bytes], asks: int = 1, ends_s: float = ENDS_S) -> None:
     """Interrupt a process, and kill it where it does not end.
 
@@ -89,7 +98,7 @@ def stop(process: subprocess.Popen[bytes], asks: int = 1, ends_s: float = ENDS_S
 
 def run(job: Job, limit_s: float) -> int | None:
     """Run a job; its exit code, None where its time was over."""
-    process = subprocess.Popen([sys.executable, "-m", job.module], cwd=CHECKOUT)
+    process = start([sys.executable, "-m", job.module], CHECKOUT)
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:

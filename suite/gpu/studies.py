@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from suite.gpu.__main__ import GO_ON, stop
+from suite.gpu.__main__ import GO_ON, start, stop
 from suite.gpu.tables import say
 
 STUDIES: Final = ("python", "python-3m", "python-10m")
@@ -45,7 +45,7 @@ def piece(given: Iterator[list[str]], seconds: float = PIECE_S) -> int:
     """
     end = time.monotonic() + seconds
     for command in given:
-        process = subprocess.Popen(command)
+        process = start(command)
         try:
             code = process.wait(max(0.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -186,6 +187,15 @@ def test_the_list_goes_on_where_a_job_did_not_end(
         listed.main(["no-such-job"])
 
 
+@pytest.fixture
+def in_the_background() -> Iterator[None]:
+    """A shell's job in the background ignores interruptions, and whatever it starts does so too unless told otherwise."""
+    own = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, own)
+
+
+@pytest.mark.usefixtures("in_the_background")
 def test_a_job_whose_time_is_over_is_interrupted(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(listed, "CHECKOUT", tmp_path)
     (tmp_path / "slow.py").write_text(
@@ -195,6 +205,7 @@ def test_a_job_whose_time_is_over_is_interrupted(tmp_path: Path, monkeypatch: Pa
     assert (tmp_path / "said").exists()
 
 
+@pytest.mark.usefixtures("in_the_background")
 def test_a_piece_of_a_study_ends_with_its_commands_or_its_time(tmp_path: Path) -> None:
     def python(code: str) -> list[str]:
         return [sys.executable, "-c", code]
