@@ -321,6 +321,8 @@ GROUP_BYTES: Final = 256 << 20
 """Memory a group may take; beyond it the rows fall out of the processor's caches and nothing is gained."""
 GPU_GROUP_BYTES: Final = 2 << 30
 """The same on a GPU, which small calls leave idle; gradients need as much again."""
+GPU_RUNS: Final = 8
+"""So many runs of a million parameters leave little of a GPU idle; each kind of group is compiled anew."""
 COPIES: Final = 8
 """Floats held per parameter of a worker while it trains: parameters, gradients twice, optimizer and method state."""
 
@@ -336,7 +338,8 @@ def groups(
 ) -> list[list[RunSpec]]:
     """Cut runs into groups: within memory, at least three a slot where there is enough work, order kept.
 
-    Runs on real process groups stand alone, and so do those whose workload says `mixed`, but for `on_gpus`.
+    Runs on real process groups stand alone, and so do those whose workload says `mixed`, but for `on_gpus`: there all slots have
+    as many groups of one size, none of fewer than `GPU_RUNS` runs for the sake of that.
     """
     by_key: dict[str, list[RunSpec]] = {}
     for spec in specs:
@@ -345,6 +348,9 @@ def groups(
     for members in by_key.values():
         most = 1 if not on_gpus and _mixed(members[0]) else _most_runs(members[0], group_bytes)
         size = min(most, -(-len(members) // (3 * slots)))
+        if on_gpus:
+            rounds = -(-len(members) // (most * slots))
+            size = min(most, max(GPU_RUNS, -(-len(members) // (rounds * slots))))
         found.extend(members[i : i + size] for i in range(0, len(members), size))
     return found
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from suite import DATA
-from suite.runs.plan import groups
+from suite.runs.plan import COPIES, elements, groups
 from suite.workloads import get, python_text
 from suite.workloads.base import DataError
 from suite.workloads.python_text import (
@@ -152,7 +152,20 @@ def test_no_byte_sees_a_later_one_in_rows_as_alone() -> None:
 def test_a_simulated_run_is_a_group_of_its_own_but_on_gpus() -> None:
     specs = [one_spec(workload="python-gpt", seed=seed) for seed in range(6)]
     assert [len(group) for group in groups(specs)] == [1] * 6
-    assert [len(group) for group in groups(specs, on_gpus=True)] == [2] * 3
+    assert [len(group) for group in groups(specs, on_gpus=True)] == [6]
+
+
+def test_groups_on_gpus_are_of_one_size_and_all_slots_have_as_many() -> None:
+    specs = [one_spec(workload="python-gpt", seed=seed) for seed in range(60)]
+    of_a_run = elements(specs[0].workload) * 4 * COPIES * specs[0].world_size
+    for slots, most, sizes in (
+        (1, 100, [60]),
+        (2, 100, [30, 30]),
+        (2, 18, [15] * 4),
+        (8, 100, [8] * 7 + [4]),
+    ):
+        found = groups(specs, slots, most * of_a_run, on_gpus=True)
+        assert [len(group) for group in found] == sizes
 
 
 def test_a_table_of_more_text_knows_more() -> None:
