@@ -413,9 +413,19 @@ def _regrets(trials: Trials, noise: Uncertain, rng: np.random.Generator) -> np.n
     """Losses at the vertices of tunings like this one less that at its own, were the curve through its means true, [draws].
 
     The curve is the parabola of the vertex in use; beyond its three rates, and with other options, it is straight between means.
+    A tuning that chooses an end of its grid lets it grow: so does one here, by a rate of which the parabola tells the loss.
     """
-    x = np.log(trials.rates)
-    means = np.array([np.mean(values) for values in trials.losses]).reshape(len(x), -1)  # [rates, options]
+    tried = np.log(trials.rates)
+    means = np.array([np.mean(values) for values in trials.losses]).reshape(
+        len(tried), -1
+    )  # [rates, options]
+    own, one = divmod(trials.chosen, means.shape[1])
+    near = tried[own - 1 : own + 2]
+    parabola = np.poly1d(np.polyfit(near, means[own - 1 : own + 2, one], 2))
+    step = float(np.diff(tried).mean())
+    x = np.array([tried[0] - step, *tried, tried[-1] + step])
+    means = np.pad(means, ((1, 1), (0, 0)), constant_values=np.nan)
+    means[[0, -1], one] = parabola(x[[0, -1]])
     spread = math.sqrt(noise.variance / len(trials.losses[trials.chosen]))
     drawn = means + spread * rng.standard_normal((DRAWS, *means.shape))
     rate, option = np.unravel_index(np.nanargmin(drawn.reshape(DRAWS, -1), axis=1), means.shape)
@@ -424,15 +434,12 @@ def _regrets(trials: Trials, noise: Uncertain, rng: np.random.Generator) -> np.n
     places = vertex(x[three].T, drawn[np.arange(DRAWS)[:, None], three, option[:, None]].T)
     at = np.where((rate == inner) & np.isfinite(places), places, x[rate])
     losses = np.empty(DRAWS)
-    for one, row in enumerate(means.T):
-        here, ended = option == one, np.isfinite(row)
+    for number, row in enumerate(means.T):
+        here, ended = option == number, np.isfinite(row)
         losses[here] = np.interp(at[here], x[ended], row[ended])
-    own, one = divmod(trials.chosen, means.shape[1])
-    near, row = x[own - 1 : own + 2], means[own - 1 : own + 2, one]
-    parabola = np.poly1d(np.polyfit(near, row, 2))
     here = (option == one) & (near[0] < at) & (at < near[2])
     losses[here] = parabola(at[here])
-    found: np.ndarray = losses - parabola(vertex(near, row))
+    found: np.ndarray = losses - parabola(vertex(near, means[own : own + 3, one]))
     return found
 
 

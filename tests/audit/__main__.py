@@ -281,9 +281,15 @@ def of_vertex(
     """As `of_choice`, where the vertex of a parabola through the best rate and its neighbours was scored.
 
     Other tunings lie around these means with the noise of means; what their vertices, or their best rates where one is an end,
-    lose against the one in use is read on its parabola, and beyond that on straight lines between the means.
+    lose against the one in use is read on its parabola, and beyond that on straight lines between the means. Their grids have a
+    rate more at each end, with the loss that the parabola has there.
     """
-    x, y = np.log(rates), np.array([np.mean(values) for values in losses])
+    tried, y = np.log(rates), np.array([np.mean(values) for values in losses])
+    near, low = tried[chosen - 1 : chosen + 2], y[chosen - 1 : chosen + 2]
+    curve = BarycentricInterpolator(near, low)
+    gap = (tried[-1] - tried[0]) / (len(tried) - 1)
+    x = np.concatenate([tried[:1] - gap, tried, tried[-1:] + gap])
+    y = np.concatenate([curve(x[:1]), y, curve(x[-1:])])
     rng = np.random.default_rng(314159)
     tuned = y + math.sqrt(noise.variance / len(losses[chosen])) * rng.standard_normal((20 * DRAWS, len(y)))
     best = np.nanargmin(tuned, axis=1)
@@ -292,10 +298,8 @@ def of_vertex(
         here = best == inner
         found = lowest(x[inner - 1 : inner + 2], tuned[here, inner - 1 : inner + 2].T)
         at[here] = np.where(np.isnan(found), at[here], found)
-    near, low = x[chosen - 1 : chosen + 2], y[chosen - 1 : chosen + 2]
     inside = (near[0] < at) & (at < near[2])
     ended = np.isfinite(y)
-    curve = BarycentricInterpolator(near, low)
     lost = np.where(inside, curve(at), np.interp(at, x[ended], y[ended])) - curve(lowest(near, low))
     squares = lost**2
     return float(squares.mean()), float(squares.std() / math.sqrt(DRAWS))
