@@ -95,7 +95,7 @@ def _of_steps() -> Iterator[Bar]:
         ("waits", "waits of the host", 0),
     ):
         worst = max(ours, key=lambda row: int(row[key]), default=None)
-        own = int(worst[key]) - int(rows[BASE][key]) if worst else 0
+        own = max(0, int(worst[key]) - int(rows[BASE][key])) if worst else 0
         said = f"{own} ({worst['arm']})" if worst else "", _yes(own <= most)
         yield _bar(f"{words}, at most", str(most), worst, lambda row, said=said: said)  # type: ignore[misc]
 

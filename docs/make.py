@@ -12,7 +12,6 @@ import contextlib
 import io
 import itertools
 import json
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,10 +19,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, get_args
 
-import numpy as np
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from scipy import stats
 
 from bandwise.cli import GROUPS, main, parser_of
 from docs import gpu, windows
@@ -49,7 +46,6 @@ from suite.analysis.tables import (
     WINDOWS,
     WORTH,
     Row,
-    read_frame,
     read_table,
     table_path,
 )
@@ -70,7 +66,7 @@ FRONT: Final = (
     ),
 )
 """README and the pages with blocks of its kinds."""
-FRONT_STUDY, FRONT_SHARDING = "python-150k", "iid"
+FRONT_STUDY, FRONT_SHARDING = "python", "iid"
 """The published study, and the spread of its data, whose picture and table README shows."""
 FRONT_METHODS: Final = MappingProxyType(
     {
@@ -92,6 +88,29 @@ FRONT_METHODS: Final = MappingProxyType(
     }
 )
 """Labels of methods in studies, in words."""
+_OVER_RHO: Final = MappingProxyType(
+    {
+        "local-adamw-8": "local AdamW, 8 steps a round",
+        "local-adamw-32": "local AdamW, 32 steps a round",
+        "diloco": "DiLoCo, 32 steps a round",
+        "streaming-diloco": "Streaming DiLoCo, 32 steps a round",
+        "snoo": "SNOO: DiLoCo's outer step around plain training",
+        "snoo-one-worker": "SNOO: that outer step around one worker",
+        "powersgd-4": "PowerSGD, rank 4",
+        "powersgd-16": "PowerSGD, rank 16",
+        "top-k": "top-k, 1 %",
+        "demo": "DeMo",
+        "sparseloco": "SparseLoCo, 32 steps a round",
+        "qsgd-4bit": "QSGD, 4 bits",
+        "lion-cub-8bit": "Lion Cub, 8 bits",
+        "allreduce-adamw": "plain training in fp32",
+        "one-worker": "one worker alone",
+        "one-worker-half-batch": "one worker alone, half the batch",
+        "accumulate-2": "twice the batch, half the steps",
+        "accumulate-4": "four times the batch, a quarter of the steps",
+        "accumulate-8": "eight times the batch, an eighth of the steps",
+    }
+)
 NAMED_IN: Final = MappingProxyType(
     {
         "adam-family": {
@@ -102,18 +121,7 @@ NAMED_IN: Final = MappingProxyType(
             "ef-sign-adam": "1-bit gradients with error feedback into Adam",
             "allreduce-sgd": "plain SGD",
         },
-        "python-150k": {
-            "local-adamw-32": "local AdamW, 32 steps a round",
-            "diloco": "DiLoCo, 32 steps a round",
-            "snoo": "SNOO: DiLoCo's outer step around plain training",
-            "snoo-one-worker": "SNOO: that outer step around one worker",
-            "powersgd-4": "PowerSGD, rank 4",
-            "top-k": "top-k, 1 %",
-            "allreduce-adamw": "plain training in fp32",
-            "one-worker": "one worker alone",
-            "one-worker-half-batch": "one worker alone, half the batch",
-            "accumulate-2": "twice the batch, half the steps",
-        },
+        **dict.fromkeys(("python", "python-150k"), _OVER_RHO),
         "classification": {
             "local-adamw": "local AdamW, 12 steps a round",
             "slowmo-adamw": "SlowMo on local AdamW",
@@ -140,6 +148,11 @@ NAMED_IN: Final = MappingProxyType(
 """Study -> labels that mean something else there, or stand there alone."""
 ANSWERED: Final = MappingProxyType(
     {
+        "python": (
+            "global-qsgd-exponential", "powersgd-16", "qsr-adamw", "zero-one-adam", "demo", "local-adamw-8", "local-adamw-32",
+            "streaming-diloco", "diloco", "lion-cub-1bit-every-10", "apmsqueeze", "snoo", "accumulate-2", "accumulate-4",
+            "one-worker", "one-worker-half-batch",
+        ),
         "language": (
             "streaming-diloco", "zero-one-adam", "qsr-adamw", "local-adamw", "apmsqueeze", "global-qsgd-exponential",
             "lion-cub-1bit-never", "control-one-worker",
@@ -150,7 +163,7 @@ ANSWERED: Final = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""Study -> the methods of its table of answers, in order."""
+"""Study -> the methods of its table of answers: in order, or where that is over rho as they rank there. Without: all of them."""
 FRONT_QUESTION: Final = "--params 110e6 --workers 16 --rate 1gbit --compute-ms 180"
 WORKERS: Final = 8
 """For which `docs/methods.md` says what a worker sends."""
@@ -162,7 +175,8 @@ WORKERS: Final = 8
 def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING) -> str:
     """The methods of README's table in a study: bytes, net speedup and verdict by rho, and what marks mean."""
     if windows.over_rho(root, study):
-        return windows.answer(root, study, sharding, {**FRONT_METHODS, **NAMED_IN.get(study, {})})
+        names = {**FRONT_METHODS, **NAMED_IN.get(study, {})}
+        return windows.answer(root, study, sharding, names, ANSWERED.get(study))
     nets = {(row["link"], row["arm"]): row for row in _nets(root, study) if row["sharding"] == sharding}
     ends = {
         row["arm"]: row
@@ -282,57 +296,6 @@ def _apart(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     if len({row["world_size"] for row in settings}) > 1:
         return [f"{row['world_size']} workers" for row in settings]
     return ["" for _ in settings]
-
-
-def ranks(root: Path, study: str, sharding: str) -> str:
-    """Whether fewer bytes mean a better method: Spearman's rho over the methods of a study, with a bootstrap over methods."""
-    ends = {
-        row["arm"]: row
-        for row in read_table(table_path(root, SUMMARY, study), SUMMARY)
-        if row["sharding"] == sharding
-    }
-    methods = sorted(arm for arm, row in ends.items() if row["baseline"] and not row["control"])
-    net = read_frame(table_path(root, NET, f"{SESSION}{study}"), NET)
-    net = net[(net["sharding"] == sharding) & net["arm"].isin(methods)].set_index(["link", "arm"])
-    table = read_frame(table_path(root, WORTH, study), WORTH)
-    worth = table[table["sharding"] == sharding].set_index("arm")["worth"]
-    methods = [arm for arm in methods if arm in worth.index]  # the reference is none
-    fewer = np.array([ends[arm]["bytes_ratio"] for arm in methods])
-    rows = [("any", "what the training is worth", worth.loc[methods])]
-    for link in json.loads(session_facts_path(root, study).read_text(encoding="utf-8"))["links"]:
-        of_link = net.loc[link["label"]].loc[methods]
-        rows.append((link["label"], "steps a second", 1 / of_link["time"]))
-        rows.append((link["label"], "net speedup", of_link["net"]))
-    lines = []
-    for where, what, values in rows:
-        known = values.notna().to_numpy()
-        lines.append((where, what, int(known.sum()), _rho(fewer[known], values.to_numpy("float64")[known])))
-    said = "Spearman's rho; in brackets 95 % of a bootstrap over methods."
-    heads = ("link", "fewer bytes against", "methods", "rank correlation")
-    return f"{markdown(heads, lines)}\n\n{said}"
-
-
-def _rho(x: np.ndarray, y: np.ndarray) -> str:
-    """Spearman's rho with 95 % of a bootstrap over pairs: −0.32 (−0.68 to +0.16). Samples that are constant have none, and are
-    left out.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
-        found = stats.bootstrap(
-            (x, y),
-            _spearman,
-            paired=True, vectorized=True, method="percentile", n_resamples=2000, rng=np.random.default_rng(0),
-        )  # fmt: skip
-    low, high = np.nanpercentile(found.bootstrap_distribution, (2.5, 97.5))
-    return f"{_signed(stats.spearmanr(x, y).statistic)} ({_signed(low)} to {_signed(high)})"
-
-
-def _spearman(x: np.ndarray, y: np.ndarray, axis: int) -> Any:
-    """Spearman's rho of many pairs of samples at once; not a number where one is constant."""
-    ranked = [stats.rankdata(values, axis=axis) for values in (x, y)]
-    a, b = (values - values.mean(axis=axis, keepdims=True) for values in ranked)
-    with np.errstate(invalid="ignore"):
-        return (a * b).sum(axis) / np.sqrt((a * a).sum(axis) * (b * b).sum(axis))
 
 
 def _signed(value: float) -> str:
@@ -504,7 +467,7 @@ def front() -> Iterator[tuple[Path, str]]:
     blocks: dict[str, Callable[..., str]] = {
         "picture": partial(windows.picture, study=FRONT_STUDY, sharding=FRONT_SHARDING),
         "regime": partial(windows.regime, study=FRONT_STUDY, sharding=FRONT_SHARDING),
-        "answer": answer, "worth": worth, "ranks": ranks, "advice": advice, "verbs": verbs, "methods": methods, "keys": keys,
+        "answer": answer, "worth": worth, "advice": advice, "verbs": verbs, "methods": methods, "keys": keys,
         "columns": columns, **gpu.BLOCKS, "counts": counts, "claims": claims,
     }  # fmt: skip
     root = documents_root(ROOT / "results")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -60,22 +60,30 @@ def picture(root: Path, study: str, sharding: str) -> str:
     )
 
 
-def answer(root: Path, study: str, sharding: str, names: Mapping[str, str]) -> str:
+def answer(
+    root: Path, study: str, sharding: str, names: Mapping[str, str], shown: Collection[str] | None = None
+) -> str:
     """A row a method and alternative: bytes, worth, net speedups at some rho, and the window; then what marks mean.
 
-    names: labels in words.
+    names: labels in words. shown: arms, all where it is None.
     """
     panel = _panel(root, study, sharding)
     at = [nets_at(panel, rho) for rho in SHOWN]
-    lines = []
-    for row in [*ranked(panel), *windows(panel, "alternative")]:
+    diverged = {
+        row["arm"]: f"{row['n_diverged']} of {row['n']} diverged" for row in panel.worth if row["n_diverged"]
+    }
+    rows, lines = [*ranked(panel), *windows(panel, "alternative")], []
+    for row in rows:
+        if shown is not None and row["arm"] not in shown:
+            continue
         words = names.get(row["arm"], row["arm"])
         lines.append(
             [
                 f"*{words}*" if row["role"] == "alternative" else words,
                 _fewer(row["bytes"]),
-                "–" if row["worth"] is None else net_words(row["worth"], row["low"], row["high"]),
-                *(_net(nets.get(row["arm"])) for _, nets in at),
+                diverged.get(row["arm"])
+                or ("–" if row["worth"] is None else net_words(row["worth"], row["low"], row["high"])),
+                *("–" if row["arm"] in diverged else _net(nets.get(row["arm"])) for _, nets in at),
                 "" if row["role"] == "alternative" else _window(row),
             ]
         )
@@ -92,6 +100,8 @@ def answer(root: Path, study: str, sharding: str, names: Mapping[str, str]) -> s
         "nothing overlaps. All with 95 % intervals. **Bold**: beats plain training and every alternative (*italic*) in paired "
         "tests, by Holm over methods. Question mark: undecided. Last: where a method beats them by estimates, and by verdict."
     )
+    if left := len(rows) - len(lines):
+        note += f" {left} more are on its page (`bandwise report {study}`)."
     return f"{markdown(heads, lines)}\n\n{note}"
 
 
