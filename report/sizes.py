@@ -3,6 +3,10 @@
 Studies over rho of one workload, sharding and number of workers whose bytes trained on per parameter agree in two digits are
 drawn together: a line an arm that ran at two sizes or more. Worth depends on no link, so its slope is what can be carried over to
 larger models. At most five methods are coloured: those that are worth most in the largest model. Alternatives are dashed.
+
+What an arm is worth at the next size is *foretold* from the two before, on a straight line of logarithms: from two sizes on for
+`NEXT` times the largest, and beside what was measured there for each that has two smaller ones. It follows from published tables
+alone, so that git tells that it came before the run.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,6 +31,8 @@ from report.tables import Cell, Column, View
 ROLES: Final = ("method", "alternative")
 ROOM: Final = 2.2
 """How far the axis goes on beyond the largest model, for names to stand there."""
+NEXT: Final = 4
+"""How many times the largest model the next is taken to be."""
 
 
 def by_setting(studies: Iterable[StudyData]) -> dict[str, pd.DataFrame]:
@@ -64,6 +71,27 @@ def by_setting(studies: Iterable[StudyData]) -> dict[str, pd.DataFrame]:
 def _of_several_sizes(rows: pd.DataFrame) -> pd.DataFrame:
     once = rows.drop_duplicates(["arm", "parameters"]).sort_values(["arm", "parameters"])
     return once[once.groupby("arm")["parameters"].transform("size") > 1].reset_index(drop=True)
+
+
+def foretold(own: pd.DataFrame, parameters: float) -> tuple[float, float, float] | None:
+    """What an arm will be worth in a larger model, if its logarithm goes on along that of parameters.
+
+    Args:
+        own: Its rows of `by_setting`; the two largest models below that one count.
+        parameters: Of that model.
+
+    Returns:
+        Estimate and ends of a 95 % interval, by the intervals of both; None where there are not two with such.
+    """
+    before = own[(own["parameters"] < parameters) & (own["high"] < math.inf)].tail(2)
+    if len(before) < 2:
+        return None
+    logs = np.log(before[["worth", "low", "high"]].to_numpy("float64"))
+    sizes = np.log(before["parameters"].to_numpy("float64"))
+    far = (math.log(parameters) - sizes[1]) / (sizes[1] - sizes[0])
+    shares = np.array([-far, 1 + far])
+    middle, half = float(shares @ logs[:, 0]), float(np.hypot(*(shares * (logs[:, 2] - logs[:, 1]) / 2)))
+    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)
 
 
 def shades_of(frame: pd.DataFrame) -> dict[str, str]:
@@ -138,9 +166,19 @@ def sizes_view(setting: str, frame: pd.DataFrame) -> View:
         about = "The share of its steps after which plain training of that size ends as well, with its 95 % interval."
         return Column(f"worth at {size / 1e6:.2g} M", make, about, True)
 
+    def told(size: float) -> Column:
+        def make(arm: str) -> Cell:
+            found = foretold(frame[frame["arm"] == arm], size)
+            return Cell(net_words(*found), found[0]) if found else Cell(MISSING, css="quiet")
+
+        about = "From the two sizes before, on a straight line of logarithms, with the 95 % interval that theirs give it."
+        return Column(f"foretold at {size / 1e6:.2g} M", make, about, True)
+
+    sizes = sorted(frame["parameters"].unique())
     columns = (
         Column("method", lambda arm: Cell(arm, family=shades.get(arm, ""))),
-        *map(column, sorted(frame["parameters"].unique())),
+        *(make(size) for size in sizes for make in ((told, column) if size in sizes[2:] else (column,))),
+        told(NEXT * sizes[-1]),
     )
     rest = [arm for arm in frame["arm"].unique() if arm not in shades]
     return View(f"{slug(setting)}-sizes", f"Worth against size, {setting}", columns, [*shades, *rest])

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -148,22 +149,45 @@ class Muon(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            both = {"lr": group["lr"], "weight_decay": group["weight_decay"]}
             parts: tuple[list[Tensor], list[Tensor]] = ([], [])
             for name, param in zip(group["param_names"], group["params"], strict=True):
                 parts[param.dim() == 2 and not _named(name, tuple(group["adamw_for"]))].append(param)
             others, matrices = parts
             if matrices:
-                own = {key: group[key] for key in ("momentum", "nesterov", "ns_steps", "adjust_lr_fn")}
-                self._step(torch.optim.Muon(matrices, **both, **own))
+                self._step_matrices(matrices, group)
             if others:
-                self._step(torch.optim.AdamW(others, **both, betas=group["betas"], eps=group["eps"]))
+                self._step_others(others, group)
         return loss
 
-    def _step(self, part: torch.optim.Optimizer) -> None:
-        """Step an optimizer of some of the parameters on their state, which lies here."""
-        part.state = self.state
-        part.step()
+    def _step_matrices(self, matrices: list[Tensor], group: Mapping[str, Any]) -> None:
+        own = {key: group[key] for key in ("momentum", "nesterov", "ns_steps", "adjust_lr_fn")}
+        lr, decay = group["lr"], group["weight_decay"]
+        if not isinstance(lr, Tensor):
+            _step_on(self.state, torch.optim.Muon(matrices, lr=lr, weight_decay=decay, **own))
+            return
+        # a rate that nobody may read, and torch's step would: from zeros at the rate 1
+        moves = {torch.zeros_like(matrix): matrix for matrix in matrices if matrix.grad is not None}
+        for move, matrix in moves.items():
+            move.grad = matrix.grad
+        state = defaultdict(dict, {move: self.state[matrix] for move, matrix in moves.items()})
+        _step_on(state, torch.optim.Muon(moves, lr=1.0, weight_decay=0.0, **own))
+        for move, matrix in moves.items():
+            matrix.mul_(1 - lr * decay).add_(move.mul_(lr))
+
+    def _step_others(self, others: list[Tensor], group: Mapping[str, Any]) -> None:
+        as_tensor = isinstance(group["lr"], Tensor)  # which kernels of this kind take for a number
+        adamw = torch.optim.AdamW(
+            others, 0.0, group["betas"], group["eps"], group["weight_decay"], fused=as_tensor, capturable=as_tensor
+        )
+        adamw.param_groups[0]["lr"] = group["lr"]  # its constructor would read it
+        _step_on(self.state, adamw)
+
+
+def _step_on(state: Any, part: torch.optim.Optimizer) -> None:
+    """Step an optimizer of some of the parameters on their state, which lies elsewhere."""
+    part.state = state
+    part._warned_capturable_if_run_uncaptured = True
+    part.step()
 
 
 @functools.cache

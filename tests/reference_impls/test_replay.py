@@ -29,8 +29,6 @@ WORKERS, LENGTH = 2, 20
 ASKING = {
     "adaqs": {"3-bit", "4-bit"},
     "adaqs-warm-up": {"warm-up"},
-    "allreduce-muon": {"step"},
-    "allreduce-muon-original": {"step"},
     "control-random-k": {"step"},
     "dq-sgd": {"4-bit", "5-bit"},
     "dq-sgd-convex": {"2-bit", "3-bit", "4-bit", "5-bit"},
@@ -43,19 +41,15 @@ ASKING = {
     "lag": {"step"},
     "lag-short-memory": {"step"},
     "lion-cub-1bit-selective": {"measure", "sync"},
-    "local-muon": {"local", "average"},
-    "muloco": {"local", "average"},
     "one-bit-adam-auto": {"warm-up"},
     "root-sgd-inverse": {"burn-in", "step"},
     "sketched-sgd-theory": {"step"},
     "slowmo-adamw": {"average"},
-    "snoo-muon": {"step", "outer"},
     "streaming-diloco": {"average"},
     "streaming-diloco-sequential": {"average"},
     "streaming-diloco-sgd": {"average"},
 }
-"""Row -> kinds of which some steps are carried out as ever: they ask for values, as torch's Muon does for its rate, or exchange
-over steps."""
+"""Row -> kinds of which some steps are carried out as ever: they ask for values, or exchange over steps."""
 CLOSE = ("allreduce-sgd", "allreduce-adamw", "allreduce-lion", "powersgd", "diloco", "root-sgd")
 """Rows in which no sign and no draw turns on the last bit."""
 NEVER = {

@@ -6,12 +6,13 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from report.accuracy import Panel
 from report.data import StudyData
 from report.pages import Place
-from report.sizes import by_setting, shades_of, sizes_parts, sizes_view, worth_against_size
+from report.sizes import by_setting, foretold, shades_of, sizes_parts, sizes_view, worth_against_size
 from suite.analysis.tables import Row
 from suite.workloads.python_text import steps_of
 
@@ -75,21 +76,45 @@ def test_the_picture_has_the_lines_with_their_intervals_and_plain_training(frame
     assert WHERE in axes.figure.get_suptitle()
 
 
+def test_what_is_foretold_goes_on_as_a_power_of_the_size_and_is_less_sure_than_what_it_is_told_from() -> None:
+    rows = [(1e6, 0.8, 0.05), (2e6, 0.4, 0.05), (9e6, 0.3, 0.01)]
+    own = pd.DataFrame(
+        [
+            {
+                "parameters": size,
+                "worth": worth,
+                "low": worth * math.exp(-half),
+                "high": worth * math.exp(half),
+            }
+            for size, worth, half in rows
+        ]
+    )
+    found = foretold(own, 4e6)
+    assert found is not None
+    value, low, high = found
+    assert value == pytest.approx(0.2), "halved by a doubling, as before"
+    assert math.log(high / value) == pytest.approx(math.hypot(2 * 0.05, 0.05))
+    assert low * high == pytest.approx(value**2)
+    later = foretold(own, 18e6)
+    assert later is not None
+    assert later[0] == pytest.approx(0.3 * (0.3 / 0.4) ** (math.log(2) / math.log(4.5))), "from the last two"
+    assert foretold(own[:1], 4e6) is None
+    assert foretold(own.assign(high=math.inf), 4e6) is None
+
+
 def test_the_table_has_a_column_a_size(frame, tmp_path: Path, no_pictures) -> None:
     view = sizes_view(WHERE, frame)
     assert [column.title for column in view.columns] == [
         "method",
         "worth at 0.15 M",
         "worth at 0.89 M",
+        "foretold at 3.3 M",
         "worth at 3.3 M",
+        "foretold at 13 M",
     ]
     first = view.lines[0]
-    assert [cell.text for cell in first] == [
-        "diloco",
-        "0.50 [0.45, 0.55]",
-        "0.70 [0.65, 0.75]",
-        "0.85 [0.80, 0.90]",
-    ]
+    assert [cell.text for cell in first][:3] == ["diloco", "0.50 [0.45, 0.55]", "0.70 [0.65, 0.75]"]
+    assert first[4].text == "0.85 [0.80, 0.90]"
     assert first[1].note == "n = 6"
     ((part),) = sizes_parts([study("0.9m"), study("3.3m")], Place(tmp_path, "index.html"))
     assert (tmp_path / part["picture"].address).is_file()
