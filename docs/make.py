@@ -452,7 +452,7 @@ def claims(root: Path) -> str:
             decided = [None, None, None]
             if part is not None:
                 shown = effect(part) + (f", one of {many}" if many > 1 else "")
-                shown += f"; {row['why']}" if COUNTS_AS in (row["why"] or "") else ""
+                shown += f"; {row['why'].partition(':')[0]}" if COUNTS_AS in (row["why"] or "") else ""
                 decided = [_cell(shown), _cell(part["bar"]), part["n"]]
             measured.append([f"`{row['claim']}`", _cell(row["statement"]), f"*{row['verdict']}*", *decided])
         lines.append(f"### {paper}")
