@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from bandwise.cli import OptionError, print_json, results_root
@@ -74,8 +75,23 @@ def run(args: argparse.Namespace) -> int:
             {"sweep": args.sweep, "path": str(built.path), "headline": built.headline, "origin": built.origin}
         )
     else:
-        print("\n".join([*built.headline, *built.origin, f"report: {built.path}"]))
+        print("\n".join([*built.headline, *built.origin, *_again(root, args.sweep), f"report: {built.path}"]))
     return 0
+
+
+def _again(root: Path, *names: str) -> Iterator[str]:
+    """Of studies that were trained here, whether they came out as published."""
+    from suite.analysis.reproduction import of_study
+    from suite.analysis.tables import TableError
+
+    for name in names:
+        try:
+            found = of_study(root, name)
+        except TableError as error:
+            yield f"{name}: not held against what is published: {error}"
+        else:
+            if found:
+                yield str(found)
 
 
 def _no_session(name: str) -> None:
@@ -98,6 +114,7 @@ def _no_session(name: str) -> None:
 
 def _site(args: argparse.Namespace, root: Path) -> int:
     from report.site import build_site, update_all
+    from suite.analysis.published import studies_of
 
     update_all(root)
     built = build_site(root, args.out)
@@ -107,7 +124,11 @@ def _site(args: argparse.Namespace, root: Path) -> int:
         print_json({"sweep": EVERYTHING, **answer})
     else:
         lines = [*built.headline, *(f"not read: {name}: {reason}" for name, reason in built.unread)]
-        print("\n".join([*lines, f"report: {built.path} ({built.pages} pages)"]))
+        print(
+            "\n".join(
+                [*lines, *_again(root, *studies_of(root)), f"report: {built.path} ({built.pages} pages)"]
+            )
+        )
     return UNREAD if unread else 0
 
 

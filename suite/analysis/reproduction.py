@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import numpy as np
 import pandas as pd
 
-from suite.analysis.published import published_root
+from suite.analysis.published import facts_path, published_root, read_facts
 from suite.analysis.tables import (
     BUDGET_RUNS,
     CURVES,
@@ -32,6 +33,7 @@ from suite.analysis.tables import (
     read_frame,
     read_table,
     rows_of,
+    table_path,
 )
 from suite.runs.files import parsed, read
 from suite.runs.plan import make_plan
@@ -138,6 +140,120 @@ def _curve(curves: pd.DataFrame, row: Row) -> Iterator[dict[str, Any]]:
             **{name: line[name] for name in ("nll", "train_loss", "wire_bytes")},
         }
         yield {"step": line["step"]} | {name: value for name, value in named.items() if value is not None}
+
+
+TRAINED: Final = (
+    "status",
+    "steps",
+    "value",
+    "nll",
+    "payload_bytes_per_step",
+    "wire_bytes_per_step",
+    "wire_bytes_per_step_max",
+)
+"""Columns that a training decides."""
+
+
+@dataclass(frozen=True)
+class Again:
+    """A study that is published, and trained here again.
+
+    runs: that both tables have, and whose training has ended here. equal: of these the runs with the same numbers in all columns
+    and evaluations. evaluations: of the runs, in both tables. first: what differs first, in words; elsewhere: facts of both
+    machines that differ, in words, where any run does.
+    """
+
+    name: str
+    runs: int
+    equal: int
+    evaluations: int
+    first: str = ""
+    elsewhere: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """quick: 300 of 300 runs equal the published ones in every number, 912 evaluations on the way among them."""
+        if self.equal == self.runs:
+            return (
+                f"{self.name}: {self.equal} of {self.runs} runs equal the published ones in every number, "
+                f"{self.evaluations:,} evaluations on the way among them"
+            )
+        why = f"; other than published: {', '.join(self.elsewhere)}" if self.elsewhere else ""
+        return f"{self.name}: {self.equal} of {self.runs} runs equal the published ones; {self.first}{why}"
+
+
+def of_study(root: Path, name: str) -> Again | None:
+    """Hold the runs of a study's tables that were made here against the published ones.
+
+    Args:
+        root: The results folder.
+        name: Of the study.
+
+    Returns:
+        What came of it; None where either table is missing, or they have no run in common.
+    """
+    ours, theirs = (_runs_of(top, name) for top in (root, published_root(root)))
+    if ours is None or theirs is None:
+        return None
+    ours = ours[ours["status"] != "missing"]
+    both = ours.index.intersection(theirs.index)
+    if both.empty:
+        return None
+    apart = [*_apart(ours.loc[both], theirs.loc[both], "at the end")]
+    curves = [_curves_of(top, name, both) for top in (root, published_root(root))]
+    evaluations = 0
+    if (mine := curves[0]) is not None and (other := curves[1]) is not None:
+        evaluations = len(mine.index.intersection(other.index))
+        apart += _apart(mine, other, "on the way")
+    differing = {run_id for run_id, _ in apart}
+    elsewhere = tuple(_facts_apart(root, name)) if differing else ()
+    return Again(
+        name, len(both), len(both) - len(differing), evaluations, apart[0][1] if apart else "", elsewhere
+    )
+
+
+def _runs_of(root: Path, name: str) -> pd.DataFrame | None:
+    """What trainings decided, by run id, at all budgets."""
+    frames = [
+        read_frame(path, table).reindex(columns=["run_id", *TRAINED])
+        for table in (RUNS, BUDGET_RUNS)
+        if (path := table_path(root, table, name)).is_file()
+    ]
+    return pd.concat(frames).set_index("run_id") if frames else None
+
+
+def _curves_of(root: Path, name: str, run_ids: pd.Index) -> pd.DataFrame | None:
+    """Evaluations of these runs, by run id and step; None where there is no table of them."""
+    path = table_path(root, CURVES, name)
+    if not path.is_file():
+        return None
+    runs = read_frame(table_path(root, RUNS, name), RUNS)[[*RUN, "run_id"]]
+    found = read_frame(path, CURVES).merge(runs, on=RUN)
+    columns = ["value", "nll", "train_loss", "wire_bytes"]
+    return found[found["run_id"].isin(run_ids)].set_index(["run_id", "step"])[columns]
+
+
+def _apart(ours: pd.DataFrame, theirs: pd.DataFrame, where: str) -> Iterator[tuple[str, str]]:
+    """Run id, and in words what differs first, of every row that is not the same in both."""
+    rows = ours.index.union(theirs.index)
+    mine, other = ours.reindex(rows), theirs.reindex(rows)
+    differs = ~((mine == other) | (mine.isna() & other.isna())).to_numpy(bool)
+    for row in np.flatnonzero(differs.any(axis=1)).tolist():
+        run_id, *step = rows[row] if isinstance(rows[row], tuple) else (rows[row],)
+        column = int(differs[row].argmax())
+        at = f"after step {step[0]}" if step else where
+        here, there = (str(frame.iat[row, column]) for frame in (mine, other))
+        yield str(run_id), f"run {run_id} has {mine.columns[column]} {here} {at}, published is {there}"
+
+
+def _facts_apart(root: Path, name: str) -> Iterator[str]:
+    """What of the machine that numbers depend on is not as it was."""
+    here, there = (read_facts(facts_path(top, name)) or {} for top in (root, published_root(root)))
+    for fact in sorted(COMPARABLE):
+        now, then = (
+            ", ".join(map(str, facts.get("provenance", {}).get(fact, []))) for facts in (here, there)
+        )
+        if now != then:
+            yield f"{fact} {now or 'none'} (there {then or 'none'})"
 
 
 HARMLESS: Final = frozenset({"host_hash", "cores"})
