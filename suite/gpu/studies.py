@@ -4,33 +4,65 @@ A piece is `bandwise sweep`, interrupted when its time is over; runs lie in resu
 from their checkpoints. To hand results on, copy the folders of that one into results/runs of another checkout: there the same two
 commands find every run done, the first writes the file of rates, and `bandwise report` and `bandwise publish` do the rest.
 
+Groups of runs are trained by several processes, since the host of one keeps a GPU busy for a part of the time alone; where
+NVIDIA's multi-process service is, they compute on the GPU side by side, else in turns.
+
 A machine without the seven packages takes their text from `PACKED` (`suite.workloads.python_text`) in the folder BANDWISE_DATA.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from suite.gpu.__main__ import GO_ON, start, stop
 from suite.gpu.tables import say
+from suite.links.cluster import find_program
 
 STUDIES: Final = ("python", "python-3m", "python-10m")
 """In the order of what they tell for their time."""
+MOST_JOBS: Final = 8
+SERVICE: Final = "nvidia-cuda-mps-control"
 PIECE_S: Final = 500.0
 STOPS_S: Final = 60.0
 """How long a sweep may take to write its checkpoints."""
 
 
-def commands(names: Sequence[str]) -> Iterator[list[str]]:
-    """What a study is made by, in order."""
+def commands(names: Sequence[str], cores: int) -> Iterator[list[str]]:
+    """What a study is made by, in order. cores: two of which a process has."""
+    jobs = str(min(MOST_JOBS, max(1, cores // 2)))
     for name in names:
         for more in (["--tune"], []):
-            yield [sys.executable, "-m", "bandwise", "sweep", name, *more, "--gpus", "0"]
+            yield [sys.executable, "-m", "bandwise", "sweep", name, *more, "--gpus", "0", "--jobs", jobs]
+
+
+@contextmanager
+def side_by_side() -> Iterator[None]:
+    """The multi-process service, for processes that are started within; nothing where there is none, or it does not start."""
+    program = find_program(SERVICE)
+    if program is None:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="mps-") as folder:
+        places = dict.fromkeys(("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"), folder)
+        with_it = {**os.environ, **places}
+        if subprocess.run([program, "-d"], stdin=subprocess.DEVNULL, env=with_it, check=False).returncode:
+            yield
+            return
+        os.environ.update(places)  # processes started from here on take part
+        try:
+            yield
+        finally:
+            for name in places:
+                del os.environ[name]
+            subprocess.run([program], input=b"quit\n", env=with_it, check=False)
 
 
 def piece(given: Iterator[list[str]], seconds: float = PIECE_S) -> int:
@@ -62,7 +94,9 @@ def piece(given: Iterator[list[str]], seconds: float = PIECE_S) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m suite.gpu.studies", description=__doc__)
     parser.add_argument("studies", nargs="*", default=STUDIES, help=f"default: {' '.join(STUDIES)}")
-    code = piece(commands(parser.parse_args().studies))
+    given = parser.parse_args()
+    with side_by_side():
+        code = piece(commands(given.studies, len(os.sched_getaffinity(0))))
     say({0: "all is trained", GO_ON: "not all is trained: run this again"}.get(code, f"exit code {code}"))
     return code
 

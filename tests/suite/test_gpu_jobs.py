@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import signal
 import subprocess
@@ -203,6 +204,35 @@ def test_a_job_whose_time_is_over_is_interrupted(tmp_path: Path, monkeypatch: Pa
     )
     assert listed.run(Job("slow", "slow", 1, ""), 3.0) is None
     assert (tmp_path / "said").exists()
+
+
+def test_processes_of_studies_share_the_gpu_where_its_service_starts(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    variable, log = "CUDA_MPS_PIPE_DIRECTORY", tmp_path / "log"
+
+    def service(code: int) -> str:
+        program = tmp_path / f"service-{code}"
+        program.write_text(f'#!/bin/sh\necho "$@ $(cat) ${variable}" >> {log}\nexit {code}\n')
+        program.chmod(0o755)
+        return str(program)
+
+    monkeypatch.delenv(variable, raising=False)
+    for program, there in ((service(0), True), (service(1), False), (None, False)):
+        monkeypatch.setattr(studies, "find_program", lambda _, program=program: program)
+        with studies.side_by_side():
+            assert (variable in os.environ) is there
+        assert variable not in os.environ
+    started, ended, refused = log.read_text().splitlines()
+    assert started.startswith("-d ")
+    assert ended.split()[0] == "quit"
+    assert started.split()[-1] == ended.split()[-1], "the same service"
+    assert refused.startswith("-d ")
+
+
+def test_a_process_of_studies_has_two_cores() -> None:
+    jobs = [next(studies.commands(["a"], cores))[-1] for cores in (1, 4, 16, 64)]
+    assert jobs == ["1", "2", "8", "8"]
 
 
 @pytest.mark.usefixtures("in_the_background")
