@@ -51,11 +51,12 @@ def _panel(root: Path, study: str, sharding: str) -> Panel:
 def picture(root: Path, study: str, sharding: str) -> str:
     """Net speedup against rho, and what one sees there."""
     panel = _panel(root, study, sharding)
-    path = root / "figures" / study / f"rho-{panel.slug}.svg"
+    path = root / "figures" / study / f"rho-alone-{panel.slug}.svg"
     return (
         f"![Net speedup against rho, a line a method]({Path(os.path.relpath(path, ROOT)).as_posix()})\n\n"
         f"*Study `{study}`: `{panel.workload}`, {setting(panel)}. Thick and dark: the best plain way to use the same machines. "
-        "A method above it, on shaded ground, ends better in the same time; its line is thick where a verdict says so. "
+        "A method above it, on shaded ground, ends better in the same time, if nothing overlaps; its line is thick where a "
+        "verdict says so. "
         "Bands: 95 % intervals. Grey: other methods; dotted: negative controls.*"
     )
 

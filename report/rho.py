@@ -224,8 +224,8 @@ def null_sentence(panel: Panel) -> str:
 # ---- the picture -----------------------------------------------------------------------------------------------------------
 
 
-def net_against_rho(panel: Panel) -> Figure:
-    """The picture of a panel; the first of its two panes has the names."""
+def net_against_rho(panel: Panel, overlaps: Sequence[str] = OVERLAPS) -> Figure:
+    """The picture of a panel, a pane an overlap; the first has the names."""
     frame = pd.DataFrame(panel.rho).merge(pd.DataFrame(windows(panel, *ROLES))[["arm", "role"]], on="arm")
     frame = frame[(frame["net"] > 0) & np.isfinite(frame["net"].astype(float))]
     shades = dict(zip((row["arm"] for row in ranked(panel)), LINES, strict=False))
@@ -233,9 +233,12 @@ def net_against_rho(panel: Panel) -> Figure:
     drawn = [*frame.loc[frame["arm"].isin(shades), "net"], *(y for own in best.values() for y in own["net"])]
     limits = max(LEAST, min(drawn) / 1.25), 1.6 * max(drawn)
     with look():
-        figure, panes = new_figure(10.4, 5.6, 2, ratios=(2.8, 1))
-        for axes, overlap in zip(panes, OVERLAPS, strict=True):
-            axes.set_title(OVERLAP[overlap])
+        both = len(overlaps) > 1
+        figure, panes = new_figure(
+            10.4 if both else 6.8, 5.6 if both else 4.8, len(overlaps), ratios=(2.8, 1)[: len(overlaps)]
+        )
+        for axes, overlap in zip(panes, overlaps, strict=True):
+            axes.set_title(OVERLAP[overlap] if both else "")
             axes.set(xscale="log", yscale="log", xlim=(GRID[0], GRID[-1]), ylim=limits)
             axes.xaxis.set_major_locator(FixedLocator((0.1, 0.3, 1, 3, 10, 30, 100)))
             axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -243,17 +246,20 @@ def net_against_rho(panel: Panel) -> Figure:
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
                 axis.set_minor_locator(NullLocator())
             _draw(axes, frame[frame["overlap"] == overlap], best[overlap], shades)
-        first, second = panes
-        second.set_yticklabels([])
+        first = panes[0]
+        for other in panes[1:]:
+            other.set_yticklabels([])
         first.set_xlim(right=BESIDE * GRID[-1])
         first.set_xlabel("rho: seconds to send plain bf16 gradients over seconds to compute a step")
         first.set_ylabel("net speedup over plain training")
-        figure.suptitle(f"Net speedup against rho: {setting(panel)}", x=0.01, ha="left", fontsize=10.5)
+        figure.suptitle(
+            f"{'Net speedup against rho: ' if both else ''}{setting(panel)}", x=0.01, ha="left", fontsize=10.5
+        )
         first.text(
             0.012, 0.985, "shaded: better than every plain way", transform=first.transAxes, ha="left", va="top", style="italic",
             color=COLOURS["muted"],
         )  # fmt: skip
-        name_points(first, *_names(frame[frame["overlap"] == OVERLAPS[0]], best[OVERLAPS[0]], shades))
+        name_points(first, *_names(frame[frame["overlap"] == overlaps[0]], best[overlaps[0]], shades))
         return figure
 
 
@@ -321,8 +327,10 @@ def _names(
 
 
 def rho_figures(study: StudyData) -> dict[str, Figure]:
-    """The figures by name."""
-    return {f"rho-{panel.slug}": net_against_rho(panel) for panel in study.panels if panel.rho}
+    """The figures by name; README has the one where nothing overlaps."""
+    judged = [panel for panel in study.panels if panel.rho]
+    alone = {f"rho-alone-{panel.slug}": net_against_rho(panel, OVERLAPS[:1]) for panel in judged}
+    return {f"rho-{panel.slug}": net_against_rho(panel) for panel in judged} | alone
 
 
 # ---- on a page -------------------------------------------------------------------------------------------------------------

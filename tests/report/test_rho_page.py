@@ -207,7 +207,8 @@ def test_the_page_leads_with_it_and_says_nothing_of_links_that_nobody_timed(over
 
 def test_it_is_published(over) -> None:
     with undrawn():
-        assert "rho-python-gpt-size-0-15m-iid-n4.svg" in _figures(over.study)
+        drawn = _figures(over.study)
+    assert {f"rho-{alone}python-gpt-size-0-15m-iid-n4.svg" for alone in ("", "alone-")} <= drawn.keys()
 
 
 def test_the_first_page_leads_with_it(over, tmp_path, monkeypatch, no_pictures) -> None:
@@ -292,7 +293,7 @@ def test_readme_answers_with_nets_verdicts_and_windows(over, panel) -> None:
 
 def test_readme_shows_the_picture_and_says_where_the_study_stands(over) -> None:
     shown = windows.picture(over.root, made.NAME, "iid")
-    assert f"figures/{made.NAME}/rho-python-gpt-size-0-15m-iid-n4.svg" in shown
+    assert f"figures/{made.NAME}/rho-alone-python-gpt-size-0-15m-iid-n4.svg" in shown
     said = windows.regime(over.root, made.NAME, "iid")
     assert said.startswith(
         "4 workers, 0.15 M parameters, 20 bytes trained on per parameter, 6 seeds. Null test: plain-fp32"
