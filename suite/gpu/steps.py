@@ -147,6 +147,9 @@ ARMS: Final[Mapping[str, Arm]] = MappingProxyType(
         "optimizer: allreduce-adamw": _optimizer("allreduce-adamw"),
         "optimizer: lion-cub-1bit": _optimizer("lion-cub-1bit"),
         "optimizer: diloco": _optimizer("diloco"),
+        # with fewer launches, for the choice of a default
+        "optimizer: lion-cub-1bit, 100 MiB buckets": _optimizer("lion-cub-1bit", bucket_bytes=100 << 20),
+        "hook: global-qsgd, 100 MiB buckets": _hook("global-qsgd", bucket_bytes=100 << 20),
     }
 )
 TORCH: Final = MappingProxyType(
