@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -22,11 +22,13 @@ import pandas as pd
 
 from suite.analysis.published import facts_path, published_root, read_facts
 from suite.analysis.tables import (
+    ARM,
     BUDGET_RUNS,
     CURVES,
     NOISE,
     RUN,
     RUNS,
+    SUMMARY,
     TABLES,
     Row,
     Table,
@@ -159,8 +161,9 @@ class Again:
     """A study that is published, and trained here again.
 
     runs: that both tables have, and whose training has ended here. equal: of these the runs with the same numbers in all columns
-    and evaluations. evaluations: of the runs, in both tables. first: what differs first, in words; elsewhere: facts of both
-    machines that differ, in words, where any run does.
+    and evaluations. evaluations: of the runs, in both tables. Where any run differs: first: what does first, in words; elsewhere:
+    facts of both machines that differ, in words; means: of arms, in both tables; within: of these the ones that lie in the
+    published interval.
     """
 
     name: str
@@ -169,6 +172,8 @@ class Again:
     evaluations: int
     first: str = ""
     elsewhere: tuple[str, ...] = ()
+    means: int = 0
+    within: int = 0
 
     def __str__(self) -> str:
         """quick: 300 of 300 runs equal the published ones in every number, 912 evaluations on the way among them."""
@@ -178,7 +183,10 @@ class Again:
                 f"{self.evaluations:,} evaluations on the way among them"
             )
         why = f"; other than published: {', '.join(self.elsewhere)}" if self.elsewhere else ""
-        return f"{self.name}: {self.equal} of {self.runs} runs equal the published ones; {self.first}{why}"
+        return (
+            f"{self.name}: {self.equal} of {self.runs} runs equal the published ones, {self.within} of {self.means} means lie in "
+            f"the published intervals; {self.first}{why}"
+        )
 
 
 def of_study(root: Path, name: str) -> Again | None:
@@ -205,10 +213,22 @@ def of_study(root: Path, name: str) -> Again | None:
         evaluations = len(mine.index.intersection(other.index))
         apart += _apart(mine, other, "on the way")
     differing = {run_id for run_id, _ in apart}
-    elsewhere = tuple(_facts_apart(root, name)) if differing else ()
-    return Again(
-        name, len(both), len(both) - len(differing), evaluations, apart[0][1] if apart else "", elsewhere
+    found = Again(name, len(both), len(both) - len(differing), evaluations)
+    if not apart:
+        return found
+    means, within = _means(root, name)
+    return replace(
+        found, first=apart[0][1], elsewhere=tuple(_facts_apart(root, name)), means=means, within=within
     )
+
+
+def _means(root: Path, name: str) -> tuple[int, int]:
+    """How many arms have a mean here and a published interval, and how many of the means lie in it."""
+    ours, theirs = (
+        read_frame(table_path(top, SUMMARY, name), SUMMARY) for top in (root, published_root(root))
+    )
+    both = ours[[*ARM, "mean"]].merge(theirs[[*ARM, "ci_low", "ci_high"]], on=ARM).dropna()
+    return len(both), int(both["mean"].between(both["ci_low"], both["ci_high"]).sum())
 
 
 def _runs_of(root: Path, name: str) -> pd.DataFrame | None:

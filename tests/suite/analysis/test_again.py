@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from suite.analysis.reproduction import of_study
-from suite.analysis.tables import CURVES, RUNS, Table, read_frame, table_path, write_table
+from suite.analysis.tables import CURVES, RUNS, SUMMARY, Table, read_frame, table_path, write_table
 
 TABLES = Path(__file__).resolve().parents[3] / "results" / "published" / "tables"
 
@@ -51,8 +51,23 @@ def test_one_number_in_the_ninth_digit_is_told(root: Path, table: Table, column:
     assert found is not None
     assert found.runs - found.equal == 1
     assert f"has {column} " in str(found)
+    assert found.within == found.means == 38, "19 arms on two kinds of shards"
     (torch,) = told["provenance"]["torch"]
     assert str(found).endswith(f"; other than published: torch 9.9 (there {torch})")
+
+
+def test_means_elsewhere_are_held_against_published_intervals(root: Path) -> None:
+    for table, row, column in ((SUMMARY, 4, "mean"), (RUNS, 0, "value")):
+        path = table_path(root, table, "quick")
+        frame = read_frame(path, table)
+        frame.loc[row, column] += 50
+        write_table(path, table, frame)
+    found = of_study(root, "quick")
+    assert found is not None
+    assert (found.means, found.within) == (38, 37)
+    assert "299 of 300 runs equal the published ones, 37 of 38 means lie in the published intervals; " in str(
+        found
+    )
 
 
 def test_an_evaluation_that_is_missing_is_told(root: Path) -> None:
