@@ -13,6 +13,7 @@ import argparse
 import codecs
 import gc
 import importlib
+import importlib.metadata
 import importlib.util
 import io
 import json
@@ -36,8 +37,8 @@ OUR_PACKAGES = frozenset({"bandwise", "report", "slurm", "suite", "reference_imp
 GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
         "choose a method": {
-            "list": "algorithms, workloads, sweeps",
-            "info": "options, differences and bytes of an algorithm; a workload",
+            "list": "methods, workloads, sweeps",
+            "info": "options, differences and bytes of a method; a workload",
             "advise": "which method to run for a model, a link and a number of workers",
             "try": "five methods on your own model and data, simulated side by side",
         },
@@ -111,11 +112,14 @@ def parser() -> argparse.ArgumentParser:
     """The parser with all verbs; needs neither torch nor a checkout."""
     top = argparse.ArgumentParser(
         prog="bandwise",
-        usage="bandwise [-h] [--plugin FILE.py] [--data-dir DIR] VERB ...",
+        usage="bandwise [-h] [--version] [--plugin FILE.py] [--data-dir DIR] VERB ...",
         description="Which communication-efficient training method is worth it for my model, my\nlink, my workers?\n\n"
         + "\n\n".join(_listed(title, verbs) for title, verbs in GROUPS.items()),
         epilog="`bandwise VERB --help` explains a verb.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument(
+        "--version", action=_Version, nargs=0, help="say which version of bandwise and of torch this is"
     )
     top.add_argument(
         "--plugin",
@@ -134,6 +138,24 @@ def parser() -> argparse.ArgumentParser:
     for name in VERBS:
         verbs.add_parser(name, verb=name, formatter_class=argparse.RawDescriptionHelpFormatter)
     return top
+
+
+class _Version(argparse.Action):
+    """Looked up when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> None:
+        found = (f"{name} {importlib.metadata.version(name)}" for name in ("bandwise", "torch"))
+        print(", ".join(found))
+        parser.exit()
+
+
+SUFFIXES: Final = MappingProxyType({"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9})
+
+
+def count(text: str) -> float:
+    """A number as people write it: 110e6, 110M, 1.3B. Raises ValueError, at which argparse refuses it."""
+    factor = SUFFIXES.get(text[-1:].lower())
+    return float(text) if factor is None else factor * float(text[:-1])
 
 
 def _load_plugins(paths: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bandwise.cli import print_json, table
+from bandwise.cli import count, print_json, table
 
 if TYPE_CHECKING:
     from bandwise.costs import Link, Predicted
@@ -68,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument(
-        "--params", type=float, metavar="N", help="parameters of the model, such as 110e6: shapes are a GPT's"
+        "--params", type=count, metavar="N", help="parameters of the model, such as 110M: shapes are a GPT's"
     )
     model.add_argument(
         "--shapes",

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import hashlib
 from collections import Counter
 from typing import Any
@@ -54,6 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Describe."""
     from reference_impls import list_algorithms
+    from reference_impls.core.errors import closest
 
     workloads = _workload_names()
     if args.name in list_algorithms():
@@ -63,12 +63,12 @@ def run(args: argparse.Namespace) -> int:
             found["schedule"] = _schedule(args, settings, found["bits"])
     elif args.name in workloads:
         if args.settings or args.steps is not None:
-            raise OptionError("--set and --steps are for algorithms; options of workloads stand in a sweep")
+            raise OptionError("--set and --steps are for methods; options of workloads stand in a sweep")
         found = _workload(args.name)
     else:
-        close = difflib.get_close_matches(args.name, [*list_algorithms(), *workloads], n=1, cutoff=0.5)
-        hint = f"did you mean '{close[0]}'?" if close else "`bandwise list` shows all names"
-        raise UnknownNameError(f"no algorithm and no workload is called '{args.name}'; {hint}")
+        close = closest(args.name, [*list_algorithms(), *workloads])
+        hint = f"did you mean '{close}'?" if close else "`bandwise list` shows all names"
+        raise UnknownNameError(f"no method and no workload is called '{args.name}'; {hint}")
     if args.json:
         print_json(found)
         return 0

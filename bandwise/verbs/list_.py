@@ -1,4 +1,4 @@
-"""What there is: algorithms, and in a checkout workloads and, with the packages of the suite, sweeps."""
+"""What there is: methods, and in a checkout workloads and, with the packages of the suite, sweeps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from bandwise.cli import extra_needed, has_checkout, print_json, require_checkout, table
 
 NAME = "list"
-KINDS = ("algorithms", "workloads", "sweeps")
+KINDS = ("methods", "workloads", "sweeps")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +21,7 @@ def run(args: argparse.Namespace) -> int:
     """List."""
     if args.kind in {"workloads", "sweeps"}:
         require_checkout("list " + args.kind)
-    kinds = [args.kind] if args.kind else [kind for kind in KINDS if kind == "algorithms" or has_checkout()]
+    kinds = [args.kind] if args.kind else [kind for kind in KINDS if kind == "methods" or has_checkout()]
     found = {}
     for kind in kinds:
         try:
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _algorithms() -> list[dict[str, Any]]:
+def _methods() -> list[dict[str, Any]]:
     from reference_impls.core.registry import registry
 
     entries = ((name, registry.entry(name)) for name in registry.names())
@@ -62,4 +62,4 @@ def _sweeps() -> list[dict[str, Any]]:
     return [{"name": s.name, "arms": len(s.arms), "seeds": s.seeds, "title": s.title} for s in found]
 
 
-_ROWS = {"algorithms": _algorithms, "workloads": _workloads, "sweeps": _sweeps}
+_ROWS = {"methods": _methods, "workloads": _workloads, "sweeps": _sweeps}

@@ -38,11 +38,23 @@ class UnknownOptionError(ValueError):
     """The algorithm has no such option; the message gives the nearest match."""
 
 
+def closest(word: str, candidates: Iterable[str]) -> str:
+    """The candidate that resembles `word` most, whatever hyphens and capitals are, of equals the first; "" where none does."""
+    known = sorted(candidates)
+    likeness = [difflib.SequenceMatcher(None, _bare(one), _bare(word)).ratio() for one in known]
+    best = max(likeness, default=0.0)
+    return known[likeness.index(best)] if best >= 0.5 else ""
+
+
+def _bare(word: str) -> str:
+    return word.lower().replace("-", "").replace("_", "")
+
+
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """``; did you mean 'x'?`` if a candidate resembles `word`, else the list of all candidates."""
     known = sorted(candidates)
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known) or 'none'}"
+    close = closest(word, known)
+    return f"; did you mean {close!r}?" if close else f"; known: {', '.join(known) or 'none'}"
 
 
 def one_of(name: str, value: object, known: Sequence[str]) -> None:

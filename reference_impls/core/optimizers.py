@@ -177,7 +177,13 @@ class Muon(torch.optim.Optimizer):
     def _step_others(self, others: list[Tensor], group: Mapping[str, Any]) -> None:
         as_tensor = isinstance(group["lr"], Tensor)  # which kernels of this kind take for a number
         adamw = torch.optim.AdamW(
-            others, 0.0, group["betas"], group["eps"], group["weight_decay"], fused=as_tensor, capturable=as_tensor
+            others,
+            0.0,
+            group["betas"],
+            group["eps"],
+            group["weight_decay"],
+            fused=as_tensor,
+            capturable=as_tensor,
         )
         adamw.param_groups[0]["lr"] = group["lr"]  # its constructor would read it
         _step_on(self.state, adamw)

@@ -13,7 +13,7 @@ import pytest
 
 import bandwise
 from bandwise import verbs
-from bandwise.cli import ALONE, GROUPS, VERBS, ProgressLine, load, main, parse_settings, parser
+from bandwise.cli import ALONE, GROUPS, VERBS, ProgressLine, count, load, main, parse_settings, parser
 from suite.runs.store import Status, failed
 from suite.training.execute import Tally, execute
 from tests.bandwise.said import answer, refusal
@@ -55,6 +55,27 @@ def test_help_lists_every_verb_once_in_its_group(capsys: Capsys) -> None:
         assert "--json" in shown
         assert ("--results" in shown) == (verb not in ALONE)
         assert (load(verb).__doc__ or "").splitlines()[0] in shown
+
+
+def test_versions_are_told(capsys: Capsys) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert re.fullmatch(r"bandwise \d\S+, torch \d\S+\n", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("110e6", 110e6), ("110M", 110e6), ("1.3B", 1.3e9), ("25k", 25e3), ("2g", 2e9), ("7", 7.0)],
+)
+def test_counts_are_read_as_people_write_them(text: str, value: float) -> None:
+    assert count(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "M", "5MM", "5T", "five"])
+def test_what_is_no_count_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="could not convert"):
+        count(text)
 
 
 def test_the_public_face_has_its_names() -> None:

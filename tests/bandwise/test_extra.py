@@ -72,7 +72,7 @@ def test_every_verb_works_without_the_suites_packages_or_names_the_command(tmp_p
     assert done.returncode == 0, done.stderr
     found = {tuple(command): (code, out, err) for command, code, out, err in json.loads(done.stdout)}
     code, out, err = found["list", "--json"]
-    assert (code, set(json.loads(out))) == (0, {"algorithms", "workloads"})
+    assert (code, set(json.loads(out))) == (0, {"methods", "workloads"})
     assert err == "`bandwise list sweeps` needs pydantic, which is not installed: pip install -e '.[suite]'\n"
     for command, (code, _, err) in found.items():
         assert isinstance(code, int), f"{command}: {code}"

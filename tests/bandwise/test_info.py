@@ -15,7 +15,7 @@ from tests.support import Capsys, Patch
 
 def test_info_says_what_is_sent_and_kept(capsys: Capsys) -> None:
     assert answer(capsys, "list", "sweeps").keys() == {"sweeps"}
-    assert {"algorithms", "workloads", "sweeps"} == answer(capsys, "list").keys()
+    assert {"methods", "workloads", "sweeps"} == answer(capsys, "list").keys()
     found = answer(capsys, "info", "allreduce-adamw")
     assert (found["family"], found["paper"]) == ("baseline", "")
     assert found["bits"] == {str(n): {"step": 64 * (n - 1) / n} for n in (2, 4, 8, 16, 64)}
@@ -35,6 +35,18 @@ def test_info_says_what_is_sent_and_kept(capsys: Capsys) -> None:
     assert answer(capsys, "info", "control-random-k")["bits"]["2"]["step"] == pytest.approx(0.32, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("lioncub", "lion-cub-1bit"),
+        ("Power_SGD", "powersgd"),
+        ("digitsmlp", "digits-mlp"),
+    ],
+)
+def test_the_nearest_name_is_told_whatever_hyphens_are(typed: str, meant: str, capsys: Capsys) -> None:
+    assert f"did you mean '{meant}'?" in refusal(capsys, "info", typed)
+
+
 def test_info_of_options_that_few_workers_admit(capsys: Capsys) -> None:
     found = answer(capsys, "info", "lion-cub-pbit", "--set", "bits=4")
     assert set(found["bits"]) == {"2", "4"}
@@ -46,7 +58,7 @@ def test_info_of_options_that_few_workers_admit(capsys: Capsys) -> None:
     assert "no option 'bit'; did you mean 'bits'?" in refusal(
         capsys, "info", "lion-cub-pbit", "--set", "bit=4"
     )
-    assert "--set and --steps are for algorithms" in refusal(capsys, "info", "digits-mlp", "--set", "bits=4")
+    assert "--set and --steps are for methods" in refusal(capsys, "info", "digits-mlp", "--set", "bits=4")
 
 
 def test_the_steps_in_which_a_method_sends_are_counted(capsys: Capsys) -> None:
@@ -63,7 +75,7 @@ def test_the_steps_in_which_a_method_sends_are_counted(capsys: Capsys) -> None:
         (("local-sgd", "--steps", "10"), "--steps wants --lr"),
         (("local-sgd", *short, "--lr-schedule", "cosin"), "did you mean 'cosine'?"),
         (("adacomm", *short), "plans by what happens in training"),
-        (("digits-mlp", *short), "--set and --steps are for algorithms"),
+        (("digits-mlp", *short), "--set and --steps are for methods"),
     ):
         assert reason in refusal(capsys, "info", *words)
 

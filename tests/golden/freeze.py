@@ -172,9 +172,9 @@ def trajectory_case(row_id: str) -> Case:
 
 @functools.cache
 def command_cases() -> list[str]:
-    methods = [entry["name"] for entry in answer("list", "algorithms")["algorithms"]]
+    methods = [entry["name"] for entry in answer("list", "methods")["methods"]]
     workloads = [entry["name"] for entry in answer("list", "workloads")["workloads"]]
-    kinds = [f"list {kind}" for kind in ("algorithms", "workloads", "sweeps")]
+    kinds = [f"list {kind}" for kind in ("methods", "workloads", "sweeps")]
     return [*kinds, *(f"info {name}" for name in (*methods, *workloads)), *map(" ".join, schedules())]
 
 
@@ -380,7 +380,7 @@ FIRST_IDS = frozenset(row.id for row in FIRST)
 FAST_RUNS = frozenset(row.algorithm for row in SOME[::4])
 FAST_COMMANDS = frozenset(
     [
-        "list algorithms",
+        "list methods",
         "list workloads",
         "list sweeps",
         "info digits-mlp",
