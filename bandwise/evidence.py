@@ -24,6 +24,8 @@ HORIZON: Final = 10.0
 """Bytes trained on per parameter: a study below it tells how methods compare, not whether any pays."""
 LARGER: Final = 10.0
 """A model of more than so many times the parameters is another one: what a study says of it is not known to hold."""
+LITTLE: Final = 0.1
+"""A gain that is not worth another way to train: where communication takes no more, plain training is the answer at any size."""
 Does = Literal["use", "send nothing", "accumulate", "plain"]
 Ends = tuple[float, float, float]
 """An estimate, and the ends of its 95 % interval."""
@@ -208,8 +210,8 @@ class Verdict:
     Attributes:
         verdict: What to do; `undecided` between several of that, or `unknown`.
         candidates: The option with the highest net speedup, and what is not surely behind it, by name.
-        net: Of that option over plain training, with its 95 % interval of `n` seeds; None: unknown.
-        study: Whose evidence it is, or of the one that comes nearest.
+        net: Of that option over plain training, with its 95 % interval of `n` seeds; None: unknown. No seeds: by arithmetic.
+        study: Whose evidence it is, or of the one that comes nearest; none where none is needed.
         because: Why, in a sentence.
     """
 
@@ -261,6 +263,12 @@ def verdict(
     best, n = ranked[0], ranked[0].known.n
     at = f"at your rho of {rho:.2g}"
     evidence = f"{study.words}, n = {n}"
+    if (most := 1 + rho if overlap == "none" else max(1.0, rho)) <= 1 + LITTLE:
+        because = (
+            f"nothing that sends less can be faster than {most:.2f} times {at}, whatever the model, and no training that was "
+            "measured takes fewer steps than plain training"
+        )
+        return Verdict("plain", (reference.known.name,), (1.0, 1.0, 1.0), None, "", because)
     if lacks := study.lacks(parameters, workers):
         because = (
             f"{'; '.join(lacks)}. A study of {_size(parameters / LARGER)} or more, {workers} workers and {HORIZON:g} bytes a "
@@ -273,9 +281,10 @@ def verdict(
         counted = best.known.does != "use" or other.known.does == "use" or best.known.is_sure(rho, overlap)
         return counted and best.over(other)[1] > 1
 
-    tied = [one for one in ranked[1:] if not behind(one)]
-    kinds = {one.known.does for one in (best, *tied)}
     rivals = [one for one in ranked if one.known.does != "use"]
+    lost = [one for one in ranked if rivals[0].over(one)[1] > 1]  # to a plain way, which needs no verdict
+    tied = [one for one in ranked[1:] if one not in lost and not behind(one)]
+    kinds = {one.known.does for one in (best, *tied)}
     if len(kinds) > 1:
         nets = ", ".join(f"{one.known.name} {interval(one.over(reference))}" for one in (best, *tied))
         because = f"net speedups over plain training {at} do not lie apart: {nets}"

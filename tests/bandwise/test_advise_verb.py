@@ -109,9 +109,40 @@ def test_nothing_is_sent_where_one_worker_is_ahead(known: Any, capsys: Capsys) -
 
 
 def test_plain_training_is_used_where_nothing_is_ahead_of_it(known: Any, capsys: Capsys) -> None:
-    told = answer(capsys, *SMALL, "0.01")
-    assert (told["verdict"], told["method"], told["net"]) == ("plain", "plain bf16 all-reduce", 1)
-    assert "the next has a net speedup of 0.81 [0.77, 0.85], diloco" in told["because"]
+    told = answer(capsys, *SMALL, "0.11")
+    assert (told["verdict"], told["method"], told["net"], told["n"]) == (
+        "plain",
+        "plain bf16 all-reduce",
+        1,
+        6,
+    )
+    assert "the next has a net speedup of 0.88 [0.84, 0.93], diloco" in told["because"]
+
+
+def test_where_there_is_little_to_gain_plain_training_is_the_answer_at_any_size(
+    known: Any, capsys: Capsys
+) -> None:
+    asked = ("advise", "--params", "1e12", "--workers", "4096", "--rho")
+    told = answer(capsys, *asked, "0.08")
+    for found in (told, told["overlapped"]):
+        assert (found["verdict"], found["method"]) == ("plain", "plain bf16 all-reduce")
+        assert (found["net"], found["low"], found["high"], found["n"]) == (1, 1, 1, None)
+    assert "can be faster than 1.08 times at your rho of 0.08" in told["because"]
+    told = answer(capsys, *asked, "0.9")
+    assert told["verdict"] == "unknown"
+    assert told["overlapped"]["verdict"] == "plain", "behind computing communication takes no time"
+    assert answer(capsys, *asked, "1.2")["overlapped"]["verdict"] == "unknown"
+    main([*asked, "0.9"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "where all overlaps, plain bf16 all-reduce: net speedup over plain training 1.00 [1.00, 1.00]"
+        in shown
+    )
+
+
+def test_an_alternative_that_another_beats_is_no_candidate(known: Any, capsys: Capsys) -> None:
+    known(study(diloco={"worth": 0.72, "low": 0.6, "high": 0.9, "sure": {}}, local=None))
+    assert f"{DILOCO} or plain bf16 all-reduce: undecided" in said(capsys, "0.5")
 
 
 def test_batches_are_accumulated_where_that_is_ahead(known: Any, capsys: Capsys) -> None:
@@ -141,8 +172,7 @@ def test_no_method_is_used_against_the_verdict_of_the_study(known: Any, capsys: 
     known(study(diloco={"sure": {"none": [11.0, 60.0]}}))
     told = answer(capsys, *SMALL, "10")
     assert told["verdict"] == "undecided"
-    assert told["candidates"][0] == DILOCO
-    assert "plain bf16 all-reduce" in told["candidates"]
+    assert told["candidates"] == [DILOCO, "one worker alone"], "which beats plain training there"
 
 
 def test_methods_that_tie_are_named_beside_the_best(known: Any, capsys: Capsys) -> None:
