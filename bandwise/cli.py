@@ -144,9 +144,15 @@ class _Version(argparse.Action):
     """Looked up when it is asked for."""
 
     def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> None:
-        found = (f"{name} {importlib.metadata.version(name)}" for name in ("bandwise", "torch"))
-        print(", ".join(found))
+        print(", ".join(map(_version, ("bandwise", "torch"))))
         parser.exit()
+
+
+def _version(name: str) -> str:
+    try:
+        return f"{name} {importlib.metadata.version(name)}"
+    except importlib.metadata.PackageNotFoundError:  # run from a folder, say
+        return f"{name} not installed"
 
 
 SUFFIXES: Final = MappingProxyType({"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9})

@@ -266,7 +266,7 @@ def verdict(
     if (most := 1 + rho if overlap == "none" else max(1.0, rho)) <= 1 + LITTLE:
         because = (
             f"nothing that sends less can be faster than {most:.2f} times {at}, whatever the model, and no training that was "
-            "measured takes fewer steps than plain training"
+            "measured takes surely fewer steps than plain training"
         )
         return Verdict("plain", (reference.known.name,), (1.0, 1.0, 1.0), None, "", because)
     if lacks := study.lacks(parameters, workers):
@@ -282,8 +282,8 @@ def verdict(
         return counted and best.over(other)[1] > 1
 
     rivals = [one for one in ranked if one.known.does != "use"]
-    lost = [one for one in ranked if rivals[0].over(one)[1] > 1]  # to a plain way, which needs no verdict
-    tied = [one for one in ranked[1:] if one not in lost and not behind(one)]
+    # who loses to a plain way, which needs no verdict, is no candidate
+    tied = [one for one in ranked[1:] if rivals[0].over(one)[1] <= 1 and not behind(one)]
     kinds = {one.known.does for one in (best, *tied)}
     if len(kinds) > 1:
         nets = ", ".join(f"{one.known.name} {interval(one.over(reference))}" for one in (best, *tied))

@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
     from report.publication import build_report
     from slurm.states import note_ends
     from suite.runs.store import Store
+    from suite.runs.sweep import tables_of
 
     root = results_root(args)
     everything = args.sweep == EVERYTHING
@@ -70,12 +71,12 @@ def run(args: argparse.Namespace) -> int:
     if everything:
         return _site(args, root)
     built = build_report(root, args.sweep, args.out, "local" if args.local else "whole")
+    again = [*_again(root, tables_of(args.sweep))]
     if args.json:
-        print_json(
-            {"sweep": args.sweep, "path": str(built.path), "headline": built.headline, "origin": built.origin}
-        )
+        found = {"path": str(built.path), "headline": built.headline, "origin": built.origin, "again": again}
+        print_json({"sweep": args.sweep, **found})
     else:
-        print("\n".join([*built.headline, *built.origin, *_again(root, args.sweep), f"report: {built.path}"]))
+        print("\n".join([*built.headline, *built.origin, *again, f"report: {built.path}"]))
     return 0
 
 
@@ -119,16 +120,19 @@ def _site(args: argparse.Namespace, root: Path) -> int:
     update_all(root)
     built = build_site(root, args.out)
     unread = [{"study": name, "reason": reason} for name, reason in built.unread]
+    again = [*_again(root, *studies_of(root))]
     if args.json:
-        answer = {"path": str(built.path), "pages": built.pages, "headline": built.headline, "unread": unread}
+        answer = {
+            "path": str(built.path),
+            "pages": built.pages,
+            "headline": built.headline,
+            "unread": unread,
+            "again": again,
+        }
         print_json({"sweep": EVERYTHING, **answer})
     else:
-        lines = [*built.headline, *(f"not read: {name}: {reason}" for name, reason in built.unread)]
-        print(
-            "\n".join(
-                [*lines, *_again(root, *studies_of(root)), f"report: {built.path} ({built.pages} pages)"]
-            )
-        )
+        lines = [*built.headline, *(f"not read: {name}: {reason}" for name, reason in built.unread), *again]
+        print("\n".join([*lines, f"report: {built.path} ({built.pages} pages)"]))
     return UNREAD if unread else 0
 
 

@@ -145,14 +145,8 @@ def _curve(curves: pd.DataFrame, row: Row) -> Iterator[dict[str, Any]]:
 
 
 TRAINED: Final = (
-    "status",
-    "steps",
-    "value",
-    "nll",
-    "payload_bytes_per_step",
-    "wire_bytes_per_step",
-    "wire_bytes_per_step_max",
-)
+    "status", "steps", "value", "nll", "payload_bytes_per_step", "wire_bytes_per_step", "wire_bytes_per_step_max",
+)  # fmt: skip
 """Columns that a training decides."""
 
 
@@ -182,11 +176,9 @@ class Again:
                 f"{self.name}: {self.equal} of {self.runs} runs equal the published ones in every number, "
                 f"{self.evaluations:,} evaluations on the way among them"
             )
+        means = f", {self.within} of {self.means} means lie in the published intervals" if self.means else ""
         why = f"; other than published: {', '.join(self.elsewhere)}" if self.elsewhere else ""
-        return (
-            f"{self.name}: {self.equal} of {self.runs} runs equal the published ones, {self.within} of {self.means} means lie in "
-            f"the published intervals; {self.first}{why}"
-        )
+        return f"{self.name}: {self.equal} of {self.runs} runs equal the published ones{means}; {self.first}{why}"
 
 
 def of_study(root: Path, name: str) -> Again | None:

@@ -244,8 +244,10 @@ def _optimizer(arm: Arm) -> str:
 
 
 def _costs(study: Study, runs: pd.DataFrame, kappa: Mapping[str, float]) -> dict[Any, dict[str, Costs]]:
-    """By cell and arm, of cells whose reference has ended and sends something."""
+    """By cell and arm, of cells whose reference has ended and sends something; of runs that diverged where no other is."""
     ended = runs[(runs["budget"] == WHOLE) & runs["status"].isin(["done", "diverged"])]
+    done = ended["status"] == "done"
+    ended = ended[done | ~done.groupby([ended[name] for name in ARM]).transform("any")]
     one_worker = [arm.name for arm in study.arms if arm.algorithm == ONE_WORKER]
     sent = ended["wire_bytes_per_step"].mask(ended["arm"].isin(one_worker), 0.0)
     means = ended.assign(sent=sent).groupby(ARM)[["steps", "batch_size", "sent"]].mean().dropna()

@@ -50,7 +50,9 @@ def side_by_side() -> Iterator[None]:
     if program is None:
         yield
         return
-    with tempfile.TemporaryDirectory(prefix="mps-") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="mps-", ignore_cleanup_errors=True
+    ) as folder:  # the service ends on its own
         places = dict.fromkeys(("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"), folder)
         with_it = {**os.environ, **places}
         if subprocess.run([program, "-d"], stdin=subprocess.DEVNULL, env=with_it, check=False).returncode:

@@ -322,7 +322,7 @@ GROUP_BYTES: Final = 256 << 20
 GPU_GROUP_BYTES: Final = 2 << 30
 """The same on a GPU, which small calls leave idle; gradients need as much again."""
 GPU_RUNS: Final = 8
-"""So many runs of a million parameters leave little of a GPU idle; each kind of group is compiled anew."""
+"""Fewer are not set apart for another slot: each kind of group is compiled anew, and small calls leave a GPU idle."""
 COPIES: Final = 8
 """Floats held per parameter of a worker while it trains: parameters, gradients twice, optimizer and method state."""
 
@@ -347,10 +347,11 @@ def groups(
     found: list[list[RunSpec]] = []
     for members in by_key.values():
         most = 1 if not on_gpus and _mixed(members[0]) else _most_runs(members[0], group_bytes)
-        size = min(most, -(-len(members) // (3 * slots)))
         if on_gpus:
             rounds = -(-len(members) // (most * slots))
             size = min(most, max(GPU_RUNS, -(-len(members) // (rounds * slots))))
+        else:
+            size = min(most, -(-len(members) // (3 * slots)))
         found.extend(members[i : i + size] for i in range(0, len(members), size))
     return found
 

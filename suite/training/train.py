@@ -472,9 +472,8 @@ class Group:
         every = zip(*(drawn[spec.seed] for spec in self._specs), strict=True)
         self.batch = self._task.gather(*(_sent(torch.cat(part), self._device) for part in every))
         found, losses = self._gradients(self._parameter_rows, self.batch)
-        torch._foreach_copy_(
-            [self._gradient_rows[name] for name in found], list(found.values())
-        )  # few launches
+        rows = [self._gradient_rows[name] for name in found]
+        torch._foreach_copy_(rows, list(found.values()))  # in few launches
         self._unread.append((step, losses.view(len(self._specs), -1).mean(1)))
         if self._gradients.path:
             for member in self.members:

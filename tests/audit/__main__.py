@@ -654,7 +654,8 @@ def lines_of(
 ) -> dict[str, Line]:
     """The arms of a cell. windows: its rows of one overlap, by arm; runs: its rows."""
     ended = runs[runs["status"].isin(("done", "diverged"))].groupby("arm")
-    spent = {arm: own[["steps", "batch_size", "wire_bytes_per_step"]].mean() for arm, own in ended}
+    told = {arm: done if len(done := own[own["status"] == "done"]) else own for arm, own in ended}
+    spent = {arm: own[["steps", "batch_size", "wire_bytes_per_step"]].mean() for arm, own in told.items()}
     found = {}
     for arm, row in windows.iterrows():
         if arm not in spent or arms[arm].reference is None:

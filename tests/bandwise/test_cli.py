@@ -13,8 +13,20 @@ import pytest
 
 import bandwise
 from bandwise import verbs
-from bandwise.cli import ALONE, GROUPS, VERBS, ProgressLine, count, load, main, parse_settings, parser
-from suite.runs.store import Status, failed
+from bandwise.cli import (
+    ALONE,
+    GROUPS,
+    VERBS,
+    ProgressLine,
+    _version,
+    count,
+    load,
+    main,
+    parse_settings,
+    parser,
+)
+from bandwise.verbs import sweep as sweep_verb
+from suite.runs.store import Status, Store, failed
 from suite.training.execute import Tally, execute
 from tests.bandwise.said import answer, refusal
 from tests.suite.runs.project import SWEEP, one_spec, train_here, write_sweep
@@ -62,6 +74,22 @@ def test_versions_are_told(capsys: Capsys) -> None:
         main(["--version"])
     assert ended.value.code == 0
     assert re.fullmatch(r"bandwise \d\S+, torch \d\S+\n", capsys.readouterr().out)
+    assert _version("no-such-package") == "no-such-package not installed"
+
+
+def test_nothing_is_timed_on_a_processor_for_runs_on_gpus(tmp_path: Path, monkeypatch: Patch) -> None:
+    def run_local(specs: Any, store: Any, places: Any, show: Any, *, cost: Any) -> float:
+        return float(cost(one_spec()))
+
+    def timed(*given: Any) -> float:
+        raise AssertionError("a processor was timed")
+
+    monkeypatch.setattr("suite.training.execute.run_local", run_local)
+    monkeypatch.setattr("suite.runs.plan.Estimator.seconds", timed)
+    spec, carry_out = one_spec(), sweep_verb._carry_out
+    assert carry_out("", [], Store(tmp_path), ("0", "0")) == spec.steps * spec.world_size * spec.batch_size
+    with pytest.raises(AssertionError, match="was timed"):
+        carry_out("", [], Store(tmp_path), (None,))
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,25 @@ def test_the_size_of_gradients_is_no_matter() -> None:
         assert torch.equal(a, b)
 
 
+def test_a_rate_that_nobody_may_read_gives_the_step_of_the_number() -> None:
+    """Two steps on the same gradients, matrices of both shapes and what AdamW has; one has no gradient, and stays."""
+    by_number, by_tensor = (
+        {name: p.float() for name, p in zip(SHAPES, draw(9), strict=True)} for _ in range(2)
+    )
+    still = torch.ones(3, 2)
+    for params, rate in ((by_number, RATE), (by_tensor, torch.tensor(RATE))):
+        optimizer = Muon([*params.items(), ("still", still)], weight_decay=DECAY)
+        optimizer.param_groups[0]["lr"] = rate
+        for step in range(2):
+            for p, found in zip(params.values(), draw(step), strict=True):
+                p.grad = found.float()
+            optimizer.step()
+    for name, p in by_number.items():
+        assert not torch.equal(p, draw(9)[list(SHAPES).index(name)].float())
+        torch.testing.assert_close(by_tensor[name], p, rtol=1e-5, atol=1e-6)
+    assert torch.equal(still, torch.ones(3, 2))
+
+
 # ---- who gets it -----------------------------------------------------------------------------------------------------------
 
 

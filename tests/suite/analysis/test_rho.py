@@ -192,6 +192,12 @@ def test_a_diverged_method_and_alternatives_beyond_the_budgets() -> None:
     assert set(of(found, RHO, "local")["verdict"]) == {"not worth it"}
     weak = of(found, RHO, "weak")
     assert pd.isna(of(found, WINDOWS, "local")["from_rho"])
+    rows = runs(local=math.nan)
+    rows.loc[rows["status"] == "diverged", "wire_bytes_per_step"] *= 50  # it ended in another phase
+    ended = of(rho_tables(study(), rows), WINDOWS, "local")
+    assert ended["bytes"] == of(tables(), WINDOWS, "local")["bytes"], (
+        "what it sends is that of runs that ended well"
+    )
     assert of(found, WINDOWS, "alone")["worth"] == 0
     assert "worth it" in set(weak["verdict"])  # its interval lies above all that one worker may be worth
 
