@@ -325,7 +325,8 @@ def answer(rho: float, found: Mapping[str, Verdict]) -> str:
         The sentence.
     """
     serial, overlapped = found["none"], found["all"]
-    if (serial.verdict, serial.candidates) == (overlapped.verdict, overlapped.candidates):
+    alike = serial.chosen or serial.verdict == "unknown" or serial.candidates == overlapped.candidates
+    if serial.words == overlapped.words and alike:
         said = f"{serial.words}, because {serial.because}"
         if overlapped.net and overlapped.study:
             said += f"; where all overlaps the net speedup is {interval(overlapped.net)}"
@@ -338,13 +339,13 @@ def answer(rho: float, found: Mapping[str, Verdict]) -> str:
 
 def interval(ends: Sequence[float]) -> str:
     """3.10 [2.72, 3.61]"""
-    middle, low, high = (f"{end:.2f}" if end < 10 else f"{end:.3g}" for end in ends)
+    middle, low, high = (f"{end:.2f}" if end < 10 else digits(end, 3) for end in ends)
     return f"{middle} [{low}, {high}]"
 
 
-def digits(value: float) -> str:
-    """The first two: 0.083, 1.8, 20, 120."""
-    return f"{float(f'{value:.2g}'):,.12g}"
+def digits(value: float, many: int = 2) -> str:
+    """The first ones: 0.083, 1.8, 20, 120."""
+    return f"{float(f'{value:.{many}g}'):,.12g}"
 
 
 def _size(parameters: float) -> str:

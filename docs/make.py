@@ -1,5 +1,5 @@
 """What is made of declarations and of published tables: README's picture, table and advice, the pages of verbs, of methods
-and of files, claims, and what `bandwise advise` knows: `make docs`.
+and of files, claims, and what `bandwise advise` and the calculator know: `make docs`.
 
 A page has blocks ``<!-- table: keys KIND -->`` ... ``<!-- end of table -->``; what stands between them is made here. A test holds
 all of it equal to what is made.
@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from bandwise.cli import GROUPS, main, parser_of
-from docs import gpu, windows
+from docs import calculator, gpu, windows
 from docs.document import fill, markdown
 from docs.measured import files as advice_known
 from docs.names import FRONT_METHODS, names_in
@@ -398,5 +398,5 @@ def front() -> Iterator[tuple[Path, str]]:
 
 
 if __name__ == "__main__":
-    for path, text in itertools.chain(advice_known(), front()):  # README shows what is known by then
+    for path, text in itertools.chain(advice_known(), calculator.files(), front()):  # each knows what is before it
         write_atomic(path, text)

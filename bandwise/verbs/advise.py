@@ -377,6 +377,6 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float:
-    """Four digits of the first nine, so that the last bits of a sum decide nothing."""
-    return float(f"{float(f'{value:.9g}'):.4g}")
+    """Six digits of the first nine, so that the last bits of a sum decide nothing."""
+    return float(f"{float(f'{value:.9g}'):.6g}")
 
