@@ -103,15 +103,17 @@ class Study:
         """What it stands for."""
         seeds = max(arm.n for arm in self.arms if arm.role == "reference")
         return (
-            f"study {self.study}: {_size(self.parameters)}, {self.workers} workers, {digits(self.trained)} bytes trained on per "
-            f"parameter, {seeds} seeds"
+            f"study {self.study}: a language model of {_size(self.parameters)}, {self.workers} workers, "
+            f"{digits(self.trained)} bytes trained on per parameter, {seeds} seeds"
         )
 
     def lacks(self, parameters: float, workers: int) -> list[str]:
         """Why it carries no verdict for a model and a number of workers; nothing where it does."""
         found = []
         if parameters > LARGER * self.parameters:
-            found.append(f"your model is {digits(parameters / self.parameters)} times as large as the study's")
+            found.append(
+                f"your model is {digits(parameters / self.parameters)} times as large as the study's"
+            )
         if workers != self.workers:
             found.append(f"you have {workers} workers, the study {self.workers}")
         return found + self.unfit
@@ -282,7 +284,9 @@ def verdict(
     elif best is reference:
         because = "nothing ends as well in less time"
         if len(ranked) > 1:
-            because += f"; the next is {ranked[1].known.name}, net speedup {interval(ranked[1].over(reference))}"
+            because += (
+                f"; the next is {ranked[1].known.name}, net speedup {interval(ranked[1].over(reference))}"
+            )
     else:
         because = f"its net speedup over plain training is {interval(best.over(reference))}"
         if best.known.does == "use" and rivals[0] is not reference:

@@ -54,7 +54,11 @@ def _resnet50() -> Shapes:
     shapes, into = [*convolution(64, 3, 7)], 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
         for block in range(blocks):
-            shapes += [*convolution(width, into, 1), *convolution(width, width, 3), *convolution(4 * width, width, 1)]
+            shapes += [
+                *convolution(width, into, 1),
+                *convolution(width, width, 3),
+                *convolution(4 * width, width, 1),
+            ]
             if block == 0:
                 shapes += convolution(4 * width, into, 1)
             into = 4 * width
@@ -66,7 +70,14 @@ def _gpt2(width: int, depth: int) -> Shapes:
         return ((out, into), (out,))
 
     norm = ((width,), (width,))
-    block = (*norm, *biased(3 * width, width), *biased(width, width), *norm, *biased(4 * width, width), *biased(width, 4 * width))
+    block = (
+        *norm,
+        *biased(3 * width, width),
+        *biased(width, width),
+        *norm,
+        *biased(4 * width, width),
+        *biased(width, 4 * width),
+    )
     return ((50257, width), (1024, width), *(block * depth), *norm)
 
 

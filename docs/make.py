@@ -398,5 +398,7 @@ def front() -> Iterator[tuple[Path, str]]:
 
 
 if __name__ == "__main__":
-    for path, text in itertools.chain(advice_known(), calculator.files(), front()):  # each knows what is before it
+    for path, text in itertools.chain(
+        advice_known(), calculator.files(), front()
+    ):  # each knows what is before it
         write_atomic(path, text)

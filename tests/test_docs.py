@@ -168,8 +168,8 @@ def test_a_published_study_with_windows_is_evidence(tmp_path: Path, monkeypatch:
         "one-worker": pytest.approx([over * 0.12 / 0.09 for over in (2, 1.8, 2.2)], rel=1e-3)
     }
     assert (arms["one-worker"].name, arms["one-worker"].kappa) == ("one worker alone", 0)
-    assert arms["one-worker-half-batch"].name == "one worker alone, 0.5 of the batch"
-    assert (twice.name, twice.length, twice.batch) == ("accumulate 2 batches", 0.5, 2)
+    assert arms["one-worker-half-batch"].name == "one worker alone, half the batch"
+    assert (twice.name, twice.length, twice.batch) == ("twice the batch, half the steps", 0.5, 2)
     assert parsed(diloco.method)[0] == "diloco"
     assert not study.lacks(1e6, 4)
 

@@ -35,7 +35,17 @@ if TYPE_CHECKING:
     from bandwise.evidence import Measured, Option, Study, Verdict
 
 NAME = "advise"
-COLUMNS: Final = ("name", "worth", "net", "overlapped_net", "MB_sent", "step_ms", "overlapped_ms", "kappa", "seeds")
+COLUMNS: Final = (
+    "name",
+    "worth",
+    "net",
+    "overlapped_net",
+    "MB_sent",
+    "step_ms",
+    "overlapped_ms",
+    "kappa",
+    "seeds",
+)
 OF_SECONDS: Final = frozenset({"step_ms", "overlapped_ms"})
 """Columns that --rho has not."""
 NUMBERS: Final = (
@@ -75,7 +85,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--workers", type=int, required=True, metavar="N", help="each with a link of its own")
     parser.add_argument(
-        "--rate", "--link", metavar="RATE", help=f"of each worker's link, such as 10gbit, or {', '.join(LINKS)}"
+        "--rate",
+        "--link",
+        metavar="RATE",
+        help=f"of each worker's link, such as 10gbit, or {', '.join(LINKS)}",
     )
     parser.add_argument("--delay", metavar="TIME", help="one way, such as 50us (default: 0us)")
     parser.add_argument(
@@ -85,7 +98,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a step on a worker while the others compute too, nothing sent",
     )
     parser.add_argument(
-        "--device", metavar="NAME", help=f"in place of that, with --model: {', '.join(DEVICES)}, at a share of its peak"
+        "--device",
+        metavar="NAME",
+        help=f"in place of that, with --model: {', '.join(DEVICES)}, at a share of its peak",
     )
     parser.add_argument("--batch", type=float, metavar="N", help="examples a worker and step there")
     parser.add_argument(
@@ -175,11 +190,14 @@ def _question(args: argparse.Namespace) -> Question:
     from bandwise.costs import EFFICIENCY, Link, method_of, predict, sent, transformer_shapes
     from reference_impls.core.units import parse_duration
 
-    shapes, about = _shapes(args.shapes) if args.shapes else None, ""
+    shapes: Sequence[Sequence[int]] | None = _shapes(args.shapes) if args.shapes else None
+    about = ""
     if args.model:
         shapes, about = _preset(args)
     elif args.device or args.batch:
-        raise AdviceRequestError("--device and --batch say how long a --model takes: give --compute-ms with others")
+        raise AdviceRequestError(
+            "--device and --batch say how long a --model takes: give --compute-ms with others"
+        )
     parameters = sum(math.prod(shape) for shape in shapes) if shapes else args.params
     for name, value, least in (
         ("params", parameters, 1),
@@ -190,7 +208,9 @@ def _question(args: argparse.Namespace) -> Question:
             raise AdviceRequestError(f"--{name} {value:g}: give a number of at least {least}")
     timed = args.rho is None
     needed, absent = (
-        ((args.rate, args.compute_ms), ()) if timed else ((), (args.rate, args.compute_ms, args.delay, args.device))
+        ((args.rate, args.compute_ms), ())
+        if timed
+        else ((), (args.rate, args.compute_ms, args.delay, args.device))
     )
     if None in needed or {*absent} - {None}:
         raise AdviceRequestError(
@@ -330,7 +350,9 @@ def _verdict(found: Verdict) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _say(asked: Question, verdicts: Mapping[str, Verdict], rows: Sequence[dict[str, Any]], every: bool) -> None:
+def _say(
+    asked: Question, verdicts: Mapping[str, Verdict], rows: Sequence[dict[str, Any]], every: bool
+) -> None:
     from bandwise.evidence import answer, bound, digits, score_words
 
     most = {overlap: digits(bound(asked.rho, overlap)) for overlap in OVERLAPS}
@@ -341,7 +363,9 @@ def _say(asked: Question, verdicts: Mapping[str, Verdict], rows: Sequence[dict[s
     ]
     if asked.about:
         lines.append(asked.about)
-    for text in dict.fromkeys(one.chosen.method for one in verdicts.values() if one.verdict == "use" and one.chosen):
+    for text in dict.fromkeys(
+        one.chosen.method for one in verdicts.values() if one.verdict == "use" and one.chosen
+    ):
         lines.append(f"as create and --methods take it: {text}")
     for line in lines:
         print(textwrap.fill(line, WIDTH, break_long_words=False, break_on_hyphens=False))
@@ -358,7 +382,9 @@ def _say(asked: Question, verdicts: Mapping[str, Verdict], rows: Sequence[dict[s
     print("\nrho: seconds of plain bf16 all-reduce on the link over those of computing")
     print("worth: the share of plain training's steps after which plain training ends as well; 1 is as good")
     print(f"net: worth times speedup, over plain bf16 all-reduce{plain}; its interval is that of worth")
-    print("kappa: own computing as a share of computing, measured on processors; - is not known, and not counted")
+    print(
+        "kappa: own computing as a share of computing, measured on processors; - is not known, and not counted"
+    )
     print(f"error of the formula: {'; '.join(score_words())}")
 
 
@@ -379,4 +405,3 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 def _rounded(value: float) -> float:
     """Six digits of the first nine, so that the last bits of a sum decide nothing."""
     return float(f"{float(f'{value:.9g}'):.6g}")
-

@@ -199,7 +199,7 @@ function row(cells) {
   const line = document.createElement("tr");
   cells.forEach((words, i) => {
     const cell = line.appendChild(document.createElement(i ? "td" : "th"));
-    if (i) cell.className = "num"; else cell.scope = "row";
+    if (i) cell.className = "dt-type-numeric"; else cell.scope = "row";
     cell.textContent = words;
   });
   return line;

@@ -23,7 +23,16 @@ SURE = {"none": [0.5, 60.0], "all": [1.5, None]}
 def arm(name: str, method: str, worth: float | None, error: float = 0.05, **others: Any) -> dict[str, Any]:
     """An arm whose interval of worth is `error` of it wide to either side; by default a method."""
     low, high = (None, None) if worth is None else ((1 - error) * worth, (1 + error) * worth)
-    return {**ARM, "arm": name, "name": NAMES.get(name, name), "method": method, "worth": worth, "low": low, "high": high, **others}
+    return {
+        **ARM,
+        "arm": name,
+        "name": NAMES.get(name, name),
+        "method": method,
+        "worth": worth,
+        "low": low,
+        "high": high,
+        **others,
+    }
 
 
 def study(**changed: dict[str, Any] | None) -> dict[str, Any]:

@@ -68,7 +68,11 @@ def opened(browser: Browser, path: Path, width: int = 1280, scheme: str = "light
 
 @pytest.mark.parametrize(
     ("name", "width", "scheme"),
-    [("made-up", *DESK), ("calculator", *DESK), *((name, *(PHONE if i % 2 else DESK)) for i, name in enumerate(KINDS))],
+    [
+        ("made-up", *DESK),
+        ("calculator", *DESK),
+        *((name, *(PHONE if i % 2 else DESK)) for i, name in enumerate(KINDS)),
+    ],
 )
 def test_every_kind_of_page_is_silent_accessible_and_fits(
     name: str, width: int, scheme: str, browser: Browser, folder: Path
@@ -191,7 +195,9 @@ def test_the_calculator_says_what_advise_says(
         "(rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
     )
     page.close()
-    exact = "params" not in asked or "params=1000000&" in asked  # other sizes lie between those that were traced
+    exact = (
+        "params" not in asked or "params=1000000&" in asked
+    )  # other sizes lie between those that were traced
     assert verdict == told["answer"] if exact else verdict.split(", because")[0] in told["answer"]
     known = {row["name"]: row for row in told["methods"] if not row["refused"]}
     assert known.keys() == {name for name, *_ in cells}
@@ -207,7 +213,10 @@ def test_the_calculator_says_what_advise_says(
 
 def test_names_fill_numbers_and_numbers_undo_names(browser: Browser, folder: Path) -> None:
     page = opened(browser, folder / "calculator.html")
-    fields = {name: page.locator(f"[name={name}]") for name in ("model", "params", "device", "compute_ms", "rate", "rho")}
+    fields = {
+        name: page.locator(f"[name={name}]")
+        for name in ("model", "params", "device", "compute_ms", "rate", "rho")
+    }
     expect(page.locator("#verdict")).to_contain_text("plain bf16 all-reduce where communication overlaps")
     expect(fields["params"]).to_have_value("25.56")
     fields["compute_ms"].fill("20")
