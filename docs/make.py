@@ -87,7 +87,7 @@ ANSWERED: Final = MappingProxyType(
     }
 )  # fmt: skip
 """Study -> the methods of its table of answers: in order, or where that is over rho as they rank there. Without: all of them."""
-FRONT_QUESTION: Final = "--params 110e6 --workers 16 --rate 1gbit --compute-ms 180"
+FRONT_QUESTION: Final = "--model resnet-50 --device a100 --link 10gbe --workers 8"
 WORKERS: Final = 8
 """For which `docs/methods.md` says what a worker sends."""
 
@@ -240,15 +240,14 @@ def _share(row: Row) -> str:
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def advice(root: Path, rows: str) -> str:
-    """What `bandwise advise` answers to README's question: the verdict, and the first rows of its table."""
+def advice(root: Path) -> str:
+    """What `bandwise advise` answers to README's question, without its table."""
     del root  # what it knows comes with the package
     command = ["advise", *FRONT_QUESTION.split()]
     with contextlib.redirect_stdout(io.StringIO()) as said:
         assert main(command) == 0
-    verdict, listed = said.getvalue().split("\n\n")[:2]
-    shown = "\n".join(line.rpartition("  ")[0].rstrip() for line in listed.splitlines()[: int(rows) + 1])
-    return f"```console\n$ bandwise {' '.join(command)}\n{verdict}\n\n{shown}\n...\n```"
+    verdict = said.getvalue().partition("\n\n")[0]
+    return f"```console\n$ bandwise {' '.join(command)}\n{verdict}\n...\n```"
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------------

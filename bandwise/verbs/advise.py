@@ -241,7 +241,7 @@ def _preset(args: argparse.Namespace) -> tuple[Sequence[Sequence[int]], str]:
         args.compute_ms = 1e3 * compute_seconds(model, args.device, batch)
         about += (
             f"; {batch:g} {model.examples} a worker and step compute for {args.compute_ms:.3g} ms at {model.share:g} of the peak "
-            f"of {DEVICES[args.device] / 1e12:g} TFLOP/s of {args.device}, an assumption that --compute-ms overrules"
+            f"of {DEVICES[args.device] / 1e12:g} TFLOP/s of {args.device} (assumed; --compute-ms overrules it)"
         )
     return model.shapes, about
 

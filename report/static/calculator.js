@@ -74,7 +74,7 @@ function verdict(study, options, asked, overlap) {
   const net = (one) => over(one, reference, overlap), most = bound(asked.rho, overlap);
   const ranked = [...options, reference].sort((one, other) => net(other)[0] - net(one)[0]), best = ranked[0];
   if (most <= 1 + known.little) {
-    const because = `sending less makes a step at most ${most.toFixed(2)} times as fast, whatever the model, and no training that was measured takes surely fewer steps`;
+    const because = `sending less makes a step at most ${most.toFixed(2)} times as fast at any size, and no measured training takes surely fewer steps`;
     return { verdict: "plain", candidates: [reference.arm], net: [1, 1, 1], study: null, because };
   }
   const lacks = [];
@@ -224,7 +224,7 @@ function show() {
   const most = ENDS.map((end) => digits(bound(asked.rho, end)));
   put("bound", `At any size a step that sends less is at most ${most[0]} times as fast where nothing overlaps, ${most[1]} where all does.`);
   const device = field.device.value, taken = about();
-  put("assumed", device ? `${taken.words}: ${digits(taken.parameters / 1e6, 4)} M parameters; ${field.batch.value} ${taken.examples} a worker and step compute for ${digits(1e3 * asked.compute, 3)} ms at ${taken.share} of the peak of ${known.devices[device] / 1e12} TFLOP/s of ${device}, an assumption that your own number overrules.` : "");
+  put("assumed", device ? `${taken.words}: ${digits(taken.parameters / 1e6, 4)} M parameters; ${field.batch.value} ${taken.examples} a worker and step compute for ${digits(1e3 * asked.compute, 3)} ms at ${taken.share} of the peak of ${known.devices[device] / 1e12} TFLOP/s of ${device} (assumed; your own number overrules it).` : "");
   const nets = (one, end) => (one.arm.worth === null ? "-" : interval(ends(one.arm).map((worth) => worth / one.time[end])));
   all.sort((one, other) => ends(other.arm)[0] / other.time.none - ends(one.arm)[0] / one.time.none);
   const best = all.filter(({ arm }) => arm.role !== "alternative").slice(0, known.best);
