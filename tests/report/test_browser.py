@@ -221,7 +221,7 @@ def test_names_fill_numbers_and_numbers_undo_names(browser: Browser, folder: Pat
     expect(fields["params"]).to_have_value("25.56")
     fields["compute_ms"].fill("20")
     expect(fields["device"]).to_have_value("")
-    expect(fields["rho"]).to_have_value("3.931")
+    expect(fields["rho"]).to_have_value("3.932")
     fields["params"].fill("3")
     expect(fields["model"]).to_have_value("")
     fields["rho"].fill("8")
