@@ -258,8 +258,8 @@ def verdict(
     best, n = ranked[0], ranked[0].known.n
     if (most := bound(rho, overlap)) <= 1 + LITTLE:
         because = (
-            f"sending less makes a step at most {most:.2f} times as fast at any size, and no measured training takes surely fewer "
-            "steps"
+            f"sending less makes a step at most {most:.2f} times as fast at any size, and no measured training takes surely "
+            "fewer steps"
         )
         return Verdict("plain", (reference.known,), (1.0, 1.0, 1.0), None, None, because)
     if lacks := study.lacks(parameters, workers):

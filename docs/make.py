@@ -397,7 +397,6 @@ def front() -> Iterator[tuple[Path, str]]:
 
 
 if __name__ == "__main__":
-    for path, text in itertools.chain(
-        advice_known(), calculator.files(), front()
-    ):  # each knows what is before it
-        write_atomic(path, text)
+    for files in (advice_known, calculator.files, front):  # each shows what those before it know
+        for path, text in files():
+            write_atomic(path, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 import shlex
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from bandwise import evidence
 from bandwise.cli import VERBS
 from bandwise.costs import parsed
-from docs import gpu, make, measured
+from docs import calculator, gpu, make, measured
 from reference_impls.core.catalogue import BUILT_IN
 from suite.analysis.published import STUDY_FACTS
 from suite.analysis.tables import RHO, WINDOWS, WORTH, table_path, write_table
@@ -117,6 +118,17 @@ def commands(path: str) -> list[str]:
 def test_what_advice_knows_is_of_the_tables_that_ship() -> None:
     for path, text in measured.files():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make docs`"
+
+
+@pytest.mark.parametrize("traced", [1, pytest.param(None, marks=pytest.mark.full)])
+def test_the_calculator_knows_what_advice_knows(traced: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """traced: methods of which what they send is traced again; the others' bytes stand."""
+    kept = json.loads(calculator.KNOWN.read_text(encoding="utf-8"))["sent"]
+    trace, again = calculator.kinds_of, [*kept][:traced]
+    monkeypatch.setattr(calculator, "kinds_of", lambda text: trace(text) if text in again else kept[text])
+    ((path, text),) = calculator.files()
+    assert path.read_text(encoding="utf-8") == text, "run `make docs`"
+    assert len(text) < 50_000
 
 
 def test_a_published_study_with_windows_is_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
