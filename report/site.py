@@ -32,6 +32,7 @@ from report.tables import Cell, Column, View, text
 from suite.analysis.published import files_of, refused_rows, studies_of
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import TABLES, Row, TableError
+from suite.runs.plan import make_plan
 from suite.runs.sweep import load_sweep, sweep_names
 from suite.timing.spec import sessions_of
 from suite.workloads.base import DataError
@@ -59,20 +60,39 @@ def update_all(root: Path) -> None:
     """Bring the tables of every shipped sweep with runs here up to date.
 
     Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them. Sweeps without tables here are looked
-    at where there are runs that are in no table made here. What is published stays as it is, and so do the tables of sweeps on
-    files of the user's where these are not at hand (`bandwise --data-dir DIR report`).
+    at where there are runs that are in no table made here, and left alone where all of theirs belong to another sweep that has
+    more here or lacks fewer. What is published stays as it is, and so do the tables of sweeps on files of the user's where
+    these are not at hand (`bandwise --data-dir DIR report`).
     """
     for session in sessions_of(None):
         collect_session(root, session)
     known = {name for name in studies_of(root) if files_of(root, name)}
     there = {folder.name for folder in root.glob("runs/*/*")}
-    new = there - _in_tables(root)
-    for name in sweep_names():
-        if (name in known or new) and load_sweep(name).is_tuned:
+    tuned = [name for name in sweep_names() if load_sweep(name).is_tuned]
+    begun = known
+    if there - _in_tables(root):
+        planned = {name: _run_ids(name) for name in tuned}
+        begun = known | {name for name in tuned if not _borrowed(name, planned, there)}
+    for name in tuned:
+        if name in begun:
             try:
                 update_tables(root, name, alone=False)
             except (ReportError, DataError):
                 continue  # no run of it is here, or none can be told from others without the files that it is of
+
+
+def _run_ids(name: str) -> set[str]:
+    """Of all runs of a sweep."""
+    return {spec.run_id for spec in make_plan(load_sweep(name), without_data=True).specs}
+
+
+def _borrowed(name: str, planned: Mapping[str, set[str]], there: set[str]) -> bool:
+    """Whether all runs of a sweep that are there belong to another one that has more of them there, or lacks fewer."""
+    own = planned[name] & there
+    return any(
+        own < (others := its & there) or (own == others and len(its) < len(planned[name]))
+        for its in planned.values()
+    )
 
 
 def _in_tables(root: Path) -> set[str]:
