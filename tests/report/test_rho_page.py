@@ -19,6 +19,7 @@ from report import data
 from report import site as overview
 from report.equal_time import Timed
 from report.figures import COLOURS
+from report.numbers import weight
 from report.publication import _figures
 from report.rho import (
     LINES,
@@ -336,9 +337,25 @@ def test_readme_answers_with_nets_verdicts_and_windows(over, panel) -> None:
     assert "**Bold**" in note
 
 
-def test_readme_shows_the_picture_and_says_where_the_study_stands(over) -> None:
+def test_readme_shows_the_picture_and_says_where_the_study_stands(over, monkeypatch) -> None:
     shown = windows.picture(over.root, made.NAME, "iid")
     assert f"figures/{made.NAME}/rho-alone-python-gpt-size-0-15m-iid-n4.svg" in shown
+    panel, names = over.study.panels[0], {"diloco": "DiLoCo", "one-worker": "one worker alone"}
+    said = windows.short(over.root, made.NAME, "iid", names)
+    sure = [row for row in panel.windows if row["overlap"] == "none" and row["sure_from"] is not None]
+    first, last = min(row["sure_from"] for row in sure), max(row["sure_to"] for row in sure)
+    assert f"**Where rho is {weight(first)} to {weight(last)}, some method beats every plain way" in said
+    at, nets = nets_at(panel, 10.0)
+    best = max((row["net"], arm) for arm, row in nets.items() if row["verdict"] == "worth it")
+    assert f"{best[0]:.2f} [" in said
+    assert f"times at rho {weight(at)} ({names.get(best[1], best[1])})" in said
+    assert "beyond, one worker alone. That holds for 4 workers" in said
+    lost = replace(panel, windows=[{**row, "sure_from": None, "sure_to": None} for row in panel.windows])
+    monkeypatch.setattr(windows, "_panel", lambda *of: lost)
+    assert windows.short(over.root, made.NAME, "iid", names).endswith(
+        "none beats every plain way to use the machines, at any rho.**"
+    )
+    monkeypatch.undo()
     said = windows.regime(over.root, made.NAME, "iid")
     assert said.startswith(
         "4 workers, 0.15 M parameters, 20 bytes trained on per parameter, 6 seeds. Null test: plain-fp32"
