@@ -144,7 +144,9 @@ def _site(args: argparse.Namespace, root: Path) -> int:
         print_json({"sweep": EVERYTHING, **answer})
     else:
         lines = [*built.headline, *(f"not read: {name}: {reason}" for name, reason in built.unread)]
-        print("\n".join([*lines, *here["again"], *here["timed"], f"report: {built.path} ({built.pages} pages)"]))
+        print(
+            "\n".join([*lines, *here["again"], *here["timed"], f"report: {built.path} ({built.pages} pages)"])
+        )
     return UNREAD if unread else 0
 
 
