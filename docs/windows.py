@@ -8,18 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-import pandas as pd
-
 from docs.document import markdown
 from report.accuracy import Panel
 from report.claims import Verdicts
 from report.data import StudyData, load
-from report.equal_time import WORTH_IT
 from report.numbers import number, weight
 from report.rho import (
-    ROLES,
     SHOWN,
-    best_plain,
+    in_short,
     net_words,
     nets_at,
     null_sentence,
@@ -67,30 +63,12 @@ def picture(root: Path, study: str, sharding: str) -> str:
 
 
 def short(root: Path, study: str, sharding: str, names: Mapping[str, str]) -> str:
-    """In a sentence where methods win by verdict, by how much, and what to do elsewhere. names: labels in words."""
-    panel = _panel(root, study, sharding)
-    sure = [row for row in windows(panel, "method") if row["sure_from"] is not None]
-    if not sure:
-        return f"**Of {len(windows(panel, 'method'))} methods none beats every plain way to use the machines, at any rho.**"
-    first, last = min(row["sure_from"] for row in sure), max(row["sure_to"] for row in sure)
-    best = []
-    for rho in SHOWN:
-        at, nets = nets_at(panel, rho)
-        ahead = [nets[row["arm"]] for row in sure if nets[row["arm"]]["verdict"] == WORTH_IT]
-        if ahead:
-            top = max(ahead, key=lambda row: float(row["net"]))
-            net = net_words(top["net"], top["net_low"], top["net_high"])
-            best.append(f"{net} times at rho {weight(at)} ({names.get(top['arm'], top['arm'])})")
-    frame = pd.DataFrame(panel.rho).merge(pd.DataFrame(windows(panel, *ROLES))[["arm", "role"]], on="arm")
-    elsewhere = [
-        names.get(arm, arm) or "plain training"
-        for arm in best_plain(frame[frame["overlap"] == "none"])["arm"]
-    ]
+    """What README says first. names: labels in words."""
+    said, where = in_short(_panel(root, study, sharding), names)
+    first, rest = said.split(": ", 1)
     return (
-        "Call *rho* the seconds that a step's gradients take on the link in bf16, over those of computing it. **Where rho is "
-        f"{weight(first)} to {weight(last)}, some method beats every plain way to use the machines**: it ends as well as plain "
-        f"training and faster, {', '.join(best)}. Below, {elsewhere[0]} is best; beyond, {elsewhere[-1]}. That holds for "
-        f"{setting(panel)}, and if nothing overlaps."
+        "Call *rho* the seconds that a step's gradients take on the link in bf16, over those of computing it. "
+        f"**{first}**: {rest} {where}"
     )
 
 

@@ -93,8 +93,8 @@ def claims_view(verdicts: Verdicts, details: str | None = None, group: str | Non
         Column("kind", text("kind")),
     )  # fmt: skip
     claims = [row for row in verdicts.claims if group is None or group_of(row) == group]
-    name = f"Claims, {group}" if group else "Claims"
-    return View(f"{slug(name)}-table", name, columns, claims)
+    caption = f"Claims, {group}" if group else "Claims"
+    return View(f"{slug(caption)}-table", caption, columns, claims)
 
 
 def build_claims_page(results_root: Path, place: Place) -> list[str]:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -193,6 +194,42 @@ def sentences(panel: Panel) -> list[str]:
         f"{f': {_listed(overlapped)}' if overlapped else ''}."
     )
     return [*said, null_sentence(panel)]
+
+
+def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> tuple[str, str]:
+    """The answer of a panel if nothing overlaps.
+
+    Args:
+        panel: Judged over rho.
+        names: Labels in words.
+
+    Returns:
+        Where methods win by verdict, the best of them at some rho, and what to do elsewhere; and for what that holds.
+    """
+    holds = f"That holds for {setting(panel)}, and if nothing overlaps."
+    sure = [row for row in windows(panel, "method") if row["sure_from"] is not None]
+    if not sure:
+        return (
+            f"No method beats every plain way to use the machines: none of {len(windows(panel, 'method'))}, at any rho.",
+            holds,
+        )
+    best = []
+    for rho in SHOWN:
+        at, nets = nets_at(panel, rho)
+        ahead = [nets[row["arm"]] for row in sure if nets[row["arm"]]["verdict"] == WORTH_IT]
+        if ahead:
+            top = max(ahead, key=lambda row: float(row["net"]))
+            net = net_words(top["net"], top["net_low"], top["net_high"])
+            best.append(f"{net} times at rho {weight(at)} ({names.get(top['arm'], top['arm'])})")
+    roles = pd.DataFrame(windows(panel, *ROLES))[["arm", "role"]]
+    frame = pd.DataFrame([row for row in panel.rho if row["overlap"] == "none"]).merge(roles, on="arm")
+    elsewhere = [names.get(arm, arm) or "plain training" for arm in best_plain(frame)["arm"]]
+    first, last = min(row["sure_from"] for row in sure), max(row["sure_to"] for row in sure)
+    said = (
+        f"Where rho is {weight(first)} to {weight(last)}, some method beats every plain way to use the machines: it ends as well "
+        f"as plain training and faster, {', '.join(best)}. Below, {elsewhere[0]} is best; beyond, {elsewhere[-1]}."
+    )
+    return said, holds
 
 
 def _wins(row: Row, reference: str) -> str:
@@ -438,7 +475,7 @@ def _part(study: StudyData, panel: Panel, place: Place) -> dict[str, Any]:
     return {
         "slug": panel.slug,
         "heading": study.heading(panel),
-        "setting": f"{panel.workload}, {panel.title}, {setting(panel)}",
+        "short": " ".join(in_short(panel)),
         "sentences": [*sentences(panel), *measured_sentences(panel, measured_nets(timed))],
         "view": windows_view(panel),
         "picture": picture,

@@ -352,8 +352,8 @@ def test_readme_shows_the_picture_and_says_where_the_study_stands(over, monkeypa
     assert "beyond, one worker alone. That holds for 4 workers" in said
     lost = replace(panel, windows=[{**row, "sure_from": None, "sure_to": None} for row in panel.windows])
     monkeypatch.setattr(windows, "_panel", lambda *of: lost)
-    assert windows.short(over.root, made.NAME, "iid", names).endswith(
-        "none beats every plain way to use the machines, at any rho.**"
+    assert "**No method beats every plain way to use the machines**: none of 6, at any rho." in windows.short(
+        over.root, made.NAME, "iid", names
     )
     monkeypatch.undo()
     said = windows.regime(over.root, made.NAME, "iid")
