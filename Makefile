@@ -44,9 +44,9 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 .PHONY: bench pages gpu test test-system test-touched test-full test-floor floor audit docs lint system setup system-for-ci
 
+# 4: no emulated cluster can be made here; the page then says why there is no speedup, and what to do.
 bench: setup
-	$(VENV)/bin/bandwise sweep $(BENCH)
-	# 4: no emulated cluster can be made here; the page then says why there is no speedup, and what to do
+	@$(VENV)/bin/bandwise sweep $(BENCH)
 	$(VENV)/bin/bandwise session $(BENCH) || [ $$? = 4 ]
 	$(VENV)/bin/bandwise report $(filter smoke,$(BENCH))
 
@@ -64,11 +64,11 @@ test-system: setup system-for-ci
 	$(PYTEST) -m "system and not full" $(SHARED) $(or $(TESTS), \
 		$$(grep -rlE --include='test_*.py' 'mark\.(slurm|chromium)|possible' tests))
 
+# 5 is pytest's word for: these folders have no long tests.
 test-touched: WORKERS := 2
 test-touched: setup
-	touched=$$($(VENV)/bin/python -m tests.touched)
+	@touched=$$($(VENV)/bin/python -m tests.touched)
 	[ -n "$$touched" ] || { echo "no long test is concerned"; exit 0; }
-	# 5 is pytest's word for: these folders have no long tests
 	$(PYTEST) -m "full and not system" --minutes 2 $(SHARED) $$touched || [ $$? = 5 ]
 
 test-full: setup system-for-ci

@@ -387,6 +387,9 @@ def front() -> Iterator[tuple[Path, str]]:
     """README and the pages that stand on the same tables and declarations."""
     blocks: dict[str, Callable[..., str]] = {
         "picture": partial(windows.picture, study=FRONT_STUDY, sharding=FRONT_SHARDING),
+        "short": partial(
+            windows.short, study=FRONT_STUDY, sharding=FRONT_SHARDING, names=names_in(FRONT_STUDY)
+        ),
         "regime": partial(windows.regime, study=FRONT_STUDY, sharding=FRONT_SHARDING),
         "answer": answer, "worth": worth, "advice": advice, "verbs": verbs, "methods": methods, "keys": keys,
         "columns": columns, **gpu.BLOCKS, "counts": counts, "claims": claims,

@@ -15,6 +15,7 @@ from report.data import StudyData, load
 from report.numbers import number, weight
 from report.rho import (
     SHOWN,
+    in_short,
     net_words,
     nets_at,
     null_sentence,
@@ -58,6 +59,16 @@ def picture(root: Path, study: str, sharding: str) -> str:
         "A method above it, on shaded ground, ends better in the same time, if nothing overlaps; its line is thick where a "
         "verdict says so. "
         "Bands: 95 % intervals. Grey: other methods; dotted: negative controls.*"
+    )
+
+
+def short(root: Path, study: str, sharding: str, names: Mapping[str, str]) -> str:
+    """What README says first. names: labels in words."""
+    said, where = in_short(_panel(root, study, sharding), names)
+    first, rest = said.split(": ", 1)
+    return (
+        "Call *rho* the seconds that a step's gradients take on the link in bf16, over those of computing it. "
+        f"**{first}**: {rest} {where}"
     )
 
 

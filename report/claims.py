@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from report.pages import Place, ReportError, write_page
+from report.pages import Place, ReportError, slug, write_page
 from report.tables import Cell, Column, View, text
 from suite.analysis.published import find_frame, origin_words
 from suite.analysis.tables import CLAIMS, PARTS, Row, rows_of, to_csv
@@ -51,8 +51,17 @@ CSS: Final[Mapping[str, str]] = MappingProxyType(
 """Verdict -> class; quiet where nobody judged."""
 
 
-def claims_view(verdicts: Verdicts, details: str | None = None) -> View:
-    """The table. details: the page on which stands what decided them; empty: the one that has the table; None: nowhere."""
+def claims_view(verdicts: Verdicts, details: str | None = None, group: str | None = None) -> View:
+    """The table.
+
+    Args:
+        verdicts: Of what there is.
+        details: The page on which stands what decided them; empty: the one that has the table; None: nowhere.
+        group: Only claims of this one of `MEASURED`.
+
+    Returns:
+        A row a claim.
+    """
 
     def name(row: Row) -> Cell:
         return Cell(row["claim"], link="" if details is None else f"{details}#{anchor(row)}")
@@ -83,7 +92,9 @@ def claims_view(verdicts: Verdicts, details: str | None = None) -> View:
         Column("paper", lambda row: Cell(f"{row['paper']}, {row['arxiv']}"), hidden=True),
         Column("kind", text("kind")),
     )  # fmt: skip
-    return View("claims-table", "Claims", columns, verdicts.claims)
+    claims = [row for row in verdicts.claims if group is None or group_of(row) == group]
+    caption = f"Claims, {group}" if group else "Claims"
+    return View(f"{slug(caption)}-table", caption, columns, claims)
 
 
 def build_claims_page(results_root: Path, place: Place) -> list[str]:
@@ -94,7 +105,8 @@ def build_claims_page(results_root: Path, place: Place) -> list[str]:
     tables = ((CLAIMS, verdicts.claims), (PARTS, verdicts.parts))
     said = findings(verdicts)
     write_page(
-        place, "claims", headline=said, origin=origin_words(results_root, (CLAIMS, PARTS)), view=claims_view(verdicts, ""),
+        place, "claims", headline=said, origin=origin_words(results_root, (CLAIMS, PARTS)),
+        views=[(group, claims_view(verdicts, "", group)) for group in MEASURED],
         details=[_detail(row, verdicts) for row in verdicts.claims],
         tables=[place.save(f"{table.suffix}.csv", to_csv(table, rows)) for table, rows in tables],
     )  # fmt: skip

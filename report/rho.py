@@ -5,6 +5,7 @@ thick dark line is the best plain way: plain training, which is 1, or an alterna
 curve on the shaded ground above it ends better in the same time, and is thick where a verdict says so. Left nothing overlaps,
 right all does. At most five methods are coloured: those with the widest window of verdicts if nothing overlaps, then those with
 the greatest net speedup at any rho from 1 to 30. Their colours tell lines apart, not families; negative controls are dotted.
+Diamonds were measured: they stand at the rho of a link that a session timed, where a part of communication overlaps.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +26,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from report.accuracy import Panel
 from report.data import StudyData, by_arm
-from report.equal_time import SIGNS, WORTH_IT
+from report.equal_time import SIGNS, WORTH_IT, Timed, timed_links
 from report.figures import COLOURS, look, name_points, new_figure
 from report.numbers import MISSING, factors, plain, times, weight
 from report.pages import Place
@@ -42,6 +44,8 @@ NAMED: Final = 5
 """Methods of which a sentence is made."""
 ROLES: Final = ("method", "alternative", "uncompressed", "plain", "control")
 """Of arms, in the order of the table."""
+BF16_OVER_FP32: Final = 0.5
+"""Bits of a gradient; rho of sessions is of fp32 ones."""
 BESIDE: Final = 6.0
 """How far the axis with the names goes on beyond the lines, for them to stand there."""
 FINE: Final = 60
@@ -192,6 +196,42 @@ def sentences(panel: Panel) -> list[str]:
     return [*said, null_sentence(panel)]
 
 
+def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> tuple[str, str]:
+    """The answer of a panel if nothing overlaps.
+
+    Args:
+        panel: Judged over rho.
+        names: Labels in words.
+
+    Returns:
+        Where methods win by verdict, the best of them at some rho, and what to do elsewhere; and for what that holds.
+    """
+    holds = f"That holds for {setting(panel)}, and if nothing overlaps."
+    sure = [row for row in windows(panel, "method") if row["sure_from"] is not None]
+    if not sure:
+        return (
+            f"No method beats every plain way to use the machines: none of {len(windows(panel, 'method'))}, at any rho.",
+            holds,
+        )
+    best = []
+    for rho in SHOWN:
+        at, nets = nets_at(panel, rho)
+        ahead = [nets[row["arm"]] for row in sure if nets[row["arm"]]["verdict"] == WORTH_IT]
+        if ahead:
+            top = max(ahead, key=lambda row: float(row["net"]))
+            net = net_words(top["net"], top["net_low"], top["net_high"])
+            best.append(f"{net} times at rho {weight(at)} ({names.get(top['arm'], top['arm'])})")
+    roles = pd.DataFrame(windows(panel, *ROLES))[["arm", "role"]]
+    frame = pd.DataFrame([row for row in panel.rho if row["overlap"] == "none"]).merge(roles, on="arm")
+    elsewhere = [names.get(arm, arm) or "plain training" for arm in best_plain(frame)["arm"]]
+    first, last = min(row["sure_from"] for row in sure), max(row["sure_to"] for row in sure)
+    said = (
+        f"Where rho is {weight(first)} to {weight(last)}, some method beats every plain way to use the machines: it ends as well "
+        f"as plain training and faster, {', '.join(best)}. Below, {elsewhere[0]} is best; beyond, {elsewhere[-1]}."
+    )
+    return said, holds
+
+
 def _wins(row: Row, reference: str) -> str:
     verdict = f"by verdict {sure_window(row)}" if sure_window(row) else "though by no verdict"
     said = f"{row['arm']} beats every plain way {window(row)}, {verdict}."
@@ -221,15 +261,66 @@ def null_sentence(panel: Panel) -> str:
     return f"Null test: {'; '.join(told)}."
 
 
+def measured_nets(links: Sequence[Timed]) -> list[Row]:
+    """Net speedups that sessions measured, at the rho of their links.
+
+    Args:
+        links: Of a panel, as sessions timed them.
+
+    Returns:
+        A row a link and arm that has one: `arm`, `link`, `rho` of plain bf16 gradients by the probed rate and the seconds of
+        computing there, `net`, `net_low`, `net_high`.
+    """
+    return [
+        {"arm": arm, "link": one.label, "rho": one.link.facts["rho"]["value"] * BF16_OVER_FP32}
+        | {name: row[name] for name in ("net", "net_low", "net_high")}
+        for one in links
+        if one.link.facts["rho"] is not None
+        for arm, row in one.net.items()
+        if row["net"] is not None and 0 < row["net"] < math.inf
+    ]
+
+
+def measured_sentences(panel: Panel, measured: Sequence[Row]) -> list[str]:
+    """How many measured net speedups reach, with their intervals, between what is predicted if nothing and if all overlaps.
+
+    Predictions are read off the grid of rho by the logarithm. The farthest is named.
+    """
+    if not measured:
+        return []
+    between, farthest = 0, (0.0, measured[0])
+    for row in measured:
+        nets = [_predicted(panel, row, overlap) for overlap in OVERLAPS]
+        low, high = min(nets), max(nets)
+        between += not ((row["net_high"] or math.inf) < low or (row["net_low"] or 0.0) > high)
+        off = row["net"] / min(max(row["net"], low), high) - 1
+        farthest = max(farthest, (abs(off), row), key=lambda one: one[0])
+    places = {row["link"]: f"{row['link']} (rho {weight(row['rho'])})" for row in measured}
+    off, worst = farthest
+    return [
+        f"Measured on {_listed([*places.values()])}: {between} of {len(measured)} net speedups have an interval that reaches "
+        "between the predicted ones, if nothing and if all overlaps"
+        + (f"; the farthest, {worst['arm']} on {worst['link']}, is {off:.0%} off." if off else ".")
+    ]
+
+
+def _predicted(panel: Panel, at: Row, overlap: str) -> float:
+    """The net speedup of an arm between two values of the grid of rho."""
+    own = [row for row in panel.rho if (row["arm"], row["overlap"]) == (at["arm"], overlap)]
+    grid, nets = ([math.log(row[name]) for row in own] for name in ("rho", "net"))
+    return math.exp(float(np.interp(math.log(at["rho"]), grid, nets)))
+
+
 # ---- the picture -----------------------------------------------------------------------------------------------------------
 
 
-def net_against_rho(panel: Panel, overlaps: Sequence[str] = OVERLAPS) -> Figure:
-    """The picture of a panel, a pane an overlap; the first has the names."""
+def net_against_rho(panel: Panel, overlaps: Sequence[str] = OVERLAPS, timed: Sequence[Timed] = ()) -> Figure:
+    """The picture of a panel, a pane an overlap; the first has the names. timed: links on which sessions timed it."""
     frame = pd.DataFrame(panel.rho).merge(pd.DataFrame(windows(panel, *ROLES))[["arm", "role"]], on="arm")
     frame = frame[(frame["net"] > 0) & np.isfinite(frame["net"].astype(float))]
     shades = dict(zip((row["arm"] for row in ranked(panel)), LINES, strict=False))
     best = {overlap: best_plain(own) for overlap, own in frame.groupby("overlap")}
+    marks = [row for row in measured_nets(timed) if row["arm"] in shades]
     drawn = [*frame.loc[frame["arm"].isin(shades), "net"], *(y for own in best.values() for y in own["net"])]
     limits = max(LEAST, min(drawn) / 1.25), 1.6 * max(drawn)
     with look():
@@ -246,6 +337,7 @@ def net_against_rho(panel: Panel, overlaps: Sequence[str] = OVERLAPS) -> Figure:
                 axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
                 axis.set_minor_locator(NullLocator())
             _draw(axes, frame[frame["overlap"] == overlap], best[overlap], shades)
+            _mark(axes, marks, shades)
         first = panes[0]
         for other in panes[1:]:
             other.set_yticklabels([])
@@ -302,6 +394,31 @@ def _draw(axes: Axes, rows: pd.DataFrame, best: pd.DataFrame, shades: Mapping[st
     axes.plot(best["rho"], best["net"], color=COLOURS["baseline"], linewidth=3.4, zorder=2)
 
 
+def _mark(axes: Axes, marks: Sequence[Row], shades: Mapping[str, str]) -> None:
+    """What was measured: a diamond with its interval, of which an open end goes on to the rim of the picture."""
+    bottom, top = axes.get_ylim()
+    for row in marks:
+        colour = COLOURS[shades[row["arm"]]]
+        axes.vlines(
+            row["rho"],
+            row["net_low"] or bottom,
+            min(row["net_high"] or top, top),
+            color=colour,
+            linewidth=1.0,
+            zorder=4,
+        )
+        axes.scatter(
+            row["rho"],
+            row["net"],
+            marker="D",
+            s=24,
+            color=colour,
+            edgecolor=COLOURS["paper"],
+            linewidth=0.8,
+            zorder=5,
+        )
+
+
 def _names(
     rows: pd.DataFrame, best: pd.DataFrame, shades: Mapping[str, str]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -328,9 +445,12 @@ def _names(
 
 def rho_figures(study: StudyData) -> dict[str, Figure]:
     """The figures by name; README has the one where nothing overlaps."""
-    judged = [panel for panel in study.panels if panel.rho]
-    alone = {f"rho-alone-{panel.slug}": net_against_rho(panel, OVERLAPS[:1]) for panel in judged}
-    return {f"rho-{panel.slug}": net_against_rho(panel) for panel in judged} | alone
+    judged = {panel.slug: (panel, timed_links(study, panel)) for panel in study.panels if panel.rho}
+    alone = {
+        f"rho-alone-{slug}": net_against_rho(one, OVERLAPS[:1], timed)
+        for slug, (one, timed) in judged.items()
+    }
+    return {f"rho-{slug}": net_against_rho(one, timed=timed) for slug, (one, timed) in judged.items()} | alone
 
 
 # ---- on a page -------------------------------------------------------------------------------------------------------------
@@ -342,7 +462,8 @@ def rho_parts(study: StudyData, place: Place) -> list[dict[str, Any]]:
 
 
 def _part(study: StudyData, panel: Panel, place: Place) -> dict[str, Any]:
-    figure = net_against_rho(panel)
+    timed = timed_links(study, panel)
+    figure = net_against_rho(panel, timed=timed)
     alt = f"{study.heading(panel)}: net speedup against rho, a line a method; the table has the numbers"
     picture = place.picture(f"rho-{panel.slug}", figure, alt)
     to_shares = figure.transFigure.inverted().transform
@@ -354,8 +475,8 @@ def _part(study: StudyData, panel: Panel, place: Place) -> dict[str, Any]:
     return {
         "slug": panel.slug,
         "heading": study.heading(panel),
-        "setting": f"{panel.workload}, {panel.title}, {setting(panel)}",
-        "sentences": sentences(panel),
+        "short": " ".join(in_short(panel)),
+        "sentences": [*sentences(panel), *measured_sentences(panel, measured_nets(timed))],
         "view": windows_view(panel),
         "picture": picture,
         "panes": " ".join(f"{end:.4f}" for end in panes),

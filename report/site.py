@@ -16,24 +16,31 @@ import gc
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Final, TypeVar
 
 from report.claims import Verdicts, build_claims_page, findings, load_verdicts, tally
 from report.data import SessionData, StudyData, load, load_sessions
 from report.documents import documents, write_document, write_search
+from report.equal_time import timed_links
 from report.numbers import MISSING, share
 from report.pages import HOME, Place, ReportError, write_page
 from report.publication import update_tables
+from report.rho import ROLES, windows
 from report.sessions import alone_sentence, ended_sentence, session_parts
 from report.sizes import sizes_parts
-from report.study import BuiltReport, failure_sentence, write_study
+from report.study import failure_sentence, write_study
 from report.tables import Cell, Column, View, text
 from suite.analysis.published import files_of, refused_rows, studies_of
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import TABLES, Row, TableError
+from suite.runs.plan import make_plan
 from suite.runs.sweep import load_sweep, sweep_names
 from suite.timing.spec import sessions_of
 from suite.workloads.base import DataError
@@ -43,10 +50,14 @@ KNOWN: Final = Path(__file__).with_name("calculator.json")
 """What the calculator knows: studies that answer, presets, and what methods send; `docs/calculator.py` makes it."""
 RARELY: Final = 200_000
 """New objects, more than have gone, from which on cycles are looked for while pages are built."""
+FEW: Final = 4
+"""Studies a process, of which the start takes as long as a page or two."""
 RESERVED: Final = frozenset({"index", "calculator", "claims", "speed", "search"})
 """Names of pages that no study can have."""
 
 Read = TypeVar("Read")
+Pages = tuple[tuple[str, str], ...]
+"""Addresses and words of the navigation."""
 
 
 @dataclass(frozen=True)
@@ -63,20 +74,39 @@ def update_all(root: Path) -> None:
     """Bring the tables of every shipped sweep with runs here up to date.
 
     Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them. Sweeps without tables here are looked
-    at where there are runs that are in no table made here. What is published stays as it is, and so do the tables of sweeps on
-    files of the user's where these are not at hand (`bandwise --data-dir DIR report`).
+    at where there are runs that are in no table made here, and left alone where all of theirs belong to another sweep that has
+    more here or lacks fewer. What is published stays as it is, and so do the tables of sweeps on files of the user's where
+    these are not at hand (`bandwise --data-dir DIR report`).
     """
     for session in sessions_of(None):
         collect_session(root, session)
     known = {name for name in studies_of(root) if files_of(root, name)}
     there = {folder.name for folder in root.glob("runs/*/*")}
-    new = there - _in_tables(root)
-    for name in sweep_names():
-        if (name in known or new) and load_sweep(name).is_tuned:
+    tuned = [name for name in sweep_names() if load_sweep(name).is_tuned]
+    begun = known
+    if there - _in_tables(root):
+        planned = {name: _run_ids(name) for name in tuned}
+        begun = known | {name for name in tuned if not _borrowed(name, planned, there)}
+    for name in tuned:
+        if name in begun:
             try:
                 update_tables(root, name, alone=False)
             except (ReportError, DataError):
                 continue  # no run of it is here, or none can be told from others without the files that it is of
+
+
+def _run_ids(name: str) -> set[str]:
+    """Of all runs of a sweep."""
+    return {spec.run_id for spec in make_plan(load_sweep(name), without_data=True).specs}
+
+
+def _borrowed(name: str, planned: Mapping[str, set[str]], there: set[str]) -> bool:
+    """Whether all runs of a sweep that are there belong to another one that has more of them there, or lacks fewer."""
+    own = planned[name] & there
+    return any(
+        own < (others := its & there) or (own == others and len(its) < len(planned[name]))
+        for its in planned.values()
+    )
 
 
 def _in_tables(root: Path) -> set[str]:
@@ -115,10 +145,7 @@ def _build(root: Path, folder: Path) -> BuiltSite:
         *([(SPEED, "Speed alone")] if alone else []),
         *([("docs/README.html", "Documents")] if own else []),
     )
-    drawn: dict[str, BuiltReport] = {}
-    for name, study in studies.items():
-        drawn[f"{name}.html"] = write_study(study, Place(folder, f"{name}.html", pages))
-    by_address = {f"{name}.html": study for name, study in studies.items()}
+    lead = _written(root, folder, pages, studies)
     known = json.loads(KNOWN.read_text(encoding="utf-8"))
     write_page(Place(folder, CALCULATOR, pages), "calculator", known=known)
     if verdicts.claims:
@@ -136,17 +163,17 @@ def _build(root: Path, folder: Path) -> BuiltSite:
         planned=sum(planned for _, planned in totals),
         newest=max(map(when, studies.values()), default=""),
         headline=said,
-        lead=leading(by_address, drawn),
+        lead=lead,
         sizes=sizes_parts(studies.values(), Place(folder, HOME, pages)),
         claims=f"{tally(verdicts.claims)}." if verdicts.claims else "",
-        studies=studies_view(by_address),
+        studies=studies_view({f"{name}.html": study for name, study in studies.items()}),
         refused=refused_view(refused_rows(root), unread),
     )
     addresses = [
         HOME,
         CALCULATOR,
         *own.values(),
-        *drawn,
+        *(f"{name}.html" for name in studies),
         *([CLAIMS] if verdicts.claims else []),
         *([SPEED] if alone else []),
     ]
@@ -193,32 +220,68 @@ def _speed(alone: Sequence[SessionData], place: Place) -> None:
 # ---- the first page
 
 
-def leading(studies: Mapping[str, StudyData], drawn: Mapping[str, BuiltReport]) -> dict[str, object] | None:
-    """Net speedups against rho of the study that compared the most methods so; without any, loss against time of the one that
-    compared the most over links; without any, what trainings are worth in the one that compared the most.
+def leading(studies: Mapping[str, StudyData]) -> str | None:
+    """The study that the first page shows.
 
     Args:
-        studies: By the address of their page, the newest first, which counts among equals.
-        drawn: Their pages.
+        studies: By name, the newest first, which counts among equals.
 
     Returns:
-        What the template needs: the parts of one page, its study and address; None where no study names a reference.
+        The one that compared the most methods over rho; without any, the one that compared the most over links; without any,
+        the one of which the most trainings have a worth; None where no study names a reference.
     """
 
-    def size(address: str) -> tuple[bool, bool, int]:
-        rho, parts = drawn[address].rho, drawn[address].equal_time
-        return (
-            bool(rho),
-            any(part["timed"] for part in parts),
-            max(len(part["view"].rows) for part in rho or parts),
-        )
+    def size(name: str) -> tuple[bool, bool, int]:
+        panels = studies[name].panels
+        timed = any(timed_links(studies[name], panel) for panel in panels if panel.worth)
+        over_rho = [len(windows(panel, *ROLES)) for panel in panels if panel.rho]
+        return bool(over_rho), timed, max(over_rho or [len(panel.worth) for panel in panels])
 
-    there = [address for address in studies if drawn[address].rho or drawn[address].equal_time]
-    if not there:
-        return None
-    most = max(there, key=size)
-    one = drawn[most]
-    return {"rho": one.rho, "parts": one.equal_time, "study": studies[most].sweep, "address": most}
+    there = [
+        name for name, study in studies.items() if any(panel.rho or panel.worth for panel in study.panels)
+    ]
+    return max(there, key=size, default=None)
+
+
+def _written(
+    root: Path, folder: Path, pages: Pages, studies: Mapping[str, StudyData]
+) -> dict[str, object] | None:
+    """Write the pages of all studies, by several processes where there are many.
+
+    Returns:
+        What the first page shows of the leading study: the parts of its page, its name and address; None where none leads.
+    """
+    lead = leading(studies)
+    rest = [name for name in studies if name != lead]
+    processes = min(len(os.sched_getaffinity(0)), len(rest) // FEW)
+    shown: dict[str, object] | None = None
+    writing: Iterable[object]
+    with ExitStack() as stack:
+        if processes > 1:
+            pool = stack.enter_context(ProcessPoolExecutor(processes, mp_context=get_context("spawn")))
+            writing = pool.map(partial(_write_read, root, folder, pages), rest)
+        else:
+            writing = (write_study(studies[name], Place(folder, f"{name}.html", pages)) for name in rest)
+        if lead is not None:
+            address = f"{lead}.html"
+            built = write_study(studies[lead], Place(folder, address, pages))
+            shown = {
+                "rho": built.rho,
+                "parts": built.equal_time,
+                "study": studies[lead].sweep,
+                "address": address,
+            }
+        for _ in writing:
+            pass
+    return shown
+
+
+def _write_read(root: Path, folder: Path, pages: Pages, name: str) -> None:
+    """Write the page of a study, in a process of a pool: views hold functions, so that the tables are read again."""
+    gc.set_threshold(RARELY, *gc.get_threshold()[1:])
+    write_study(
+        load(root, name, alone=False, verdicts=load_verdicts(root)), Place(folder, f"{name}.html", pages)
+    )
 
 
 def when(study: StudyData) -> str:

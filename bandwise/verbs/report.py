@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bandwise.cli import OptionError, print_json, results_root
@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from slurm.states import note_ends
     from suite.runs.store import Store
     from suite.runs.sweep import tables_of
+    from suite.timing.spec import sessions_of
 
     root = results_root(args)
     everything = args.sweep == EVERYTHING
@@ -71,12 +72,14 @@ def run(args: argparse.Namespace) -> int:
     if everything:
         return _site(args, root)
     built = build_report(root, args.sweep, args.out, "local" if args.local else "whole")
-    again = [*_again(root, tables_of(args.sweep))]
+    name = tables_of(args.sweep)
+    here = {"again": [*_again(root, name)], "timed": _timed(root, sessions_of(name))}
     if args.json:
-        found = {"path": str(built.path), "headline": built.headline, "origin": built.origin, "again": again}
+        found = {"path": str(built.path), "headline": built.headline, "origin": built.origin, **here}
         print_json({"sweep": args.sweep, **found})
     else:
-        print("\n".join([*built.headline, *built.origin, *again, f"report: {built.path}"]))
+        lines = [*built.headline, *built.origin, *here["again"], *here["timed"]]
+        print("\n".join([*lines, f"report: {built.path}"]))
     return 0
 
 
@@ -93,6 +96,15 @@ def _again(root: Path, *names: str) -> Iterator[str]:
         else:
             if found:
                 yield str(found)
+
+
+def _timed(root: Path, names: Sequence[str]) -> list[str]:
+    """Of sessions that were held here, what they timed and how disturbed they were."""
+    from suite.analysis.published import read_facts, session_facts_path
+    from suite.analysis.session_tables import timed_words
+
+    found = (read_facts(session_facts_path(root, name)) for name in names)
+    return [timed_words(facts) for facts in found if facts]
 
 
 def _no_session(name: str) -> None:
@@ -115,24 +127,26 @@ def _no_session(name: str) -> None:
 
 def _site(args: argparse.Namespace, root: Path) -> int:
     from report.site import build_site, update_all
-    from suite.analysis.published import studies_of
+    from suite.analysis.published import sessions_held, studies_of
 
     update_all(root)
     built = build_site(root, args.out)
     unread = [{"study": name, "reason": reason} for name, reason in built.unread]
-    again = [*_again(root, *studies_of(root))]
+    here = {"again": [*_again(root, *studies_of(root))], "timed": _timed(root, sessions_held(root))}
     if args.json:
         answer = {
             "path": str(built.path),
             "pages": built.pages,
             "headline": built.headline,
             "unread": unread,
-            "again": again,
+            **here,
         }
         print_json({"sweep": EVERYTHING, **answer})
     else:
-        lines = [*built.headline, *(f"not read: {name}: {reason}" for name, reason in built.unread), *again]
-        print("\n".join([*lines, f"report: {built.path} ({built.pages} pages)"]))
+        lines = [*built.headline, *(f"not read: {name}: {reason}" for name, reason in built.unread)]
+        print(
+            "\n".join([*lines, *here["again"], *here["timed"], f"report: {built.path} ({built.pages} pages)"])
+        )
     return UNREAD if unread else 0
 
 

@@ -37,6 +37,10 @@ document.querySelectorAll("input[data-panes]").forEach((input) => {
   draw();
 });
 /* A link to what is folded away opens it. */
-const unfold = () => { const one = document.getElementById(location.hash.slice(1)); if (one?.matches("details")) one.open = true; };
+const unfold = () => {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let one = target; one; one = one.parentElement) if (one.matches("details")) one.open = true;
+  target?.scrollIntoView();
+};
 addEventListener("hashchange", unfold);
 unfold();

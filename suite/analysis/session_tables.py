@@ -132,6 +132,20 @@ def newest(results_root: Path, name: str) -> dict[str, Any] | None:
     return found[-1] if found else None
 
 
+def timed_words(facts: Mapping[str, Any]) -> str:
+    """What a session has timed and how disturbed it was, by its facts.
+
+    session quick: 100 Mbit/s 6 rounds, 3 of 420 blocks disturbed; 1 Gbit/s not measured: the reference has 2 undisturbed rounds
+    """
+    links = [
+        f"{link['label']} {link['rounds']} rounds, {link['disturbed_blocks']} of {link['blocks']} blocks disturbed"
+        + ("" if link["status"] == "done" else f", no numbers: {link['reason']}")
+        for link in facts["links"]
+    ]
+    said = "; ".join(links) or f"nothing was timed: {facts['reason']}"
+    return f"session {facts['name']}: {said}"
+
+
 def between_nodes(record: Mapping[str, Any]) -> bool:
     """Whether a session was held between real nodes."""
     return any(REAL in link["link"] for link in record["links"])

@@ -6,7 +6,8 @@ On each link come a probe, the choice of the reference, and rounds in which ever
 belong together: their order is drawn anew for each round, so that whatever changes slowly meets all cases alike. A block is
 as many units as fill a set time, at most a set number; where several fit, one more before them settles caches and queues.
 What others disturb is repeated at the end of its round, and kept in the record all the same; what then still has too few
-undisturbed rounds for an interval gets spare rounds.
+undisturbed rounds for an interval gets spare rounds. Where most of a round was disturbed, that is said at once, and nothing of it
+is repeated; a link on which the reference can no longer have rounds enough is given up.
 
 The record is written after every link and at the end, however it ends. Its status: ``done`` (at least one link has
 numbers), ``disturbed`` (none has), ``unavailable`` (no cluster can be made here: reason and fix), ``error`` (a rank was
@@ -83,7 +84,7 @@ class LinkRounds:
     """Measures one link. number: of the link in the session. `entry` is its part of the record, complete at any time.
 
     traffic: case id -> bytes and paths, filled in passing. late: whether the session's stated minutes are over; nothing is
-    repeated then.
+    repeated then. links_after: how many links are still to be measured when this one has been.
     """
 
     spec: SessionSpec
@@ -96,10 +97,12 @@ class LinkRounds:
     traffic: dict[str, dict[str, Any]]
     show: Show
     late: Callable[[], bool] = lambda: False
+    links_after: int = 0
 
     def __post_init__(self) -> None:
         self._estimates: Estimates = {}
         self._hopeless = False
+        self._hopeless_rounds = 0
         self._planned, self._begun = 0, time.monotonic()
         self.entry: dict[str, Any] = {
             "link": self.link.as_dict(),
@@ -133,12 +136,30 @@ class LinkRounds:
         self._planned, self._begun = sum(map(len, planned)), time.monotonic()
         for number, items in enumerate(planned):
             self._round(number, items)
-        for number in range(self.spec.blocks, self.spec.blocks + self.spec.spare_blocks):
-            lacking = self._lacking(number)
-            if self._hopeless or not lacking or self.late():
+            if self._lost(number + 1):
+                self.show(f"given up: the reference cannot have {FEWEST_BLOCKS} undisturbed rounds any more")
                 break
-            self._round(number, lacking)
+        else:
+            for number in range(self.spec.blocks, self.spec.blocks + self.spec.spare_blocks):
+                lacking = self._lacking(number)
+                if self._hopeless or not lacking or self.late():
+                    break
+                self._round(number, lacking)
         self._judge()
+
+    def _lost(self, rounds: int) -> bool:
+        """Whether no number can come of this link after so many rounds, with spare ones where two in a row were not hopeless."""
+        spare = self.spec.spare_blocks if self._hopeless_rounds < 2 else 0
+        return len(self._good_of_reference()) + self.spec.blocks - rounds + spare < FEWEST_BLOCKS
+
+    def _good_of_reference(self) -> set[int]:
+        """Its rounds that nobody disturbed."""
+        reference = self.entry["reference"]
+        return {
+            block["round"]
+            for block in self.entry["blocks"]
+            if block["case_id"] == reference and block["mode"] == "run" and not block["disturbed"]
+        }
 
     @property
     def timed(self) -> list[str]:
@@ -190,16 +211,23 @@ class LinkRounds:
             self._hopeless = len(disturbed) > HOPELESS * len(items)
             if not disturbed or self._hopeless or self.late():
                 break
-        note = f", {len(disturbed)} stayed disturbed" if disturbed else ""
+        self._hopeless_rounds = self._hopeless_rounds + 1 if self._hopeless else 0
+        note = f", {len(disturbed)} of {len(items)} stayed disturbed" if disturbed else ""
+        if self._hopeless:
+            note += f": this machine is busy ({self._why()}), so nothing was repeated"
         self.show(f"{name} done{note}")
 
+    def _why(self) -> str:
+        """What the last disturbed block met."""
+        return next((block["reason"] for block in reversed(self.entry["blocks"]) if block["reason"]), "")
+
     def _left(self) -> str:
-        """How long the planned rounds of this link still take at the pace so far."""
+        """How long the session still takes at the pace so far, if a link takes as long as this one."""
         taken = len(self.entry["blocks"]) + len(self.entry["direct"])
         if not 0 < taken < self._planned:
             return ""
-        seconds = (self._planned / taken - 1) * (time.monotonic() - self._begun)
-        return f", about {math.ceil(seconds / 60)} min left on this link"
+        seconds = ((1 + self.links_after) * self._planned / taken - 1) * (time.monotonic() - self._begun)
+        return f", about {math.ceil(seconds / 60)} min left"
 
     def _items(self, number: int) -> Iterator[Item]:
         modes: list[Mode] = ["run"]
@@ -308,19 +336,13 @@ class LinkRounds:
 
     def _judge(self) -> None:
         """Whether the reference has rounds enough that nobody disturbed."""
-        reference = self.entry["reference"]
-        good = {
-            block["round"]
-            for block in self.entry["blocks"]
-            if block["case_id"] == reference and block["mode"] == "run" and not block["disturbed"]
-        }
+        good = len(self._good_of_reference())
         self.entry["status"], self.entry["reason"] = "done", ""
-        if len(good) < FEWEST_BLOCKS:
-            example = next((b["reason"] for b in reversed(self.entry["blocks"]) if b["reason"]), "")
+        if good < FEWEST_BLOCKS:
             self.entry["status"] = "disturbed"
             self.entry["reason"] = (
-                f"the reference has {len(good)} undisturbed rounds, and it takes {FEWEST_BLOCKS} "
-                f"({example}): leave the machine alone and run the session again"
+                f"the reference has {good} undisturbed rounds, and it takes {FEWEST_BLOCKS} "
+                f"({self._why()}): leave the machine alone and run the session again"
             )
 
     def _shuffled(self, items: list[Any], what: str) -> list[Any]:
@@ -499,7 +521,7 @@ class Session:
                 measured = LinkRounds(
                     self.spec, self.cases, link, number, ranks, self.meter,
                     self._runs_on(number), self._traffic, lambda text, at=link.label: self.show(f"{at}: {text}"),  # type: ignore[misc]
-                    self._late,
+                    self._late, len(self.spec.links) - number - 1,
                 )  # fmt: skip
                 if gpu := self.record["provenance"].get("gpu"):  # stands beside every number
                     measured.entry["label"] += f", {gpu}"

@@ -16,7 +16,10 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from bandwise import costs
 from bandwise.evidence import interval
+from report.claims import build_claims_page
+from report.pages import Place
 from report.site import build_site
+from report.study import build_page
 from tests.bandwise.said import answer
 from tests.report import made_up_site
 from tests.support import Capsys, find_program
@@ -36,6 +39,8 @@ KINDS = (
     "docs/methods",
 )
 DESK, PHONE = (1280, "light"), (390, "dark")
+HIGHEST, WORDS = 8000, 4000
+"""Pixels of height and words of a page on a desk, before anything is unfolded."""
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +83,7 @@ def test_every_kind_of_page_is_silent_accessible_and_fits(
     name: str, width: int, scheme: str, browser: Browser, folder: Path
 ) -> None:
     page = opened(browser, folder / f"{name}.html", width, scheme)
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
     found = Axe().run(page).response["violations"]
     assert [(one["id"], one["nodes"][0]["html"][:120]) for one in found] == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width, (
@@ -91,6 +97,20 @@ def test_every_kind_of_page_is_silent_accessible_and_fits(
         page.wait_for_function("(one) => one.complete && one.naturalWidth > 0", arg=picture.element_handle())
 
 
+@pytest.mark.parametrize("name", ["python", "language", "classification", "claims"])
+def test_a_published_page_is_short_before_anything_is_unfolded(
+    name: str, browser: Browser, tmp_path: Path
+) -> None:
+    (tmp_path / "published").symlink_to(ROOT / "results" / "published")
+    if name == "claims":
+        build_claims_page(tmp_path, Place(tmp_path, "claims.html"))
+    else:
+        build_page(tmp_path, name, tmp_path / f"{name}.html")
+    page = opened(browser, tmp_path / f"{name}.html")
+    assert page.evaluate("document.documentElement.scrollHeight") < HIGHEST
+    assert page.evaluate("document.querySelector('main').innerText.split(/\\s+/).length") < WORDS
+
+
 def rows(page: Page, slug: str) -> list[str]:
     return page.locator(f"#{slug} tbody th").all_inner_texts()
 
@@ -99,6 +119,7 @@ def test_a_table_sorts_filters_shows_columns_and_gives_its_rows(browser: Browser
     page = opened(browser, folder / "made-up.html")
     slug = "digits-mlp-by-class-n4"
     section = page.locator(f"#section-{slug}")
+    section.locator("summary").first.click()  # the second setting of a study is folded
     before = rows(page, slug)
     head = section.locator("th", has_text="fewer bytes")
     head.get_by_role("button").focus()
@@ -234,11 +255,12 @@ def test_names_fill_numbers_and_numbers_undo_names(browser: Browser, folder: Pat
 
 def test_a_link_to_a_claim_opens_what_decided_it(browser: Browser, folder: Path) -> None:
     page = opened(browser, folder / "claims.html")
-    link = page.locator("#claims-table tbody th a").first
+    link = page.locator("#claims-measured-table tbody th a").first
     link.click()
     target = (link.get_attribute("href") or "").removeprefix("#")
     assert page.locator(f"[id='{target}']").get_attribute("open") is not None
     assert page.locator("details[id^='claim-'][open]").count() == 1
+    expect(page.locator(f"[id='{target}']")).to_be_in_viewport()
 
 
 def test_a_search_finds_words_of_documents_and_of_studies(browser: Browser, folder: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib.colors
@@ -16,12 +17,16 @@ import pytest
 from docs import make, windows
 from report import data
 from report import site as overview
+from report.equal_time import Timed
 from report.figures import COLOURS
+from report.numbers import weight
 from report.publication import _figures
 from report.rho import (
     LINES,
     OVERLAP,
     SHOWN,
+    measured_nets,
+    measured_sentences,
     net_against_rho,
     nets_at,
     ranked,
@@ -107,6 +112,47 @@ def test_the_picture_is_that_of_the_table_and_the_best_plain_way_is_thick(panel)
         assert len(dotted) == 1, "the control"
         assert len(lines_of(axes, "muted")) == 3, "it, the method without a window, and another optimizer"
     assert "4 workers, 0.15 M parameters, 20 bytes trained on per parameter, 6 seeds" in figure.get_suptitle()
+
+
+def timed(label: str, rho: float, **nets: tuple[float, float, float | None]) -> Timed:
+    """A link of a session with these net speedups and their ends. rho: of fp32 gradients, as sessions say it."""
+    net = {
+        arm.replace("_", "-"): dict(zip(("net", "net_low", "net_high"), ends, strict=True))
+        for arm, ends in nets.items()
+    }
+    link = SimpleNamespace(facts={"rho": {"value": rho}, "label": label})
+    return Timed(link, label, label, net)  # type: ignore[arg-type]
+
+
+def test_what_was_measured_stands_in_the_picture_and_is_held_against_what_is_predicted(panel) -> None:
+    arm = METHODS[0]
+    at = {
+        overlap: next(
+            row["net"] for row in panel.rho if (row["arm"], row["overlap"], row["rho"]) == (arm, overlap, 1.0)
+        )
+        for overlap in OVERLAP
+    }
+    middle = (at["none"] + at["all"]) / 2
+    far = 2 * max(at.values())
+    key = arm.replace("-", "_")
+    links = [
+        timed("far", 2.0, **{key: (far, far / 1.1, None)}),
+        timed("near", 2.0, **{key: (middle, middle / 1.2, middle * 1.2)}),
+    ]
+    with undrawn():
+        figure = net_against_rho(panel, timed=links)
+    for axes in figure.axes:
+        (marks, other) = (
+            points for points in axes.collections if len(points.get_offsets()) and points.get_zorder() == 5
+        )
+        found = np.array([*marks.get_offsets(), *other.get_offsets()])
+        assert found == pytest.approx(np.array([[1.0, far], [1.0, middle]])), (
+            "rho of bf16 is half of that of fp32"
+        )
+    (said,) = measured_sentences(panel, measured_nets(links))
+    assert said.startswith("Measured on far (rho 1) and near (rho 1): 1 of 2 net speedups have an interval")
+    assert said.endswith(f"the farthest, {arm} on far, is 100% off.")
+    assert measured_sentences(panel, []) == []
 
 
 def test_names_stand_beside_the_lines_and_on_the_parts_of_the_best_plain_way(panel, monkeypatch) -> None:
@@ -291,9 +337,25 @@ def test_readme_answers_with_nets_verdicts_and_windows(over, panel) -> None:
     assert "**Bold**" in note
 
 
-def test_readme_shows_the_picture_and_says_where_the_study_stands(over) -> None:
+def test_readme_shows_the_picture_and_says_where_the_study_stands(over, monkeypatch) -> None:
     shown = windows.picture(over.root, made.NAME, "iid")
     assert f"figures/{made.NAME}/rho-alone-python-gpt-size-0-15m-iid-n4.svg" in shown
+    panel, names = over.study.panels[0], {"diloco": "DiLoCo", "one-worker": "one worker alone"}
+    said = windows.short(over.root, made.NAME, "iid", names)
+    sure = [row for row in panel.windows if row["overlap"] == "none" and row["sure_from"] is not None]
+    first, last = min(row["sure_from"] for row in sure), max(row["sure_to"] for row in sure)
+    assert f"**Where rho is {weight(first)} to {weight(last)}, some method beats every plain way" in said
+    at, nets = nets_at(panel, 10.0)
+    best = max((row["net"], arm) for arm, row in nets.items() if row["verdict"] == "worth it")
+    assert f"{best[0]:.2f} [" in said
+    assert f"times at rho {weight(at)} ({names.get(best[1], best[1])})" in said
+    assert "beyond, one worker alone. That holds for 4 workers" in said
+    lost = replace(panel, windows=[{**row, "sure_from": None, "sure_to": None} for row in panel.windows])
+    monkeypatch.setattr(windows, "_panel", lambda *of: lost)
+    assert "**No method beats every plain way to use the machines**: none of 6, at any rho." in windows.short(
+        over.root, made.NAME, "iid", names
+    )
+    monkeypatch.undo()
     said = windows.regime(over.root, made.NAME, "iid")
     assert said.startswith(
         "4 workers, 0.15 M parameters, 20 bytes trained on per parameter, 6 seeds. Null test: plain-fp32"

@@ -18,7 +18,7 @@ from report.site import BuiltSite, build_site, update_all
 from suite.runs.store import Store
 from tests.report import made_up_site
 from tests.report.test_page import Page, whole
-from tests.suite.runs.project import train_here, write_sweep
+from tests.suite.runs.project import SWEEP, train_here, write_sweep
 from tests.support import Capsys, Patch, undrawn
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -157,3 +157,24 @@ def test_sweeps_on_files_that_are_not_here_stop_no_page(tmp_path: Path, monkeypa
     train_here(write_sweep(tmp_path / "sweep"), tmp_path / "results")
     update_all(tmp_path / "results")
     assert not (tmp_path / "results" / "tables").exists(), "no run here is of these sweeps"
+
+
+def test_a_sweep_that_shares_runs_with_another_is_not_taken_for_begun(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """Of the larger sweep only the runs are here that it has in common; then one more."""
+    small = write_sweep(tmp_path)
+    larger = write_sweep(
+        tmp_path, SWEEP + "  longer: {algorithm: local-sgd, baseline: plain, lr: 0.1}\n", "larger"
+    )
+    monkeypatch.setattr("report.site.sweep_names", lambda: [larger, small])
+    root = tmp_path / "results"
+    train_here(small, root)
+    update_all(root)
+    assert {path.name for path in (root / "tables").glob("*-study.json")} == {"small-study.json"}
+    train_here(larger, root, "longer")
+    update_all(root)
+    assert {path.name for path in (root / "tables").glob("*-study.json")} == {
+        "small-study.json",
+        "larger-study.json",
+    }

@@ -14,6 +14,7 @@ from report.data import SessionData, load, load_sessions
 from report.publication import update_tables
 from report.sessions import alone_sentence, machine, speed_sentences
 from report.study import build_page
+from suite.analysis.session_tables import timed_words
 from suite.analysis.tables import ARMS, CASES, TableError, read_table, session_table_path
 from tests.report import made_up_speed as fast
 from tests.report.conftest import build
@@ -63,6 +64,15 @@ def test_the_numbers_shown_are_those_of_the_tables(timed, page):
     assert "6 rounds of 300 blocks in all, 2 disturbed, others used at most 4 % of the machine." in shown
     assert "94.9 Mbit/s 94.9 %" in shown
     assert "1.010 [0.980, 1.040] confirmed" in shown
+
+
+def test_what_was_timed_here_is_said_in_a_line():
+    facts = fast.facts("timed", "made-up", [fast.link_facts("100 Mbit/s")])
+    assert timed_words(facts) == "session timed: 100 Mbit/s 6 rounds, 2 of 300 blocks disturbed"
+    facts["links"][0] |= {"status": "disturbed", "reason": "the reference has 2 undisturbed rounds"}
+    assert timed_words(facts).endswith(" disturbed, no numbers: the reference has 2 undisturbed rounds")
+    none = {**facts, "links": [], "reason": "no cluster"}
+    assert timed_words(none) == "session timed: nothing was timed: no cluster"
 
 
 def test_findings_come_from_the_tables(timed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +18,12 @@ from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakeRanks, session_
 
 
 def measured(
-    spec: SessionSpec, ranks: FakeRanks, load: Callable[[int], Load] = lambda number: QUIET, number: int = 0
-) -> LinkRounds:
+    spec: SessionSpec, ranks: FakeRanks, load: Callable[[int], Load] = lambda number: QUIET, number: int = 0,
+    show: Callable[[str], None] = lambda text: None,
+) -> LinkRounds:  # fmt: skip
     rounds = LinkRounds(
-        spec, cases_of(spec), spec.links[0], number, ranks, FakeMeter(load), direct_specs(spec), {}, lambda text: None
-    )  # fmt: skip
+        spec, cases_of(spec), spec.links[0], number, ranks, FakeMeter(load), direct_specs(spec), {}, show
+    )
     rounds.measure()
     return rounds
 
@@ -225,12 +227,42 @@ def test_nothing_is_repeated_once_the_stated_minutes_are_over(spec: SessionSpec)
 
 
 def test_a_machine_that_stays_busy_gives_no_number_and_no_endless_session(spec: SessionSpec) -> None:
-    entry = measured(spec, FakeRanks(), lambda number: BUSY).entry
+    said: list[str] = []
+    entry = measured(spec, FakeRanks(), lambda number: BUSY, show=said.append).entry
     assert entry["status"] == "disturbed"
     assert "the reference has 0 undisturbed rounds" in entry["reason"]
     assert "others used 50%" in entry["reason"]
     assert {b["attempt"] for b in entry["blocks"]} == {0}
-    assert entry["blocks"], "what was measured is kept all the same"
+    assert {b["round"] for b in entry["blocks"]} == {0, 1}, "what was measured is kept all the same"
+    first = next(text for text in said if text.startswith("round 1 of 6 done"))
+    assert "this machine is busy (others used 50% of the processors)" in first
+    assert said[-1] == "given up: the reference cannot have 6 undisturbed rounds any more"
+
+
+def test_a_burst_in_the_first_round_is_made_up_for(spec: SessionSpec) -> None:
+    first = len(measured(spec, FakeRanks(), lambda number: BUSY, show=lambda text: None).entry["blocks"]) // 2
+    entry = measured(spec, FakeRanks(), lambda number: BUSY if number < first else QUIET).entry
+    assert sum(b["disturbed"] for b in entry["blocks"]) > first / 2
+    assert entry["status"] == "done"
+    assert max(b["round"] for b in entry["blocks"]) == 6, "a spare round"
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_the_time_left_is_that_of_all_links(
+    spec: SessionSpec, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """A minute an item, and links take equally long."""
+    ranks, said = FakeRanks(), list[str]()
+    meter = FakeMeter()
+    monkeypatch.setattr(time, "monotonic", lambda: 60.0 * meter.measured)
+    rounds = LinkRounds(
+        spec, cases_of(spec), spec.links[0], 0, ranks, meter, direct_specs(spec), {}, said.append, lambda: False, after
+    )  # fmt: skip
+    rounds.measure()
+    items = len(rounds.entry["blocks"]) + len(rounds.entry["direct"])
+    told = [int(text.split("about ")[1].split()[0]) for text in said if "about" in text]
+    assert told[0] == (1 + after) * items - 10
+    assert told == sorted(told, reverse=True)
 
 
 def test_the_lead_is_left_out_of_units_and_steps() -> None:

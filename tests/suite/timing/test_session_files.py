@@ -107,7 +107,7 @@ def test_the_shipped_sessions() -> None:
     """All can be read; the quick one belongs to the quick study, has the links it is for and its stated minutes."""
     specs = {name: load_session(name) for name in session_names()}
     assert [link.label for link in specs["quick"].links] == ["100 Mbit/s", "1 Gbit/s"]
-    assert specs["quick"].minutes == 7
+    assert specs["quick"].minutes == 5
     assert sessions_of("quick") == ["quick"]
     for spec in specs.values():  # the reference that is trained is what is timed as reference
         for label in spec.sweep.references[:1] if spec.sweep else ():
