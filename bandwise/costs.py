@@ -145,13 +145,13 @@ def transformer_shapes(parameters: float) -> list[tuple[int, ...]]:
         parameters: How many, at least 1.
 
     Returns:
-        The matrices of about w / 64 blocks of width w, and what is left over, for embeddings, as one matrix.
+        The matrices of about w / 64 blocks of width w; what is left over, for embeddings, as one matrix, and less than a row.
     """
-    width = min(round((parameters * 64 / 12) ** (1 / 3)), math.isqrt(int(parameters / 12)))
-    depth = int(parameters / (12 * width * width)) if width else 0
-    rest = math.floor(parameters) - 12 * width * width * depth
+    width = max(1, min(round((parameters * 64 / 12) ** (1 / 3)), math.isqrt(int(parameters / 12))))
+    depth = int(parameters / (12 * width * width))
+    rows, rest = divmod(math.floor(parameters) - 12 * width * width * depth, width)
     block = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width)]
-    return [*(block * depth), *([(rest,)] if rest else [])]
+    return [*(block * depth), *([(rows, width)] if rows else []), *([(rest,)] if rest else [])]
 
 
 PEAK_RATE: Final = 1e-3

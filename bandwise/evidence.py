@@ -38,7 +38,8 @@ class Measured:
 
     Attributes:
         arm: Its label.
-        method: As a text.
+        name: In words.
+        method: As `create` takes it.
         role: reference, method, alternative, plain, uncompressed: as in the table windows.
         workers: That it trains with.
         length, batch: Its steps, and its examples a worker and step, over the reference's.
@@ -49,6 +50,7 @@ class Measured:
     """
 
     arm: str
+    name: str
     method: str
     role: str
     workers: int
@@ -71,15 +73,6 @@ class Measured:
         if self.role != "alternative":
             return "use"
         return "send nothing" if self.workers == 1 else "accumulate"
-
-    @property
-    def name(self) -> str:
-        """In words; of a method as `create` takes it."""
-        if self.does == "send nothing":
-            return "one worker alone" + (f", {self.batch:g} of the batch" if self.batch != 1 else "")
-        if self.does == "accumulate":
-            return f"accumulate {self.batch:g} batches"
-        return "plain bf16 all-reduce" if self.does == "plain" else self.method
 
     @property
     def ends(self) -> Ends | None:
@@ -108,20 +101,29 @@ class Study:
     @property
     def words(self) -> str:
         """What it stands for."""
+        seeds = max(arm.n for arm in self.arms if arm.role == "reference")
         return (
-            f"study {self.study}, {_size(self.parameters)}, {self.trained:.2g} bytes trained on per parameter, "
-            f"{self.workers} workers"
+            f"study {self.study}: a language model of {_size(self.parameters)}, {self.workers} workers, "
+            f"{digits(self.trained)} bytes trained on per parameter, {seeds} seeds"
         )
 
     def lacks(self, parameters: float, workers: int) -> list[str]:
         """Why it carries no verdict for a model and a number of workers; nothing where it does."""
         found = []
-        if self.trained < HORIZON:
-            found.append(f"no published study trains on {HORIZON:g} bytes a parameter, as real training does")
         if parameters > LARGER * self.parameters:
-            found.append(f"your model is {parameters / self.parameters:.2g} times as large")
+            found.append(
+                f"your model is {digits(parameters / self.parameters)} times as large as the study's"
+            )
         if workers != self.workers:
             found.append(f"you have {workers} workers, the study {self.workers}")
+        return found + self.unfit
+
+    @property
+    def unfit(self) -> list[str]:
+        """Why it carries no verdict for any model."""
+        found = []
+        if self.trained < HORIZON:
+            found.append(f"no published study trains on {HORIZON:g} bytes a parameter, as real training does")
         if any(arm.ends and not arm.ends[1] <= 1 <= arm.ends[2] for arm in self.arms if arm.role == "plain"):
             found.append("plain training is not worth 1 in the study, by its null test")
         rivals = [arm for arm in self.arms if arm.role == "alternative"]
@@ -209,37 +211,30 @@ class Verdict:
 
     Attributes:
         verdict: What to do; `undecided` between several of that, or `unknown`.
-        candidates: The option with the highest net speedup, and what is not surely behind it, by name.
-        net: Of that option over plain training, with its 95 % interval of `n` seeds; None: unknown. No seeds: by arithmetic.
-        study: Whose evidence it is, or of the one that comes nearest; none where none is needed.
-        because: Why, in a sentence.
+        candidates: The way to train with the highest net speedup, and what is not surely behind it.
+        net: Of the first over plain training, with its 95 % interval of `n` seeds; None: unknown. No seeds: by arithmetic.
+        study: Whose evidence it is, or of the one that comes nearest; None where none is needed.
+        because: Why, in words.
     """
 
     verdict: Does | Literal["undecided", "unknown"]
-    candidates: tuple[str, ...]
+    candidates: tuple[Measured, ...]
     net: Ends | None
     n: int | None
-    study: str
+    study: Study | None
     because: str
 
     @property
-    def method(self) -> str | None:
+    def chosen(self) -> Measured | None:
         """What to use, where that is decided."""
         return None if self.verdict in ("undecided", "unknown") else self.candidates[0]
-
-    def __str__(self) -> str:
-        joined = ": " if self.verdict in ("undecided", "unknown") else ", because "
-        return f"{self.words}{joined}{self.because}"
 
     @property
     def words(self) -> str:
         """What to do, in a few words."""
-        if self.verdict == "undecided":
-            return f"{' or '.join(self.candidates)}: undecided"
-        if self.verdict == "unknown":
-            return "unknown"
-        one = self.candidates[0]
-        return {"use": f"use {one}", "send nothing": f"send nothing: {one}"}.get(self.verdict, one)
+        if self.chosen is None:
+            return self.verdict
+        return {"use": "use ", "send nothing": "send nothing: "}.get(self.verdict, "") + self.chosen.name
 
 
 def verdict(
@@ -261,21 +256,19 @@ def verdict(
     (reference,) = (Option(arm, 1.0) for arm in study.arms if arm.role == "reference")
     ranked = sorted([*options, reference], key=lambda one: -one.over(reference)[0])
     best, n = ranked[0], ranked[0].known.n
-    at = f"at your rho of {rho:.2g}"
-    evidence = f"{study.words}, n = {n}"
-    if (most := 1 + rho if overlap == "none" else max(1.0, rho)) <= 1 + LITTLE:
+    if (most := bound(rho, overlap)) <= 1 + LITTLE:
         because = (
-            f"nothing that sends less can be faster than {most:.2f} times {at}, whatever the model, and no training that was "
-            "measured takes surely fewer steps than plain training"
+            f"sending less makes a step at most {most:.2f} times as fast at any size, and no measured training takes surely "
+            "fewer steps"
         )
-        return Verdict("plain", (reference.known.name,), (1.0, 1.0, 1.0), None, "", because)
+        return Verdict("plain", (reference.known,), (1.0, 1.0, 1.0), None, None, because)
     if lacks := study.lacks(parameters, workers):
         because = (
-            f"{'; '.join(lacks)}. A study of {_size(parameters / LARGER)} or more, {workers} workers and {HORIZON:g} bytes a "
-            f"parameter would tell. In {evidence}, the highest net speedup {at} is {interval(best.over(reference))}, of "
-            f"{best.known.name}"
+            f"{'; '.join(lacks)}; a study of {_size(parameters / LARGER)} or more, {workers} workers and {HORIZON:g} bytes a "
+            f"parameter would tell; in the nearest study {best.known.name} has the highest net speedup, "
+            f"{interval(best.over(reference))}"
         )
-        return Verdict("unknown", (), None, None, study.study, because)
+        return Verdict("unknown", (), None, None, study, because)
 
     def behind(other: Option) -> bool:
         counted = best.known.does != "use" or other.known.does == "use" or best.known.is_sure(rho, overlap)
@@ -286,30 +279,78 @@ def verdict(
     tied = [one for one in ranked[1:] if rivals[0].over(one)[1] <= 1 and not behind(one)]
     kinds = {one.known.does for one in (best, *tied)}
     if len(kinds) > 1:
-        nets = ", ".join(f"{one.known.name} {interval(one.over(reference))}" for one in (best, *tied))
-        because = f"net speedups over plain training {at} do not lie apart: {nets}"
+        nets = "; ".join(f"{one.known.name} {interval(one.over(reference))}" for one in (best, *tied))
+        because = f"net speedups over plain training do not lie apart: {nets}"
     elif best is reference:
-        because = f"nothing ends as well in less time {at}"
+        because = "nothing ends as well in less time"
         if len(ranked) > 1:
-            because += f"; the next has a net speedup of {interval(ranked[1].over(reference))}, {ranked[1].known.name}"
+            because += (
+                f"; the next is {ranked[1].known.name}, net speedup {interval(ranked[1].over(reference))}"
+            )
     else:
-        because = f"it ends as well as plain training in 1/{interval(best.over(reference))} of the time {at}"
+        because = f"its net speedup over plain training is {interval(best.over(reference))}"
         if best.known.does == "use" and rivals[0] is not reference:
-            because += f", as {rivals[0].known.name} in 1/{interval(best.over(rivals[0]))}"
+            because += f", over {rivals[0].known.name} {interval(best.over(rivals[0]))}"
         elif best.known.does != "use":
-            because += ", and no method does so sooner"
+            because += ", and no method's is higher"
         if tied:
-            because += f"; undecided beside it: {', '.join(one.known.name for one in tied)}"
+            because += f"; undecided beside it: {'; '.join(one.known.name for one in tied)}"
     word: Any = "undecided" if len(kinds) > 1 else best.known.does
-    names = tuple(one.known.name for one in (best, *tied))
-    return Verdict(word, names, best.over(reference), n, study.study, f"{because} ({evidence})")
+    return Verdict(word, tuple(one.known for one in (best, *tied)), best.over(reference), n, study, because)
+
+
+def bound(rho: float, overlap: str) -> float:
+    """How many times faster than plain training a step can be at the most that sends less.
+
+    Args:
+        rho: Seconds of plain bf16 all-reduce on the link over those of computing.
+        overlap: none, all.
+
+    Returns:
+        That of a step which sends nothing.
+    """
+    return 1 + rho if overlap == "none" else max(1.0, rho)
+
+
+WHERE: Final = {
+    "none": "where nothing overlaps",
+    "all": "where communication overlaps with computing, as DistributedDataParallel's does",
+}
+
+
+def answer(rho: float, found: Mapping[str, Verdict]) -> str:
+    """The verdicts of both ends in one sentence, what is known first.
+
+    Args:
+        rho: Seconds of plain bf16 all-reduce on the link over those of computing.
+        found: Overlap (none, all) -> verdict.
+
+    Returns:
+        The sentence.
+    """
+    serial, overlapped = found["none"], found["all"]
+    alike = serial.chosen or serial.verdict == "unknown" or serial.candidates == overlapped.candidates
+    if serial.words == overlapped.words and alike:
+        said = f"{serial.words}, because {serial.because}"
+        if overlapped.net and overlapped.study:
+            said += f"; where all overlaps the net speedup is {interval(overlapped.net)}"
+    else:
+        ends = sorted(("all", "none"), key=lambda overlap: found[overlap].verdict in ("unknown", "undecided"))
+        said = "; ".join(f"{found[end].words} {WHERE[end]}, because {found[end].because}" for end in ends)
+    study = serial.study or overlapped.study
+    return f"At rho {digits(rho)}: {said}{f' ({study.words})' if study else ''}"
 
 
 def interval(ends: Sequence[float]) -> str:
     """3.10 [2.72, 3.61]"""
-    middle, low, high = (f"{end:.2f}" if end < 10 else f"{end:.3g}" for end in ends)
+    middle, low, high = (f"{end:.2f}" if end < 10 else digits(end, 3) for end in ends)
     return f"{middle} [{low}, {high}]"
 
 
+def digits(value: float, many: int = 2) -> str:
+    """The first ones: 0.083, 1.8, 20, 120."""
+    return f"{float(f'{value:.{many}g}'):,.12g}"
+
+
 def _size(parameters: float) -> str:
-    return f"{parameters / 1e6:.2g} M parameters"
+    return f"{digits(parameters / 1e6)} M parameters"

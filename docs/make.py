@@ -1,5 +1,5 @@
 """What is made of declarations and of published tables: README's picture, table and advice, the pages of verbs, of methods
-and of files, claims, and what `bandwise advise` knows: `make docs`.
+and of files, claims, and what `bandwise advise` and the calculator know: `make docs`.
 
 A page has blocks ``<!-- table: keys KIND -->`` ... ``<!-- end of table -->``; what stands between them is made here. A test holds
 all of it equal to what is made.
@@ -23,9 +23,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from bandwise.cli import GROUPS, main, parser_of
-from docs import gpu, windows
+from docs import calculator, gpu, windows
 from docs.document import fill, markdown
 from docs.measured import files as advice_known
+from docs.names import FRONT_METHODS, names_in
 from reference_impls.core.catalogue import BUILT_IN
 from reference_impls.core.facts import facts
 from reference_impls.core.registry import create
@@ -68,84 +69,6 @@ FRONT: Final = (
 """README and the pages with blocks of its kinds."""
 FRONT_STUDY, FRONT_SHARDING = "python", "iid"
 """The published study, and the spread of its data, whose picture and table README shows."""
-FRONT_METHODS: Final = MappingProxyType(
-    {
-        "lion-cub-1bit-never": "Lion Cub, 1 bit",
-        "lion-cub-1bit-every-10": "Lion Cub, 1 bit, momenta averaged every 10 steps",
-        "lion-cub-8bit-l1": "Lion Cub, 8 bits",
-        "global-qsgd-standard": "Global-QSGD, 8 bits",
-        "apmsqueeze": "APMSqueeze",
-        "qsr-adamw": "QSR",
-        "local-adamw": "local AdamW, 8 steps a round",
-        "streaming-diloco": "Streaming DiLoCo, 16 steps a round",
-        "post-local-adamw-early": "post-local AdamW, 16 steps a round after 19",
-        "lion-cub-1bit-every-1": "Lion Cub, 1 bit, momenta averaged every step",
-        "lion-cub-1bit-every-100": "Lion Cub, 1 bit, momenta averaged every 100 steps",
-        "global-qsgd-exponential": "Global-QSGD, 8 bits, exponential",
-        "zero-one-adam": "0/1 Adam",
-        "control-one-rank-sign": "negative control: the sign of one worker",
-        "control-one-worker": "alternative: one worker alone",
-    }
-)
-"""Labels of methods in studies, in words."""
-_OVER_RHO: Final = MappingProxyType(
-    {
-        "local-adamw-8": "local AdamW, 8 steps a round",
-        "local-adamw-32": "local AdamW, 32 steps a round",
-        "diloco": "DiLoCo, 32 steps a round",
-        "streaming-diloco": "Streaming DiLoCo, 32 steps a round",
-        "snoo": "SNOO: DiLoCo's outer step around plain training",
-        "snoo-one-worker": "SNOO: that outer step around one worker",
-        "powersgd-4": "PowerSGD, rank 4",
-        "powersgd-16": "PowerSGD, rank 16",
-        "top-k": "top-k, 1 %",
-        "demo": "DeMo",
-        "sparseloco": "SparseLoCo, 32 steps a round",
-        "qsgd-4bit": "QSGD, 4 bits",
-        "lion-cub-8bit": "Lion Cub, 8 bits",
-        "allreduce-adamw": "plain training in fp32",
-        "one-worker": "one worker alone",
-        "one-worker-half-batch": "one worker alone, half the batch",
-        "accumulate-2": "twice the batch, half the steps",
-        "accumulate-4": "four times the batch, a quarter of the steps",
-        "accumulate-8": "eight times the batch, an eighth of the steps",
-    }
-)
-NAMED_IN: Final = MappingProxyType(
-    {
-        "adam-family": {
-            "apmsqueeze-5": "APMSqueeze, 5 % in full precision",
-            "apmsqueeze-15": "APMSqueeze, 15 %",
-            "apmsqueeze-25": "APMSqueeze, 25 %",
-            "one-bit-adam": "1-bit Adam, 15 %",
-            "ef-sign-adam": "1-bit gradients with error feedback into Adam",
-            "allreduce-sgd": "plain SGD",
-        },
-        **dict.fromkeys(("python", "python-150k"), _OVER_RHO),
-        "classification": {
-            "local-adamw": "local AdamW, 12 steps a round",
-            "slowmo-adamw": "SlowMo on local AdamW",
-            "local-sgd": "local SGD, 12 steps a round",
-            "slowmo-0.4": "SlowMo on local SGD, factor 0.4",
-            "slowmo-0.7": "SlowMo on local SGD, factor 0.7",
-            "slowmo-0.4-int8": "SlowMo on local SGD, factor 0.4, means in 8 bits",
-            "slowmo-0.4-int4": "SlowMo on local SGD, factor 0.4, means in 4 bits",
-            "sgp": "SGP, an exact average every 12 steps",
-            "slowmo-sgp": "SlowMo on SGP, factor 0.4",
-            "distributed-lion-mavo": "Distributed Lion, vote",
-            "distributed-lion-avg": "Distributed Lion, average",
-            "signum": "Signum, vote",
-            "ef-signsgd": "EF-signSGD",
-            "top-k": "top-k, 1 %",
-            "top-k-4": "top-k, 4 %",
-            "gtop-k": "gtop-k, 2 %",
-            "dgc-4": "DGC, 4 %",
-            "sketched-sgd": "Sketched-SGD",
-            "terngrad": "TernGrad",
-        },
-    }
-)
-"""Study -> labels that mean something else there, or stand there alone."""
 ANSWERED: Final = MappingProxyType(
     {
         "python": (
@@ -164,7 +87,7 @@ ANSWERED: Final = MappingProxyType(
     }
 )  # fmt: skip
 """Study -> the methods of its table of answers: in order, or where that is over rho as they rank there. Without: all of them."""
-FRONT_QUESTION: Final = "--params 110e6 --workers 16 --rate 1gbit --compute-ms 180"
+FRONT_QUESTION: Final = "--model resnet-50 --device a100 --link 10gbe --workers 8"
 WORKERS: Final = 8
 """For which `docs/methods.md` says what a worker sends."""
 
@@ -175,8 +98,7 @@ WORKERS: Final = 8
 def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING) -> str:
     """The methods of README's table in a study: bytes, net speedup and verdict by rho, and what marks mean."""
     if windows.over_rho(root, study):
-        names = {**FRONT_METHODS, **NAMED_IN.get(study, {})}
-        return windows.answer(root, study, sharding, names, ANSWERED.get(study))
+        return windows.answer(root, study, sharding, names_in(study), ANSWERED.get(study))
     nets = {(row["link"], row["arm"]): row for row in _nets(root, study) if row["sharding"] == sharding}
     ends = {
         row["arm"]: row
@@ -269,7 +191,7 @@ def worth(root: Path, *names: str) -> str:
     }
     lines = [
         [
-            NAMED_IN.get(names[0], {}).get(arm) or FRONT_METHODS.get(arm, arm),
+            names_in(names[0]).get(arm, arm),
             _fewer(ratios[arm]),
             *(_share(column[arm]) if arm in column else "–" for column in columns),
         ]
@@ -318,15 +240,14 @@ def _share(row: Row) -> str:
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def advice(root: Path, rows: str) -> str:
-    """What `bandwise advise` answers to README's question: the verdict, and the first rows of its table."""
+def advice(root: Path) -> str:
+    """What `bandwise advise` answers to README's question, without its table."""
     del root  # what it knows comes with the package
     command = ["advise", *FRONT_QUESTION.split()]
     with contextlib.redirect_stdout(io.StringIO()) as said:
         assert main(command) == 0
-    verdict, listed = said.getvalue().split("\n\n")[:2]
-    shown = "\n".join(line.rpartition("  ")[0].rstrip() for line in listed.splitlines()[: int(rows) + 1])
-    return f"```console\n$ bandwise {' '.join(command)}\n{verdict}\n\n{shown}\n...\n```"
+    verdict = said.getvalue().partition("\n\n")[0]
+    return f"```console\n$ bandwise {' '.join(command)}\n{verdict}\n...\n```"
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------------
@@ -467,7 +388,7 @@ def front() -> Iterator[tuple[Path, str]]:
     blocks: dict[str, Callable[..., str]] = {
         "picture": partial(windows.picture, study=FRONT_STUDY, sharding=FRONT_SHARDING),
         "short": partial(
-            windows.short, study=FRONT_STUDY, sharding=FRONT_SHARDING, names=FRONT_METHODS | NAMED_IN[FRONT_STUDY]
+            windows.short, study=FRONT_STUDY, sharding=FRONT_SHARDING, names=names_in(FRONT_STUDY)
         ),
         "regime": partial(windows.regime, study=FRONT_STUDY, sharding=FRONT_SHARDING),
         "answer": answer, "worth": worth, "advice": advice, "verbs": verbs, "methods": methods, "keys": keys,
@@ -479,5 +400,6 @@ def front() -> Iterator[tuple[Path, str]]:
 
 
 if __name__ == "__main__":
-    for path, text in itertools.chain(advice_known(), front()):  # README shows what is known by then
-        write_atomic(path, text)
+    for files in (advice_known, calculator.files, front):  # each shows what those before it know
+        for path, text in files():
+            write_atomic(path, text)

@@ -19,6 +19,7 @@ import pandas as pd
 
 from bandwise.evidence import MEASURED
 from docs.document import fill, markdown
+from docs.names import names_in
 from suite.analysis.published import documents_root, studies_of
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
 from suite.analysis.tables import (
@@ -47,6 +48,8 @@ PAGE: Final = ROOT / "docs" / "cost-model.md"
 STUDIES: Final = ("language", "size", "size-large")
 """Whose methods are known, beside those of all studies with windows; with the sessions of their names."""
 SHARDING: Final = "iid"
+PLAIN: Final = "plain bf16 all-reduce"
+"""What the reference is called."""
 PEAK_RATE: Final = 1e-3
 """At which options that follow the learning rate are written."""
 SOURCES: Final = {
@@ -126,7 +129,7 @@ def _arms(
 ) -> Iterator[dict[str, Any]]:
     """An entry an arm, without controls, and of those with a batch, a length or workers of their own with alternatives only."""
     worths, windows = worths.set_index("arm"), by_rho[WINDOWS]
-    reference = sweep.references[0]
+    reference, names = sweep.references[0], names_in(sweep.name)
     for label, arm in ((arm.label, arm) for arm in sweep.arms_of(panel)):
         if (arm.apart or arm.control) and not arm.is_alternative:
             continue
@@ -153,6 +156,7 @@ def _arms(
             role, n, numbers = "reference", int(worths["n"].max()), dict.fromkeys(numbers, 1.0)
         yield {
             "arm": label,
+            "name": PLAIN if role == "reference" else names.get(label, label).removeprefix("alternative: "),
             "method": ":".join([arm.algorithm, *(f"{key}={_word(value)}" for key, value in options.items())]),
             "role": role, "workers": 1 if arm.algorithm == ONE_WORKER else setting.world_size,
             "length": arm.length or 1.0, "batch": seen.batch_size / sweep.batch_size, **numbers, "n": n,

@@ -133,6 +133,9 @@ def _shared() -> dict[str, str]:
     return {
         "assets/tables.js": f"(() => {{\n{script}\n}})();\n",
         "assets/tables.css": bundle["dt_bundle.css"],
-        "assets/page.js": (HERE / "static" / "page.js").read_text(encoding="utf-8"),
+        **{
+            f"assets/{name}": (HERE / "static" / name).read_text(encoding="utf-8")
+            for name in ("page.js", "calculator.js")
+        },
         "assets/page.css": scheme + (HERE / "static" / "style.css").read_text(encoding="utf-8"),
     }

@@ -3,6 +3,7 @@
 <results>/reports/
     index.html          the answer of the study that compared most, the studies, what was refused
     <sweep>.html        a study, as `bandwise report <sweep>` makes it, without what belongs to no study
+    calculator.html     what to run for a reader's model and link
     claims.html         the claims on record
     speed.html          sessions of no study
     docs/               the documents of the checkout
@@ -12,6 +13,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,12 +45,14 @@ from suite.runs.sweep import load_sweep, sweep_names
 from suite.timing.spec import sessions_of
 from suite.workloads.base import DataError
 
-CLAIMS, SPEED, SEARCH = "claims.html", "speed.html", "search.html"
+CALCULATOR, CLAIMS, SPEED, SEARCH = "calculator.html", "claims.html", "speed.html", "search.html"
+KNOWN: Final = Path(__file__).with_name("calculator.json")
+"""What the calculator knows: studies that answer, presets, and what methods send; `docs/calculator.py` makes it."""
 RARELY: Final = 200_000
 """New objects, more than have gone, from which on cycles are looked for while pages are built."""
 FEW: Final = 4
 """Studies a process, of which the start takes as long as a page or two."""
-RESERVED: Final = frozenset({"index", "claims", "speed", "search"})
+RESERVED: Final = frozenset({"index", "calculator", "claims", "speed", "search"})
 """Names of pages that no study can have."""
 
 Read = TypeVar("Read")
@@ -134,6 +138,7 @@ def _build(root: Path, folder: Path) -> BuiltSite:
     own = documents()
     pages = (
         *([("docs/index.html", "Start")] if own else []),
+        (CALCULATOR, "Calculator"),
         (f"{HOME}#studies", "Studies"),
         *([("docs/methods.html", "Methods")] if own else []),
         *([(CLAIMS, "Claims")] if verdicts.claims else []),
@@ -141,6 +146,8 @@ def _build(root: Path, folder: Path) -> BuiltSite:
         *([("docs/README.html", "Documents")] if own else []),
     )
     lead = _written(root, folder, pages, studies)
+    known = json.loads(KNOWN.read_text(encoding="utf-8"))
+    write_page(Place(folder, CALCULATOR, pages), "calculator", known=known)
     if verdicts.claims:
         build_claims_page(root, Place(folder, CLAIMS, pages))
     if alone:
@@ -164,6 +171,7 @@ def _build(root: Path, folder: Path) -> BuiltSite:
     )
     addresses = [
         HOME,
+        CALCULATOR,
         *own.values(),
         *(f"{name}.html" for name in studies),
         *([CLAIMS] if verdicts.claims else []),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 import shlex
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from bandwise import evidence
 from bandwise.cli import VERBS
 from bandwise.costs import parsed
-from docs import gpu, make, measured
+from docs import calculator, gpu, make, measured
 from reference_impls.core.catalogue import BUILT_IN
 from suite.analysis.published import STUDY_FACTS
 from suite.analysis.tables import RHO, WINDOWS, WORTH, table_path, write_table
@@ -119,6 +120,17 @@ def test_what_advice_knows_is_of_the_tables_that_ship() -> None:
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: run `make docs`"
 
 
+@pytest.mark.parametrize("traced", [1, pytest.param(None, marks=pytest.mark.full)])
+def test_the_calculator_knows_what_advice_knows(traced: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """traced: methods of which what they send is traced again; the others' bytes stand."""
+    kept = json.loads(calculator.KNOWN.read_text(encoding="utf-8"))["sent"]
+    trace, again = calculator.kinds_of, [*kept][:traced]
+    monkeypatch.setattr(calculator, "kinds_of", lambda text: trace(text) if text in again else kept[text])
+    ((path, text),) = calculator.files()
+    assert path.read_text(encoding="utf-8") == text, "run `make docs`"
+    assert len(text) < 50_000
+
+
 def test_a_published_study_with_windows_is_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = {"workload": "python-gpt(size=0.15m)", "sharding": "iid", "world_size": 4}
     worths = {"diloco": 0.8, "one-worker": 0.3, "one-worker-half-batch": 0.3, "accumulate-2": 0.5}
@@ -168,8 +180,8 @@ def test_a_published_study_with_windows_is_evidence(tmp_path: Path, monkeypatch:
         "one-worker": pytest.approx([over * 0.12 / 0.09 for over in (2, 1.8, 2.2)], rel=1e-3)
     }
     assert (arms["one-worker"].name, arms["one-worker"].kappa) == ("one worker alone", 0)
-    assert arms["one-worker-half-batch"].name == "one worker alone, 0.5 of the batch"
-    assert (twice.name, twice.length, twice.batch) == ("accumulate 2 batches", 0.5, 2)
+    assert arms["one-worker-half-batch"].name == "one worker alone, half the batch"
+    assert (twice.name, twice.length, twice.batch) == ("twice the batch, half the steps", 0.5, 2)
     assert parsed(diloco.method)[0] == "diloco"
     assert not study.lacks(1e6, 4)
 

@@ -1,13 +1,15 @@
 """Which method to run for a model, a link and a number of workers: a verdict, and predicted seconds a step.
 
+  bandwise advise --model resnet-50 --device a100 --link 10gbe --workers 8
   bandwise advise --params 110e6 --workers 16 --rate 1gbit --compute-ms 180
   bandwise advise --params 3e6 --workers 4 --rho 8
 
---compute-ms is what a step takes on one worker without communication. --rho, in place of rate and computing: seconds that plain
-bf16 all-reduce takes on the link over those of computing. A method stands as `create` and `bandwise try --methods` take it,
-NAME:option=value; without --methods those of the study that answers are compared. A step is computing, the method's own
-computing (kappa, a share of it, as published sessions measured it), bytes over 0.91 of the rate, and delays; where all overlaps
-it is the longer one of computing and communication. *Plain* is bf16 all-reduce.
+--compute-ms is what a step takes on one worker without communication; without it --device and --batch say so, of a --model.
+--rho, in place of rate and computing: seconds that plain bf16 all-reduce takes on the link over those of computing. A method of
+--methods stands as `create` and `bandwise try --methods` take it, NAME:option=value; without, those of the study that answers
+are compared. A step is computing, the method's own computing (kappa, a share of it, as published sessions measured it), bytes
+over 0.91 of the rate, and delays; where all overlaps it is the longer one of computing and communication. *Plain* is bf16
+all-reduce.
 
 Worth: how many of plain training's steps one of the method's is worth, in a published study. Net: worth times plain training's
 predicted seconds over those of a training with the method. The verdict holds net against that of plain training, of
@@ -21,7 +23,7 @@ import argparse
 import json
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -34,23 +36,25 @@ if TYPE_CHECKING:
 
 NAME = "advise"
 COLUMNS: Final = (
-    "method",
-    "step_ms",
-    "overlapped_ms",
-    "speedup",
-    "MB_sent",
-    "pays_below",
-    "kappa",
+    "name",
     "worth",
     "net",
-    "measured_on",
+    "overlapped_net",
+    "MB_sent",
+    "step_ms",
+    "overlapped_ms",
+    "kappa",
+    "seeds",
 )
-OF_SECONDS: Final = frozenset({"step_ms", "overlapped_ms", "pays_below"})
+OF_SECONDS: Final = frozenset({"step_ms", "overlapped_ms"})
 """Columns that --rho has not."""
 NUMBERS: Final = (
     "step_ms", "overlapped_ms", "speedup", "overlapped_speedup", "MB_sent", "pays_below_bps", "kappa", "worth", "worth_low",
-    "worth_high", "net", "net_low", "net_high", "n", "parameters", "study",
+    "worth_high", "net", "net_low", "net_high", "overlapped_net", "overlapped_net_low", "overlapped_net_high", "n",
+    "parameters", "study", "role",
 )  # fmt: skip
+BEST: Final = 10
+"""Methods of the table without --all, beside the plain ways."""
 ENDS: Final = ("", "_low", "_high")
 """What the names of an estimate and of its ends end with."""
 WIDTH: Final = 110
@@ -66,7 +70,10 @@ class AdviceRequestError(ValueError):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Arguments of the verb."""
+    from bandwise.presets import DEVICES, LINKS, MODELS
+
     model = parser.add_mutually_exclusive_group(required=True)
+    model.add_argument("--model", metavar="NAME", help=", ".join(MODELS))
     model.add_argument(
         "--params", type=count, metavar="N", help="parameters of the model, such as 110M: shapes are a GPT's"
     )
@@ -77,7 +84,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="the model itself, where matrices count: JSON of `[list(p.shape) for p in model.parameters()]`",
     )
     parser.add_argument("--workers", type=int, required=True, metavar="N", help="each with a link of its own")
-    parser.add_argument("--rate", help="of each worker's link, such as 10gbit")
+    parser.add_argument(
+        "--rate",
+        "--link",
+        metavar="RATE",
+        help=f"of each worker's link, such as 10gbit, or {', '.join(LINKS)}",
+    )
     parser.add_argument("--delay", metavar="TIME", help="one way, such as 50us (default: 0us)")
     parser.add_argument(
         "--compute-ms",
@@ -85,6 +97,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="MS",
         help="a step on a worker while the others compute too, nothing sent",
     )
+    parser.add_argument(
+        "--device",
+        metavar="NAME",
+        help=f"in place of that, with --model: {', '.join(DEVICES)}, at a share of its peak",
+    )
+    parser.add_argument("--batch", type=float, metavar="N", help="examples a worker and step there")
     parser.add_argument(
         "--rho", type=float, metavar="R",
         help="in place of these: seconds of plain bf16 all-reduce on the link over those of computing",
@@ -94,11 +112,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="of the training, by which some methods plan (default: 1000)",
     )  # fmt: skip
     parser.add_argument("--methods", metavar="A,B,...", help="in place of those of the study that answers")
+    parser.add_argument(
+        "--all", action="store_true", help=f"methods in the table, not the best {BEST} and the plain ways"
+    )
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, and plain training's seconds and bytes. timed: whether seconds are the reader's, or over computing."""
+    """What is asked, and plain training's seconds and bytes. timed: whether seconds are the reader's, or over computing; about:
+    what was taken for a model and a device that have a name."""
 
     parameters: float
     shapes: Sequence[Sequence[int]]
@@ -108,6 +130,7 @@ class Question:
     compute_s: float
     plain: Predicted
     timed: bool
+    about: str
 
     @property
     def rho(self) -> float:
@@ -125,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
     studies = fitting(asked.parameters, asked.workers, published()[0])
     study = studies[0]
     compared: list[tuple[str, Study | None, Measured | None]] = [
-        (arm.name, study, arm)
+        (arm.method, study, arm)
         for arm in study.arms
         if arm.role == "alternative" or (arm.role != "reference" and args.methods is None)
     ]
@@ -137,7 +160,8 @@ def run(args: argparse.Namespace) -> int:
         try:
             found = _predicted(text, known, asked)
         except UnsupportedError as error:
-            rows.append({"method": text, "refused": str(error), **dict.fromkeys(NUMBERS)})
+            name = known.name if known else text
+            rows.append({"name": name, "method": text, **dict.fromkeys(NUMBERS), "refused": str(error)})
             continue
         times = {
             overlap: (known.length if known else 1.0)
@@ -150,23 +174,30 @@ def run(args: argparse.Namespace) -> int:
             for overlap, time in times.items():
                 options[overlap].append(Option(known, time))
     rows.sort(key=lambda row: (row["refused"] != "", -(row["net"] or 0.0), -(row["speedup"] or 0.0)))
-    serial, overlapped = (
-        verdict(study, options[overlap], asked.parameters, asked.workers, asked.rho, overlap)
+    verdicts = {
+        overlap: verdict(study, options[overlap], asked.parameters, asked.workers, asked.rho, overlap)
         for overlap in OVERLAPS
-    )
+    }
     if args.json:
-        print_json(_document(asked, serial, overlapped, rows))
+        print_json(_document(asked, verdicts, rows))
     else:
-        _say(asked, serial, overlapped, rows)
+        _say(asked, verdicts, rows, args.all or args.methods is not None)
     return 0
 
 
 def _question(args: argparse.Namespace) -> Question:
-    """What the arguments ask. Raises AdviceRequestError."""
+    """What the arguments ask. Raises AdviceRequestError, PresetError, UnitError."""
     from bandwise.costs import EFFICIENCY, Link, method_of, predict, sent, transformer_shapes
-    from reference_impls.core.units import parse_duration, parse_rate
+    from reference_impls.core.units import parse_duration
 
-    shapes = _shapes(args.shapes) if args.shapes else None
+    shapes: Sequence[Sequence[int]] | None = _shapes(args.shapes) if args.shapes else None
+    about = ""
+    if args.model:
+        shapes, about = _preset(args)
+    elif args.device or args.batch:
+        raise AdviceRequestError(
+            "--device and --batch say how long a --model takes: give --compute-ms with others"
+        )
     parameters = sum(math.prod(shape) for shape in shapes) if shapes else args.params
     for name, value, least in (
         ("params", parameters, 1),
@@ -177,24 +208,54 @@ def _question(args: argparse.Namespace) -> Question:
             raise AdviceRequestError(f"--{name} {value:g}: give a number of at least {least}")
     timed = args.rho is None
     needed, absent = (
-        ((args.rate, args.compute_ms), ()) if timed else ((), (args.rate, args.compute_ms, args.delay))
+        ((args.rate, args.compute_ms), ())
+        if timed
+        else ((), (args.rate, args.compute_ms, args.delay, args.device))
     )
     if None in needed or {*absent} - {None}:
-        raise AdviceRequestError("give --rate and --compute-ms, with --delay or without, or else --rho alone")
+        raise AdviceRequestError(
+            "give --rate and --compute-ms, or --device with --model, with --delay or without, or else --rho alone"
+        )
     name, value = ("compute-ms", args.compute_ms) if timed else ("rho", args.rho)
     if not 0 < value < math.inf:
         raise AdviceRequestError(f"--{name} {value:g}: give a number above 0")
     shapes = shapes or transformer_shapes(parameters)
     kinds = sent(method_of(PLAIN, args.steps), shapes, args.workers, args.steps)
     if timed:
-        link, compute_s = (
-            Link(parse_rate(args.rate), parse_duration(args.delay or "0us")),
-            args.compute_ms / 1e3,
-        )
+        link, compute_s = Link(_bits(args.rate), parse_duration(args.delay or "0us")), args.compute_ms / 1e3
     else:  # seconds of computing are the unit
         link, compute_s = Link(8 * kinds[0].nbytes / (EFFICIENCY * args.rho)), 1.0
     plain = predict(kinds, link, compute_s, 0.0)
-    return Question(parameters, shapes, args.workers, args.steps, link, compute_s, plain, timed)
+    return Question(parameters, shapes, args.workers, args.steps, link, compute_s, plain, timed, about)
+
+
+def _preset(args: argparse.Namespace) -> tuple[Sequence[Sequence[int]], str]:
+    """Shapes of a model that has a name, and what is taken for it; where a device is given, sets how long a step computes."""
+    from bandwise.presets import DEVICES, MODELS, compute_seconds, known
+
+    known("model", args.model, MODELS)
+    model = MODELS[args.model]
+    about = f"{model.words}: {model.parameters / 1e6:,.1f} M parameters"
+    if args.device and args.compute_ms is None:
+        batch = args.batch or model.batch
+        args.compute_ms = 1e3 * compute_seconds(model, args.device, batch)
+        about += (
+            f"; {batch:g} {model.examples} a worker and step compute for {args.compute_ms:.3g} ms at {model.share:g} of the peak "
+            f"of {DEVICES[args.device] / 1e12:g} TFLOP/s of {args.device} (assumed; --compute-ms overrules it)"
+        )
+    return model.shapes, about
+
+
+def _bits(rate: str) -> float:
+    """Bits a second of a number with its unit, or of a link that has a name."""
+    from bandwise.presets import LINKS
+    from reference_impls.core.errors import nearest
+    from reference_impls.core.units import UnitError, parse_rate
+
+    try:
+        return LINKS.get(rate) or parse_rate(rate)
+    except UnitError as error:
+        raise AdviceRequestError(f"--{error}, or the name of a link{nearest(rate, LINKS)}") from error
 
 
 def _shapes(path: Path) -> list[tuple[int, ...]]:
@@ -240,7 +301,8 @@ def _row(
 
     speedup = 1 / times["none"]
     row: dict[str, Any] = {
-        "method": text, "refused": "", **dict.fromkeys(NUMBERS),
+        "name": known.name if known else text, "method": text, **dict.fromkeys(NUMBERS), "refused": "",
+        "role": known.role if known else None,
         "speedup": _rounded(speedup), "overlapped_speedup": _rounded(1 / times["all"]), "MB_sent": _rounded(found.nbytes / 1e6),
     }  # fmt: skip
     if asked.timed:
@@ -255,18 +317,20 @@ def _row(
             row["n"] = known.n
             for name, end in zip(ENDS, known.ends, strict=True):
                 row |= {f"worth{name}": end, f"net{name}": _rounded(end * speedup)}
+                row[f"overlapped_net{name}"] = _rounded(end / times["all"])
     return row
 
 
 def _document(
-    asked: Question, serial: Verdict, overlapped: Verdict, rows: Sequence[dict[str, Any]]
+    asked: Question, verdicts: Mapping[str, Verdict], rows: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    from bandwise.evidence import published
+    from bandwise.evidence import answer, bound, published
 
     seconds = {"rate_bps": asked.link.rate_bps, "delay_s": asked.link.delay_s, "compute_s": asked.compute_s}
     return {
-        **_verdict(serial), "overlapped": _verdict(overlapped),
-        "predicted": True, "parameters": asked.parameters, "workers": asked.workers, "rho": asked.rho,
+        "answer": answer(asked.rho, verdicts), **_verdict(verdicts["none"]), "overlapped": _verdict(verdicts["all"]),
+        "bound": _rounded(bound(asked.rho, "none")), "overlapped_bound": _rounded(bound(asked.rho, "all")),
+        "predicted": True, "parameters": asked.parameters, "workers": asked.workers, "rho": asked.rho, "about": asked.about,
         **(seconds if asked.timed else dict.fromkeys(seconds)), "methods": rows,
         "plain": {
             "step_ms": _rounded(1e3 * asked.plain.step_s) if asked.timed else None,
@@ -278,60 +342,66 @@ def _document(
 
 def _verdict(found: Verdict) -> dict[str, Any]:
     net, low, high = map(_rounded, found.net) if found.net else (None, None, None)
+    chosen = found.chosen
     return {
-        "verdict": found.verdict, "method": found.method, "candidates": found.candidates, "net": net, "low": low, "high": high,
-        "n": found.n, "study": found.study, "because": found.because,
+        "verdict": found.verdict, "name": chosen and chosen.name, "method": chosen and chosen.method,
+        "candidates": [one.name for one in found.candidates], "net": net, "low": low, "high": high, "n": found.n,
+        "study": found.study and found.study.study, "because": found.because,
     }  # fmt: skip
 
 
-def _say(asked: Question, serial: Verdict, overlapped: Verdict, rows: Sequence[dict[str, Any]]) -> None:
-    from bandwise.evidence import interval, score_words
+def _say(
+    asked: Question, verdicts: Mapping[str, Verdict], rows: Sequence[dict[str, Any]], every: bool
+) -> None:
+    from bandwise.evidence import answer, bound, digits, score_words
 
-    lines = [str(serial)]
-    if overlapped.net and (overlapped.verdict, overlapped.candidates) != (serial.verdict, serial.candidates):
-        net = interval(overlapped.net)
-        lines.append(f"where all overlaps, {overlapped.words}: net speedup over plain training {net}")
+    most = {overlap: digits(bound(asked.rho, overlap)) for overlap in OVERLAPS}
+    lines = [
+        answer(asked.rho, verdicts),
+        f"At any size a step that sends less is at most {most['none']} times as fast where nothing overlaps, {most['all']} where "
+        "all does.",
+    ]
+    if asked.about:
+        lines.append(asked.about)
+    for text in dict.fromkeys(
+        one.chosen.method for one in verdicts.values() if one.verdict == "use" and one.chosen
+    ):
+        lines.append(f"as create and --methods take it: {text}")
     for line in lines:
         print(textwrap.fill(line, WIDTH, break_long_words=False, break_on_hyphens=False))
+    best = [row["name"] for row in rows if not row["refused"] and row["role"] != "alternative"][:BEST]
+    shown = [row for row in rows if every or row["role"] == "alternative" or row["name"] in best]
     columns = [name for name in COLUMNS if asked.timed or name not in OF_SECONDS]
-    print(f"\n{table([_shown(row) for row in rows], columns)}")
-    plain = f", {1e3 * asked.plain.step_s:.4g} ms a step" if asked.timed else ""
+    print(f"\n{table([_shown(row) for row in shown], columns)}")
+    for row in shown:
+        if row["refused"]:
+            print(f"{row['name']}: {row['refused']}")
+    if left := len(rows) - len(shown):
+        print(f"{left} more: --all")
+    plain = f", which takes {1e3 * asked.plain.step_s:.4g} ms a step" if asked.timed else ""
     print("\nrho: seconds of plain bf16 all-reduce on the link over those of computing")
-    print(f"speedup: of a training over plain bf16 all-reduce{plain}, where nothing overlaps")
-    if unknown := [row["method"] for row in rows if row["kappa"] is None and not row["refused"]]:
-        print(f"compressor seconds not known, and not counted: {', '.join(unknown)}")
-    print("intervals of net are those of worth; kappa was measured on processors")
+    print("worth: the share of plain training's steps after which plain training ends as well; 1 is as good")
+    print(f"net: worth times speedup, over plain bf16 all-reduce{plain}; its interval is that of worth")
+    print(
+        "kappa: own computing as a share of computing, measured on processors; - is not known, and not counted"
+    )
     print(f"error of the formula: {'; '.join(score_words())}")
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
     from bandwise.evidence import interval
 
-    if row["refused"]:
-        return {"method": row["method"], "measured_on": row["refused"]}
-    below = row["pays_below_bps"]
     return {
         **row,
-        "pays_below": below if below in (None, "always") else _rate(below),
-        "kappa": "not known" if row["kappa"] is None else f"{row['kappa']:.2f}",
+        "kappa": "-" if row["kappa"] is None else f"{row['kappa']:.2f}",
+        "seeds": row["n"],
         **{
             name: "-" if row[name] is None else interval([row[f"{name}{end}"] for end in ENDS])
-            for name in ("worth", "net")
+            for name in ("worth", "net", "overlapped_net")
         },
-        "measured_on": "-" if row["study"] is None else f"{row['study']}, {row['parameters'] / 1e6:.2g} M"
-        + (f", n = {row['n']}" if row["n"] else ""),
-    }  # fmt: skip
+    }
 
 
 def _rounded(value: float) -> float:
-    """Four digits of the first nine, so that the last bits of a sum decide nothing."""
-    return float(f"{float(f'{value:.9g}'):.4g}")
-
-
-def _rate(bits: float) -> str:
-    if not bits:
-        return "never"
-    for unit, size in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6)):
-        if bits >= size:
-            return f"{bits / size:.3g} {unit}"
-    return f"{bits:.3g} bit/s"
+    """Six digits of the first nine, so that the last bits of a sum decide nothing."""
+    return float(f"{float(f'{value:.9g}'):.6g}")

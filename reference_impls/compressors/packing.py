@@ -41,6 +41,7 @@ from reference_impls import kernels
 from reference_impls.compressors.tiles import LANES, ROWS, TILE, numbers, rows, whole
 from reference_impls.core import compute
 from reference_impls.core.compute import CompiledTiles, compiled
+from reference_impls.core.errors import UnsupportedError
 
 __all__ = [
     "NIBBLES_VERSION",
@@ -255,7 +256,7 @@ def _tiled(x: Tensor) -> Tensor:
 
 def _check(wire: Tensor, numel: int, bits: int) -> None:
     if not 1 <= bits <= WIDEST:
-        raise ValueError(f"integers are packed in 1 to {WIDEST} bits, not in {bits}")
+        raise UnsupportedError(f"integers are packed in 1 to {WIDEST} bits, not in {bits}")
     _holds(wire, f"{numel} integers of {bits} bits", wire_bytes(numel, bits))
 
 

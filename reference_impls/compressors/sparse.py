@@ -277,7 +277,7 @@ class ChunkTopK:
 
     def decode(self, wire: Tensor, out: Tensor) -> None:
         numel = out.shape[-1]
-        if not numel:
+        if not numel or out.is_meta:
             return
         parts = self._parts(numel)
         start = sum(self._place_bytes(*part) for part in parts)

@@ -49,6 +49,8 @@ def fixed_sum(x: Tensor, of: Of = "x", factor: Tensor | None = None) -> Tensor:
     of: what is added: x itself, |x|, x^2, or x^2 in float64, which is then the dtype of the sum; else that of x.
     factor: x is multiplied by it before, broadcast to [..., 1].
     """
+    if x.is_meta:  # of what has no values, a thousand steps of a tree are none
+        return x.new_empty(x.shape[:-1], dtype=torch.float64 if of == "wide square" else x.dtype)
     floats = x.dtype in (torch.float32, torch.float64)
     if floats and 0 < x.numel() < _LAUNCHES and compute.takes("sums.fixed_sum", x):
         from reference_impls.kernels import sums as on_gpu

@@ -10,13 +10,29 @@ ARM: dict[str, Any] = {
     "role": "method", "workers": 4, "length": 1.0, "batch": 1.0, "n": 6, "kappa": 0.0, "links": 1, "sure": {}, "over": {},
 }  # fmt: skip
 DILOCO, LOCAL = "diloco:period=32:carrier=bf16:betas=[0.9,0.95]", "local-adamw:period=8:carrier=bf16"
+NAMES = {
+    "plain": "plain bf16 all-reduce",
+    "diloco": "DiLoCo, 32 steps",
+    "local": "local AdamW",
+    "alone": "one worker alone",
+    "twice": "twice the batch",
+}
 SURE = {"none": [0.5, 60.0], "all": [1.5, None]}
 
 
 def arm(name: str, method: str, worth: float | None, error: float = 0.05, **others: Any) -> dict[str, Any]:
     """An arm whose interval of worth is `error` of it wide to either side; by default a method."""
     low, high = (None, None) if worth is None else ((1 - error) * worth, (1 + error) * worth)
-    return {**ARM, "arm": name, "method": method, "worth": worth, "low": low, "high": high, **others}
+    return {
+        **ARM,
+        "arm": name,
+        "name": NAMES.get(name, name),
+        "method": method,
+        "worth": worth,
+        "low": low,
+        "high": high,
+        **others,
+    }
 
 
 def study(**changed: dict[str, Any] | None) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from bandwise import evidence
+from bandwise import evidence, presets
 from bandwise.cli import main
-from tests.bandwise.made_up_evidence import DILOCO, LOCAL, SURE, arm, study, write
+from tests.bandwise.made_up_evidence import DILOCO, LOCAL, NAMES, SURE, arm, study, write
 from tests.bandwise.said import answer, refusal
 from tests.support import Capsys
 
@@ -30,20 +30,24 @@ def found() -> dict[str, Any]:
 
 def test_every_row_is_a_way_to_train(found: dict[str, Any]) -> None:
     assert found["predicted"] is True
-    methods = {"zero-one-adam", "powersgd:optimizer=adamw:rank=4"}
-    alternatives = {"one worker alone", "one worker alone, 0.5 of the batch"}
-    alternatives |= {f"accumulate {batches} batches" for batches in (2, 4, 8)}
-    assert {row["method"] for row in found["methods"]} == {*alternatives, *methods}
+    alternatives = {
+        "one worker alone", "one worker alone, half the batch", "twice the batch, half the steps",
+        "four times the batch, a quarter of the steps", "eight times the batch, an eighth of the steps",
+    }  # fmt: skip
+    assert {row["name"] for row in found["methods"]} == {*alternatives, "0/1 Adam", "powersgd"}
+    assert {row["method"] for row in found["methods"] if row["role"] == "method"} == {
+        "zero-one-adam", "powersgd:optimizer=adamw:rank=4",
+    }  # fmt: skip
     for row in found["methods"]:
         assert row["kappa"] is not None, "of all that it compares kappa was measured"
-        whole = 180 / 2 if "0.5 of the batch" in row["method"] else 180
+        whole = 180 / 2 if "half the batch" in row["name"] else 180
         assert row["step_ms"] >= row["overlapped_ms"] >= whole
     nets = [row["net"] for row in found["methods"]]
     assert nets == sorted(nets, reverse=True)
 
 
 def test_numbers_are_those_of_the_formula(found: dict[str, Any]) -> None:
-    (row,) = [row for row in found["methods"] if row["method"] == "powersgd:optimizer=adamw:rank=4"]
+    (row,) = [row for row in found["methods"] if row["name"] == "powersgd"]
     bf16 = 2 * 15 / 16 * 11e6 * 2
     assert found["plain"]["MB_sent"] == pytest.approx(bf16 / 1e6, rel=1e-3)
     plain = 180 + 1e3 * 8 * bf16 / 0.91e9
@@ -83,40 +87,45 @@ def test_a_method_is_used_where_it_is_ahead_of_every_alternative(known: Any, cap
     assert [told[end] for end in ("net", "low", "high")] == pytest.approx(
         [worth * over for worth in (0.8, 0.76, 0.84)], rel=0.01
     )
-    assert told["candidates"] == [DILOCO]
-    assert {row["method"] for row in told["methods"]} == {
-        DILOCO, LOCAL, "one worker alone", "accumulate 2 batches",
-    }, "what is compared is what there is evidence of"  # fmt: skip
+    assert told["name"] == NAMES["diloco"]
+    assert told["candidates"] == [NAMES["diloco"]]
+    assert {row["name"] for row in told["methods"]} == {*NAMES.values()} - {NAMES["plain"]}, (
+        "what is compared is what there is evidence of"
+    )
     alone = 0.8 / 0.32 / (1 + 10 * 0.032)
     words = told["because"]
-    assert f"in 1/{told['net']:.2f} [" in words
-    assert "of the time at your rho of 10, as one worker alone in 1/" in words
-    assert f"1/{alone:.2f} [" in words
-    assert words.endswith(
-        "(study made-up, 0.1 M parameters, 20 bytes trained on per parameter, 4 workers, n = 6)"
+    assert f"its net speedup over plain training is {told['net']:.2f} [" in words
+    assert f", over one worker alone {alone:.2f} [" in words
+    assert told["answer"].startswith(f"At rho 10: use {NAMES['diloco']}, because {words}; where all overlaps")
+    assert told["answer"].endswith(
+        "(study made-up: a language model of 0.1 M parameters, 4 workers, 20 bytes trained on per parameter, 6 seeds)"
     )
-    assert said(capsys, "10").startswith(f"use {DILOCO}, because it ends as well as plain training in 1/")
+    shown = said(capsys, "10")
+    assert shown.startswith(
+        f"{told['answer']} At any size a step that sends less is at most 11 times as fast"
+    )
+    assert f"as create and --methods take it: {DILOCO}" in shown
 
 
 def test_nothing_is_sent_where_one_worker_is_ahead(known: Any, capsys: Capsys) -> None:
     told = answer(capsys, *SMALL, "100")
-    assert (told["verdict"], told["method"]) == ("send nothing", "one worker alone")
+    assert (told["verdict"], told["name"]) == ("send nothing", "one worker alone")
     assert told["net"] == pytest.approx(0.32 * 101, rel=1e-3)
     assert said(capsys, "100").startswith(
-        "send nothing: one worker alone, because it ends as well as plain training in 1/32.3 [30.7, 33.9] of the time at your rho"
-        " of 1e+02, and no method does so sooner"
+        "At rho 100: send nothing: one worker alone, because its net speedup over plain training is 32.3 [30.7, 33.9], and no "
+        "method's is higher"
     )
 
 
 def test_plain_training_is_used_where_nothing_is_ahead_of_it(known: Any, capsys: Capsys) -> None:
     told = answer(capsys, *SMALL, "0.11")
-    assert (told["verdict"], told["method"], told["net"], told["n"]) == (
+    assert (told["verdict"], told["name"], told["net"], told["n"]) == (
         "plain",
         "plain bf16 all-reduce",
         1,
         6,
     )
-    assert "the next has a net speedup of 0.88 [0.84, 0.93], diloco" in told["because"]
+    assert f"the next is {NAMES['diloco']}, net speedup 0.88 [0.84, 0.93]" in told["because"]
 
 
 def test_where_there_is_little_to_gain_plain_training_is_the_answer_at_any_size(
@@ -125,46 +134,54 @@ def test_where_there_is_little_to_gain_plain_training_is_the_answer_at_any_size(
     asked = ("advise", "--params", "1e12", "--workers", "4096", "--rho")
     told = answer(capsys, *asked, "0.08")
     for found in (told, told["overlapped"]):
-        assert (found["verdict"], found["method"]) == ("plain", "plain bf16 all-reduce")
+        assert (found["verdict"], found["name"]) == ("plain", "plain bf16 all-reduce")
         assert (found["net"], found["low"], found["high"], found["n"]) == (1, 1, 1, None)
-    assert "can be faster than 1.08 times at your rho of 0.08" in told["because"]
+    assert "sending less makes a step at most 1.08 times as fast" in told["because"]
+    assert (told["bound"], told["overlapped_bound"]) == (pytest.approx(1.08), 1)
     told = answer(capsys, *asked, "0.9")
     assert told["verdict"] == "unknown"
     assert told["overlapped"]["verdict"] == "plain", "behind computing communication takes no time"
     assert answer(capsys, *asked, "1.2")["overlapped"]["verdict"] == "unknown"
     main([*asked, "0.9"])
     shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith(
+        "At rho 0.9: plain bf16 all-reduce where communication overlaps with computing, as DistributedDataParallel's does"
+    ), "what is known comes first"
     assert (
-        "where all overlaps, plain bf16 all-reduce: net speedup over plain training 1.00 [1.00, 1.00]"
+        "; unknown where nothing overlaps, because your model is 10,000,000 times as large as the study's"
         in shown
     )
 
 
 def test_an_alternative_that_another_beats_is_no_candidate(known: Any, capsys: Capsys) -> None:
     known(study(diloco={"worth": 0.72, "low": 0.6, "high": 0.9, "sure": {}}, local=None))
-    assert f"{DILOCO} or plain bf16 all-reduce: undecided" in said(capsys, "0.5")
+    told = answer(capsys, *SMALL, "0.5")
+    assert (told["verdict"], told["candidates"]) == ("undecided", [NAMES["diloco"], NAMES["plain"]])
 
 
 def test_batches_are_accumulated_where_that_is_ahead(known: Any, capsys: Capsys) -> None:
     known(study(twice={"worth": 0.9, "low": 0.88, "high": 0.92}, local=None, diloco=None))
     told = answer(capsys, *SMALL, "2")
-    assert (told["verdict"], told["method"]) == ("accumulate", "accumulate 2 batches")
+    assert (told["verdict"], told["name"]) == ("accumulate", "twice the batch")
     assert told["net"] == pytest.approx(0.9 * 3 / (0.5 * (2 + 2)), rel=1e-3)
 
 
 def test_intervals_that_do_not_lie_apart_decide_nothing(known: Any, capsys: Capsys) -> None:
     told = answer(capsys, *SMALL, "40")
     assert (told["verdict"], told["method"]) == ("undecided", None)
-    assert told["candidates"] == [DILOCO, "one worker alone"]
+    assert told["candidates"] == [NAMES["diloco"], "one worker alone"]
     shown = said(capsys, "40")
-    assert shown.startswith(f"{DILOCO} or one worker alone: undecided: net speedups over plain training")
+    assert (
+        "undecided where nothing overlaps, because net speedups over plain training do not lie apart" in shown
+    )
+    assert shown.startswith("At rho 40: use"), "what is known comes first"
 
 
 def test_worth_that_is_paired_by_seed_decides_more(known: Any, capsys: Capsys) -> None:
     known(study(diloco={"over": {"alone": [2.5, 2.45, 2.55]}}))
     told = answer(capsys, *SMALL, "40")
     assert told["verdict"] == "use"
-    assert "as one worker alone in 1/1.10 [1.07, 1.12]" in told["because"]
+    assert "over one worker alone 1.10 [1.07, 1.12]" in told["because"]
     assert answer(capsys, *SMALL, "55")["verdict"] == "send nothing", "whichever of both is ahead"
 
 
@@ -172,7 +189,7 @@ def test_no_method_is_used_against_the_verdict_of_the_study(known: Any, capsys: 
     known(study(diloco={"sure": {"none": [11.0, 60.0]}}))
     told = answer(capsys, *SMALL, "10")
     assert told["verdict"] == "undecided"
-    assert told["candidates"] == [DILOCO, "one worker alone"], "which beats plain training there"
+    assert told["candidates"] == [NAMES["diloco"], "one worker alone"], "which beats plain training there"
 
 
 def test_methods_that_tie_are_named_beside_the_best(known: Any, capsys: Capsys) -> None:
@@ -187,14 +204,17 @@ def test_methods_that_tie_are_named_beside_the_best(known: Any, capsys: Capsys) 
     )
     told = answer(capsys, *SMALL, "1")
     assert (told["verdict"], told["method"]) == ("use", LOCAL)
-    assert f"; undecided beside it: {DILOCO} (study" in told["because"]
+    assert told["because"].endswith(f"; undecided beside it: {NAMES['diloco']}")
 
 
 def test_where_all_overlaps_the_verdict_may_be_another(known: Any, capsys: Capsys) -> None:
     told = answer(capsys, *SMALL, "0.9")
     assert (told["verdict"], told["overlapped"]["verdict"]) == ("use", "plain")
-    assert "where all overlaps, plain bf16 all-reduce: net speedup" in said(capsys, "0.9")
-    assert "where all overlaps" not in said(capsys, "10")
+    first, second = (
+        said(capsys, "0.9").find(f"{words} where ")
+        for words in ("plain bf16 all-reduce", f"use {NAMES['diloco']}")
+    )
+    assert 0 < first < second, "what DistributedDataParallel does comes first"
 
 
 @pytest.mark.parametrize(
@@ -219,10 +239,10 @@ def test_what_no_study_can_say_is_unknown(
     assert (told["verdict"], told["method"], told["net"]) == ("unknown", None, None)
     assert words in told["because"]
     assert (
-        "A study of 0.01 M parameters or more, 4 workers and 10 bytes a parameter would tell"
+        "a study of 0.01 M parameters or more, 4 workers and 10 bytes a parameter would tell"
         in told["because"]
     )
-    assert f"the highest net speedup at your rho of 10 is 6.67 [6.33, 7.00], of {DILOCO}" in told["because"]
+    assert f"{NAMES['diloco']} has the highest net speedup, 6.67 [6.33, 7.00]" in told["because"]
     assert all(row["speedup"] > 0 for row in told["methods"]), "what is predicted stands"
 
 
@@ -240,10 +260,10 @@ def test_the_study_that_answers_is_in_the_regime_then_as_wide_then_near(known: A
 
 def test_methods_that_are_named_stand_beside_the_alternatives(known: Any, capsys: Capsys) -> None:
     told = answer(capsys, *SMALL, "10", "--methods", f"{LOCAL},natural-compression")
-    assert {row["method"] for row in told["methods"]} == {
-        LOCAL, "natural-compression", "one worker alone", "accumulate 2 batches",
+    assert {row["name"] for row in told["methods"]} == {
+        "local AdamW", "natural-compression", "one worker alone", "twice the batch",
     }  # fmt: skip
-    assert told["candidates"] != [DILOCO]
+    assert told["candidates"] != [NAMES["diloco"]]
     told = answer(capsys, *SMALL, "10", "--methods", DILOCO)
     assert told["method"] == DILOCO, "commas in brackets part no methods"
 
@@ -271,8 +291,67 @@ def test_rho_stands_for_rate_and_computing(known: Any, capsys: Capsys) -> None:
 def test_what_was_not_measured_is_said_to_be_unknown(capsys: Capsys) -> None:
     assert main([*ADVISE, "--methods", "natural-compression,adaqs"]) == 0
     shown = capsys.readouterr().out
-    assert "compressor seconds not known, and not counted: natural-compression" in shown
-    assert "adaqs plans by what happens in training" in shown
+    (line,) = [line for line in shown.splitlines() if line.startswith("natural-compression")]
+    assert line.split()[-2:] == ["-", "-"], "neither kappa nor seeds"
+    assert "adaqs: adaqs plans by what happens in training" in shown
+
+
+def test_the_table_is_short_unless_all_is_asked_for(
+    known: Any, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bandwise.verbs.advise.BEST", 1)
+    shown = said(capsys, "10")
+    assert "1 more: --all" in shown
+    assert "local AdamW" not in shown
+    assert "twice the batch" in shown, "every plain way stands there"
+    assert "local AdamW" in said(capsys, "10", "--all")
+
+
+# ---- models, devices and links that have a name
+
+NAMED = ["advise", "--model", "resnet-50", "--workers", "8"]
+
+
+def test_resnet_50_over_ten_gigabit_trains_plainly_where_communication_overlaps(capsys: Capsys) -> None:
+    told = answer(capsys, *NAMED, "--device", "a100", "--link", "10gbe", "--methods", "powersgd:rank=4")
+    compute = 256 * 3 * 2 * 4.1e9 / (0.2 * 312e12)
+    assert told["compute_s"] == pytest.approx(compute)
+    assert told["rho"] == pytest.approx(8 * 2 * 7 / 8 * 2 * 25_557_032 / 0.91e10 / compute)
+    assert (told["verdict"], told["overlapped"]["verdict"]) == ("unknown", "plain")
+    assert told["answer"].startswith("At rho 0.78: plain bf16 all-reduce where communication overlaps")
+    assert "256 images of 224 pixels a worker and step compute for 101 ms at 0.2 of the peak" in told["about"]
+    slow = answer(capsys, *NAMED, "--compute-ms", "500", "--rate", "10gbit", "--methods", "powersgd:rank=4")
+    assert slow["compute_s"] == 0.5, "a number overrules what is taken"
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "tensors"),
+    [
+        ("resnet-50", 25_557_032, 161),
+        ("gpt2-small", 124_439_808, 148),
+        ("bert-large", 335_141_888, 391),
+        ("llama-1b", 1_235_814_400, 146),
+        ("llama-8b", 8_030_261_248, 291),
+    ],
+)
+def test_models_have_the_parameters_of_their_authors(name: str, parameters: int, tensors: int) -> None:
+    model = presets.MODELS[name]
+    assert (model.parameters, len(model.shapes)) == (parameters, tensors)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--rate", "1gbit"], "--device with --model"),
+        (["--link", "10gb", "--device", "a100"], "did you mean '10gbe'?"),
+        (["--link", "10gbe", "--device", "a10"], "no device is called 'a10'; did you mean 'a100'?"),
+        (["--rho", "1", "--device", "a100"], "or else --rho alone"),
+    ],
+)
+def test_what_has_no_such_name_is_said(more: list[str], words: str, capsys: Capsys) -> None:
+    assert words in refusal(capsys, *NAMED, *more)
+    assert "did you mean 'resnet-50'?" in refusal(capsys, "advise", "--model", "resnet", *NAMED[3:], *more)
+    assert "give --compute-ms" in refusal(capsys, *SMALL, "1", "--device", "a100")
 
 
 def test_shapes_of_the_model_itself(capsys: Capsys, tmp_path: Path) -> None:

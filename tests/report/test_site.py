@@ -56,7 +56,7 @@ def test_every_page_is_whole_and_reached_from_every_other(pages: dict[Path, Page
     names = {path.relative_to(top).as_posix() for path in pages}
     own = {f"docs/{path.stem}.html" for path in (ROOT / "docs").glob("*.md")}
     assert names == {"index.html", "made-up.html", "claims.html", "speed.html", "search.html", *own} | {
-        "docs/index.html", "docs/CHANGELOG.html",
+        "calculator.html", "docs/index.html", "docs/CHANGELOG.html",
     }  # fmt: skip
     assert site.pages == len(pages)
     menus = set()
@@ -83,7 +83,7 @@ def test_every_page_is_whole_and_reached_from_every_other(pages: dict[Path, Page
 def test_outside_of_a_checkout_are_no_documents(store: Store, tmp_path: Path, no_documents: None) -> None:
     assert documents(tmp_path) == {}
     built = build_site(store.root, tmp_path / "out")
-    assert built.pages == 5
+    assert built.pages == 6
     for path in built.path.parent.rglob("*.html"):
         whole(path)
 
@@ -136,7 +136,7 @@ def test_a_hostile_table_is_named_and_harms_no_other(
     assert "not read: broken: tables/broken-study.json is damaged" in shown
     assert re.search(r"not read: other: .* cells, not", shown)
     assert "not read: search: a study cannot be called search: another page has that name" in shown
-    assert f"report: {tmp_path / 'out' / 'index.html'} (4 pages)" in shown
+    assert f"report: {tmp_path / 'out' / 'index.html'} (5 pages)" in shown
     first = (tmp_path / "out" / "index.html").read_text()
     assert str(root) not in first
     assert "does not have the columns" in first, "claims, which studies share"
@@ -146,7 +146,7 @@ def test_a_hostile_table_is_named_and_harms_no_other(
 def test_an_empty_folder_says_what_to_run(tmp_path: Path, no_documents: None) -> None:
     built = build_site(tmp_path)
     shown = text_of(Page(built.path.read_text(encoding="utf-8")))
-    assert built.pages == 2
+    assert built.pages == 3
     for command in ("bandwise sweep quick", "bandwise session quick", "bandwise claims --write"):
         assert command in shown
 

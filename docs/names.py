@@ -1,0 +1,92 @@
+"""What methods of studies are called, in README, on `bandwise advise`'s answers and in the calculator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+FRONT_METHODS: Final = MappingProxyType(
+    {
+        "lion-cub-1bit-never": "Lion Cub, 1 bit",
+        "lion-cub-1bit-every-10": "Lion Cub, 1 bit, momenta averaged every 10 steps",
+        "lion-cub-8bit-l1": "Lion Cub, 8 bits",
+        "global-qsgd-standard": "Global-QSGD, 8 bits",
+        "apmsqueeze": "APMSqueeze",
+        "qsr-adamw": "QSR",
+        "local-adamw": "local AdamW, 8 steps a round",
+        "streaming-diloco": "Streaming DiLoCo, 16 steps a round",
+        "post-local-adamw-early": "post-local AdamW, 16 steps a round after 19",
+        "lion-cub-1bit-every-1": "Lion Cub, 1 bit, momenta averaged every step",
+        "lion-cub-1bit-every-100": "Lion Cub, 1 bit, momenta averaged every 100 steps",
+        "global-qsgd-exponential": "Global-QSGD, 8 bits, exponential",
+        "zero-one-adam": "0/1 Adam",
+        "control-one-rank-sign": "negative control: the sign of one worker",
+        "control-one-worker": "alternative: one worker alone",
+    }
+)
+"""Labels of methods in studies, in words."""
+_OVER_RHO: Final = MappingProxyType(
+    {
+        "local-adamw-8": "local AdamW, 8 steps a round",
+        "local-adamw-32": "local AdamW, 32 steps a round",
+        "diloco": "DiLoCo, 32 steps a round",
+        "streaming-diloco": "Streaming DiLoCo, 32 steps a round",
+        "snoo": "SNOO: DiLoCo's outer step around plain training",
+        "snoo-one-worker": "SNOO: that outer step around one worker",
+        "powersgd-4": "PowerSGD, rank 4",
+        "powersgd-16": "PowerSGD, rank 16",
+        "top-k": "top-k, 1 %",
+        "demo": "DeMo",
+        "sparseloco": "SparseLoCo, 32 steps a round",
+        "qsgd-4bit": "QSGD, 4 bits",
+        "lion-cub-8bit": "Lion Cub, 8 bits",
+        "allreduce-adamw": "plain training in fp32",
+        "allreduce-lion": "plain training by Lion",
+        "one-worker": "one worker alone",
+        "one-worker-half-batch": "one worker alone, half the batch",
+        "accumulate-2": "twice the batch, half the steps",
+        "accumulate-4": "four times the batch, a quarter of the steps",
+        "accumulate-8": "eight times the batch, an eighth of the steps",
+    }
+)
+NAMED_IN: Final = MappingProxyType(
+    {
+        "adam-family": {
+            "apmsqueeze-5": "APMSqueeze, 5 % in full precision",
+            "apmsqueeze-15": "APMSqueeze, 15 %",
+            "apmsqueeze-25": "APMSqueeze, 25 %",
+            "one-bit-adam": "1-bit Adam, 15 %",
+            "ef-sign-adam": "1-bit gradients with error feedback into Adam",
+            "allreduce-sgd": "plain SGD",
+        },
+        **dict.fromkeys(("python", "python-150k"), _OVER_RHO),
+        "classification": {
+            "local-adamw": "local AdamW, 12 steps a round",
+            "slowmo-adamw": "SlowMo on local AdamW",
+            "local-sgd": "local SGD, 12 steps a round",
+            "slowmo-0.4": "SlowMo on local SGD, factor 0.4",
+            "slowmo-0.7": "SlowMo on local SGD, factor 0.7",
+            "slowmo-0.4-int8": "SlowMo on local SGD, factor 0.4, means in 8 bits",
+            "slowmo-0.4-int4": "SlowMo on local SGD, factor 0.4, means in 4 bits",
+            "sgp": "SGP, an exact average every 12 steps",
+            "slowmo-sgp": "SlowMo on SGP, factor 0.4",
+            "distributed-lion-mavo": "Distributed Lion, vote",
+            "distributed-lion-avg": "Distributed Lion, average",
+            "signum": "Signum, vote",
+            "ef-signsgd": "EF-signSGD",
+            "top-k": "top-k, 1 %",
+            "top-k-4": "top-k, 4 %",
+            "gtop-k": "gtop-k, 2 %",
+            "dgc-4": "DGC, 4 %",
+            "sketched-sgd": "Sketched-SGD",
+            "terngrad": "TernGrad",
+        },
+    }
+)
+"""Study -> labels that mean something else there, or stand there alone."""
+
+
+def names_in(study: str) -> Mapping[str, str]:
+    """Labels of a study's methods in words."""
+    return {**FRONT_METHODS, **NAMED_IN.get(study, {})}
