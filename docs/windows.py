@@ -8,11 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from bandwise.costs import EFFICIENCY
 from docs.document import markdown
 from report.accuracy import Panel
 from report.claims import Verdicts
 from report.data import StudyData, load
-from report.numbers import number, weight
+from report.numbers import weight
 from report.rho import (
     SHOWN,
     in_short,
@@ -143,9 +144,9 @@ def regime(root: Path, study: str, sharding: str) -> str:
     parameters, workers, rate, compute = EXAMPLE
     return (
         f"{said[0].upper()}{said[1:]}.{_gates(_study(root, study))} {null_sentence(panel)} "
-        f"Your rho: 32 (n − 1) / n bits a parameter, over the link's bits a second and the seconds of computing a step; "
-        f"{parameters / 1e6:.0f} M parameters, {workers} workers, {rate / 1e9:g} Gbit/s and {1e3 * compute:.0f} ms give "
-        f"{weight(rho_of(*EXAMPLE))}."
+        f"Your rho: 32 (n − 1) / n bits a parameter, over {EFFICIENCY} of the link's bits a second and the seconds of computing a "
+        f"step; {parameters / 1e6:.0f} M parameters, {workers} workers, {rate / 1e9:g} Gbit/s and {1e3 * compute:.0f} ms give "
+        f"{weight(rho_of(parameters, workers, EFFICIENCY * rate, compute))}."
     )
 
 
@@ -153,12 +154,6 @@ def _gates(study: StudyData) -> str:
     rows = gates_of(study)
     if not rows:
         return ""
-    told = [f"{row['gate']} {_value(row['measured'])} (bar {_value(row['bar'])})" for row in rows]
     missed = [row["gate"] for row in rows if not row["passed"]]
     failing = f" Not passed: {', '.join(missed)}." if missed else ""
-    return f" Gates passed: {len(rows) - len(missed)} of {len(rows)}: {', '.join(told)}.{failing}"
-
-
-def _value(value: object) -> str:
-    found = number(value)
-    return str(value) if found is None else f"{found:.3g}"
+    return f" Gates passed: {len(rows) - len(missed)} of {len(rows)}.{failing}"
