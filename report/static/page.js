@@ -2,6 +2,12 @@
 /* DataTables (tables.js) makes every table sort, filter, hide columns and give the rows that are seen as CSV. Without a script the
    tables stand as they are. */
 document.documentElement.classList.toggle("dark", matchMedia("(prefers-color-scheme: dark)").matches);
+const asked = new URLSearchParams(location.search).get("q"), found = document.getElementById("search-table");
+if (asked && found) { // a heading with the words stands before a page's title with them, and that before a text
+  const words = asked.toLowerCase().split(/\s+/), has = (cell) => words.every((word) => cell.textContent.toLowerCase().includes(word));
+  const rank = (row) => { const at = [...row.cells].findIndex(has); return at < 0 ? row.cells.length : at; };
+  found.tBodies[0].append(...[...found.tBodies[0].rows].sort((one, other) => rank(one) - rank(other)));
+}
 document.querySelectorAll(".table > table[id]").forEach((table) => {
   const region = table.parentElement, few = table.tBodies[0].rows.length < 4;
   const buttons = [{ extend: "colvis", text: "Columns" }, { extend: "csvHtml5", filename: table.id }];
@@ -11,8 +17,7 @@ document.querySelectorAll(".table > table[id]").forEach((table) => {
     columnDefs: [{ targets: "hidden", visible: false }, { targets: "num", orderSequence: ["desc", "asc", ""] }],
     language: { search: "Filter" },
   });
-  const asked = table.id === "search-table" && new URLSearchParams(location.search).get("q");
-  if (asked) made.search(asked).draw();
+  if (asked && table === found) made.search(asked).draw();
   const box = table.parentElement; // what scrolls sideways is the table now, not its tools
   for (const name of ["role", "aria-label", "tabindex"]) {
     box.setAttribute(name, region.getAttribute(name));

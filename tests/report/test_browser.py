@@ -269,6 +269,10 @@ def test_a_search_finds_words_of_documents_and_of_studies(browser: Browser, fold
     with page.expect_navigation():
         page.keyboard.press("Enter")
     assert "Your optimizer, in your own loop" in rows(page, "search-table")
+    page.get_by_label("Search all pages").fill("Studies")
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    assert rows(page, "search-table")[0] == "Studies", "a heading that is asked for comes first"
     page.get_by_label("Filter").fill("negative controls made-up")
     assert rows(page, "search-table")[0] == "Negative controls"
     with page.expect_navigation():
