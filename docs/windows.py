@@ -144,8 +144,8 @@ def regime(root: Path, study: str, sharding: str) -> str:
     parameters, workers, rate, compute = EXAMPLE
     return (
         f"{said[0].upper()}{said[1:]}.{_gates(_study(root, study))} {null_sentence(panel)} "
-        f"Your rho: 32 (n − 1) / n bits a parameter, over {EFFICIENCY} of the link's bits a second and the seconds of computing a "
-        f"step; {parameters / 1e6:.0f} M parameters, {workers} workers, {rate / 1e9:g} Gbit/s and {1e3 * compute:.0f} ms give "
+        f"Your rho: 32 (n − 1) / n bits a parameter, over {EFFICIENCY} of the link's bits a second and the seconds of computing "
+        f"a step; {parameters / 1e6:.0f} M parameters, {workers} workers, {rate / 1e9:g} Gbit/s and {1e3 * compute:.0f} ms give "
         f"{weight(rho_of(parameters, workers, EFFICIENCY * rate, compute))}."
     )
 
