@@ -95,7 +95,6 @@ def timed_links(study: StudyData, panel: Panel) -> list[Timed]:
         for link in session.links
     ]
     labels = [link.label for _, link in found]
-    known = by_arm(panel.worth)  # a session may have been held before an arm left the study
     timed = [
         Timed(
             link,
@@ -104,7 +103,7 @@ def timed_links(study: StudyData, panel: Panel) -> list[Timed]:
             rows,
         )
         for session, link in found
-        if (rows := {a: row for a, row in by_arm(link.net, sharding=panel.sharding).items() if a in known})
+        if (rows := by_arm(link.net, sharding=panel.sharding))
     ]
     return sorted(timed, key=lambda one: _rate_bps(one.link.facts["link"]))
 
