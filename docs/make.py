@@ -80,10 +80,6 @@ ANSWERED: Final = MappingProxyType(
             "streaming-diloco", "zero-one-adam", "qsr-adamw", "local-adamw", "apmsqueeze", "global-qsgd-exponential",
             "lion-cub-1bit-never", "control-one-worker",
         ),
-        "quick": (
-            "lion-cub-1bit-never", "lion-cub-1bit-every-10", "lion-cub-8bit-l1", "global-qsgd-standard", "apmsqueeze",
-            "qsr-adamw", "local-adamw", "control-one-rank-sign",
-        ),
     }
 )  # fmt: skip
 """Study -> the methods of its table of answers: in order, or where that is over rho as they rank there. Without: all of them."""
