@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 
 from report import numbers as write
@@ -310,31 +309,27 @@ def seeds(panel: Panel) -> Figure:
     rows = [row for row in [*panel.methods, *panel.controls] if row["diff_mean"] is not None]
     rows.sort(key=lambda row: ((-1 if panel.higher else 1) * row["diff_mean"], row["arm"]))
     names, palette = [row["arm"] for row in rows], [colour(family(row)) for row in rows]
-    dots = panel.differences([row for row in rows if row["baseline"] is not None]).melt(
-        var_name="arm", value_name="difference"
-    )
+    found = panel.differences([row for row in rows if row["baseline"] is not None])
+    dots = found.melt(var_name="arm", value_name="difference").dropna()
     with look():
         figure, (axes,) = new_figure(5.6, 0.6 + LINE_HEIGHT * max(len(rows), 2))
         bounds = [row[end] for row in rows for end in ("diff_low", "diff_high") if row[end] is not None]
-        difference_axis(axes, "x", [*dots["difference"].dropna(), *bounds], panel.margin)
+        difference_axis(axes, "x", [*dots["difference"], *bounds], panel.margin)
         if panel.sensitive:
             axes.axvspan(-panel.margin, panel.margin, color=COLOURS["band"], linewidth=0, zorder=0)
         axes.axvline(0, color=COLOURS["muted"], linewidth=0.7, zorder=1)
-        if rows:
-            sns.stripplot(
-                dots, x="difference", y="arm", order=names, hue="arm", hue_order=names, palette=palette, jitter=False,
-                size=3.4, alpha=0.45, legend=False, ax=axes,
-            )  # fmt: skip
-        for line, (row, shade) in enumerate(zip(rows, palette, strict=True)):
-            mean, low, high = (row[name] for name in ("diff_mean", "diff_low", "diff_high"))
-            ends = None if low is None or high is None else [[mean - low], [high - mean]]
-            axes.errorbar(
-                mean, line, xerr=ends, fmt="|", color=shade, markersize=9, markeredgewidth=1.6, elinewidth=1.6
-            )
+        axes.set_yticks(range(len(names)), names)
+        axes.scatter(
+            dots["difference"], dots["arm"].map(names.index), 11.6, dots["arm"].map(dict(zip(names, palette, strict=True))),
+            alpha=0.45, linewidths=0,
+        )  # fmt: skip
+        bars = pd.DataFrame(rows, columns=["diff_mean", "diff_low", "diff_high"], dtype=float)
+        axes.hlines(bars.index, bars["diff_low"], bars["diff_high"], palette, linewidth=1.6)
+        axes.vlines(bars["diff_mean"], bars.index - 0.3, bars.index + 0.3, palette, linewidth=1.6)
         name_lines(axes, [family(row) for row in rows])
         axes.grid(visible=False, axis="y")
         unit = f" ({panel.unit})" if panel.unit else ""
-        axes.set_xlabel(f"difference to the uncompressed run of the same seed{unit}")
+        axes.set_xlabel(f"difference to uncompressed, same seed{unit}")
         return figure
 
 

@@ -85,12 +85,12 @@ def claims_view(verdicts: Verdicts, details: str | None = None, group: str | Non
         Column("bar", of_part("bar"), "What that number has to reach."),
         Column(
             "of", lambda row: Cell(str(sum(part["role"] == "part" for part in verdicts.parts_of(row)))),
-            "Numbers that must hold: the effect is one of so many.", True,
+            "Numbers that must hold: the effect is one of so many.", True, True,
         ),
         Column("n", of_part("n"), "Pairs of seeds, or rounds.", True),
         Column("who says it", lambda row: Cell(row["said_by"], css="reason" if row["own"] else "reason quiet")),
         Column("paper", lambda row: Cell(f"{row['paper']}, {row['arxiv']}"), hidden=True),
-        Column("kind", text("kind")),
+        Column("kind", text("kind"), hidden=True),
     )  # fmt: skip
     claims = [row for row in verdicts.claims if group is None or group_of(row) == group]
     caption = f"Claims, {group}" if group else "Claims"

@@ -6,8 +6,9 @@ of a panel have the same upright axis: the metric less where the best uncompress
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import cycle, islice
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from scipy import stats
 
 from report.accuracy import Panel, family
 from report.data import PANEL, StudyData
-from report.figures import COLOURS, FAMILIES, colour, difference_axis, look, new_figure
+from report.figures import COLOURS, FAMILIES, colour, difference_axis, look, new_figure, settle
 from report.numbers import byte_count
 from report.pages import Picture, Place
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
@@ -85,17 +86,19 @@ def mean_curves(panel: Panel, frame: pd.DataFrame) -> pd.DataFrame:
 def _pictures(panel: Panel, means: pd.DataFrame, place: Place) -> list[Picture]:
     """One picture a family that has something to draw, controls last."""
     pictures = []
-    drawn = set(means["arm"])
+    curves = {str(arm): curve for arm, curve in means.groupby("arm")}
+    figure = shared_axes(panel, means)
     for kind in (one for one in panel.families if one != "baseline"):
         own = [
-            row for row in panel.summary if family(row) == kind and row["baseline"] and row["arm"] in drawn
+            row for row in panel.summary if family(row) == kind and row["baseline"] and row["arm"] in curves
         ]
         if own:
             words = FAMILIES.get(kind, kind)
+            draw_family(figure, panel, curves, own, f"{words[0].upper()}{words[1:]}, {panel.title}")
             pictures.append(
                 place.picture(
                     f"curves-{panel.slug}-{kind}",
-                    family_curves(panel, means, own, f"{words[0].upper()}{words[1:]}, {panel.title}"),
+                    figure,
                     f"{words}, {panel.whole_place}: {panel.metric} less the best uncompressed end, against bytes and steps; "
                     "the table of methods has where each ends",
                 )
@@ -108,37 +111,20 @@ def _thinned(curve: pd.DataFrame) -> pd.DataFrame:
     return curve[:: len(curve) // -MOST_POINTS][::-1]  # the quotient is rounded down: away from zero
 
 
-def family_curves(panel: Panel, means: pd.DataFrame, own: Sequence[Row], title: str) -> Figure:
-    """Left against bytes (log), right against steps. own: rows of the summary."""
-    planned, names = {row["arm"]: row["n"] for row in panel.summary}, [row["arm"] for row in own]
-    arms = [*names, *sorted({str(row["baseline"]) for row in own} & set(means["arm"]))]
-    palette = {arm: colour(family(own[0]) if arm in names else "baseline") for arm in arms}
-    dashes = {
-        **dict.fromkeys(arms, BASELINE),
-        **dict(zip(names, islice(cycle(DASHES), len(names)), strict=True)),
-    }
+def shared_axes(panel: Panel, means: pd.DataFrame) -> Figure:
+    """What all pictures of a panel have: left against bytes (log), right against steps, and room for the longest name."""
+    labels = [_label(row, row["n"] - 1) for row in panel.summary]  # never longer
+    most = max(Counter(map(family, panel.summary)).values()) + len(panel.baselines)
     with look():
-        figure, (by_bytes, by_steps) = new_figure(7.4, max(2.6, 1.0 + 0.15 * len(arms)), 2)
-        for axes, x in ((by_bytes, "bytes"), (by_steps, "step")):
-            curves = means[means["arm"].isin(arms) & (means[x] > 0)]
-            if curves.empty:
-                continue
-            curves = pd.concat([_thinned(curve) for _, curve in curves.groupby("arm")])
-            for arm in arms:
-                own_curve = curves[curves["arm"] == arm].groupby(x)["mean"].mean()
-                axes.plot(own_curve.index, own_curve, color=palette[arm], dashes=dashes[arm], linewidth=1.2)
-            for arm, curve in curves[curves["arm"].isin(names)].groupby("arm"):
-                axes.fill_between(
-                    curve[x], curve["low"], curve["high"], color=palette[arm], alpha=0.12, linewidth=0
-                )
+        figure, (by_bytes, by_steps) = new_figure(7.4, max(2.6, 1.0 + 0.15 * most), 2)
         for axes in (by_bytes, by_steps):
             difference_axis(axes, "y", [*means["mean"]], panel.margin)
             if not panel.higher:
                 axes.invert_yaxis()
             axes.axhline(0, color=COLOURS["muted"], linewidth=0.8, zorder=1)
-        by_steps.set(xlabel="steps", ylabel="", yticklabels=[])
+        by_steps.set(xlabel="steps", yticklabels=[], xlim=(0, 1.03 * means["step"].max()))
         by_steps.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        by_bytes.set(xlabel="bytes sent, a rank (log)", title=title)
+        by_bytes.set(xlabel="bytes sent, a rank (log)", title=panel.title)
         by_bytes.set_ylabel(f"{panel.metric}\nless the best uncompressed")
         sent = means.loc[means["bytes"] > 0, "bytes"]
         if len(sent):
@@ -146,13 +132,60 @@ def family_curves(panel: Panel, means: pd.DataFrame, own: Sequence[Row], title: 
             by_bytes.xaxis.set_major_locator(LogLocator(numticks=5))
             by_bytes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: byte_count(value)))
             by_bytes.xaxis.set_minor_locator(NullLocator())
-        ends = means.groupby("arm")["n"].last()
-        labels = [
-            f"{arm.removeprefix('control-')}, n = {ends[arm]}{'' if ends[arm] == planned[arm] else f' of {planned[arm]}'}"
-            for arm in arms
-        ]
-        lines = [
-            Line2D([], [], color=palette[arm], linestyle=(0, dashes[arm]), linewidth=1.2) for arm in arms
-        ]
-        figure.legend(lines, labels, loc="outside right upper", handlelength=3)
+        _legend(figure, [Line2D([], []) for _ in labels], labels)
+        settle(figure)
         return figure
+
+
+def _label(row: Row, n: int) -> str:
+    """An arm with how many of its seeds finished."""
+    some = f"{row['arm'].removeprefix('control-')}, n = {n}"
+    return some if n == row["n"] else f"{some} of {row['n']}"
+
+
+def _legend(figure: Figure, lines: Sequence[Line2D], labels: Sequence[str]) -> None:
+    """The one legend of a figure."""
+    for one in figure.legends[:]:
+        one.remove()
+    figure.legend(lines, labels, loc="outside right upper", handlelength=3)
+
+
+def draw_family(
+    figure: Figure, panel: Panel, curves: Mapping[str, pd.DataFrame], own: Sequence[Row], title: str
+) -> None:
+    """Draw some arms and their baselines in place of those that were drawn before.
+
+    Args:
+        figure: Of `shared_axes`.
+        panel: Of the arms.
+        curves: By arm its rows of `mean_curves`.
+        own: Rows of the summary.
+        title: Of the picture.
+    """
+    baselines = {row["baseline"] for row in own} & curves.keys()
+    dashed = [(row, COLOURS["baseline"], BASELINE) for row in panel.summary if row["arm"] in baselines]
+    lines = [
+        *((row, colour(family(row)), dashes) for row, dashes in zip(own, cycle(DASHES), strict=False)),
+        *dashed,
+    ]
+    with look():
+        for axes, x in zip(figure.axes, ("bytes", "step"), strict=True):
+            for artist in [*axes.lines[1:], *axes.collections]:  # the first is the line across
+                artist.remove()
+            for row, shade, dashes in lines:
+                curve = curves[row["arm"]]
+                curve = curve[curve[x] > 0]
+                if curve.empty:
+                    continue
+                curve = _thinned(curve)
+                at = curve.groupby(x)["mean"].mean()  # bytes stand still between synchronisations
+                axes.plot(at.index, at, color=shade, dashes=dashes, linewidth=1.2)
+                if dashes is not BASELINE:
+                    axes.fill_between(
+                        curve[x], curve["low"], curve["high"], color=shade, alpha=0.12, linewidth=0
+                    )
+        figure.axes[0].set_title(title)
+        samples = [
+            Line2D([], [], color=shade, linestyle=(0, dashes), linewidth=1.2) for _, shade, dashes in lines
+        ]
+        _legend(figure, samples, [_label(row, curves[row["arm"]]["n"].iloc[-1]) for row, _, _ in lines])

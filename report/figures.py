@@ -20,7 +20,9 @@ import seaborn as sns
 from adjustText import adjust_text
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Text
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 from matplotlib.transforms import Bbox
@@ -106,6 +108,8 @@ LINEAR_MARGINS: Final = 2.5
 """A logarithmic axis of differences is linear up to so many margins."""
 LOGARITHMIC_MARGINS: Final = 12
 """Differences beyond so many margins make the axis logarithmic."""
+SVG_DPI: Final = 72
+"""Of matplotlib's SVG files."""
 NAMING_ROUNDS: Final = 60
 """Of moving names; a bound on time would make pictures depend on the machine."""
 
@@ -141,10 +145,21 @@ def new_figure(
     return figure, axes
 
 
+def settle(figure: Figure) -> None:
+    """Lay the axes out for good, which otherwise is done by drawing a whole figure for nothing. Call it inside of `look`."""
+    layout = figure.get_layout_engine()
+    if isinstance(layout, ConstrainedLayoutEngine):
+        FigureCanvasSVG(figure)
+        figure.dpi = SVG_DPI
+        layout.execute(figure)
+        figure.set_layout_engine(None)
+
+
 def svg(figure: Figure) -> str:
     """The figure as an SVG file, the same bytes each time."""
     written = io.StringIO()
     with look():
+        settle(figure)
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
     text = written.getvalue().replace("font-family: 'DejaVu Sans'", f"font-family: {FONTS}")
     dark = "".join(
@@ -241,8 +256,7 @@ def name_points(axes: Axes, points: pd.DataFrame, also: pd.DataFrame) -> None:
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # what is placed now must not move
+    settle(figure)  # what is placed now must not move
     texts = [
         axes.text(one["x"], one["y"], one["name"], fontsize=8.0, color=colour(one["family"]), zorder=6)
         for one in points.to_dict("records")

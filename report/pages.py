@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from report.figures import COLOURS, FAMILIES, SHADES, svg
@@ -81,7 +82,7 @@ class Place:
 @cache
 def _environment() -> Environment:
     """Where templates are compiled, each once; everything that they are given is escaped."""
-    return Environment(
+    environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -89,6 +90,10 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["code"] = lambda text: Markup(
+        re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+    )
+    return environment
 
 
 def write_page(place: Place, template: str, **parts: Any) -> Path:

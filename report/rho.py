@@ -176,6 +176,11 @@ def sure_window(row: Row) -> str:
     return _span(_at(row["sure_from"]), _at(row["sure_to"]), row["sure_from"], row["sure_to"])
 
 
+def _brief(words: str) -> str:
+    """A window below a heading that says it is of rho."""
+    return words.removeprefix("from ").replace("rho ", "") or MISSING
+
+
 def sentences(panel: Panel) -> list[str]:
     """Where each of the first methods wins, how many win nowhere, and the null test."""
     methods = ranked(panel)
@@ -502,11 +507,11 @@ def windows_view(panel: Panel) -> View:
             "Coloured as in the picture.",
         ),
         Column(
-            "beats every plain way", lambda row: Cell(window(row) or MISSING),
-            "By estimates, with 95 % intervals of the ends, if nothing overlaps.",
+            "beats every plain way at rho", lambda row: Cell(_brief(window(row))),
+            "By estimates, with 95 % intervals of the ends, if nothing overlaps.", hidden=True,
         ),
         Column(
-            "by verdict", lambda row: Cell(sure_window(row) or MISSING, css="yes" if sure_window(row) else ""),
+            "by verdict at rho", lambda row: Cell(_brief(sure_window(row)), css="yes" if sure_window(row) else ""),
             "Where it is worth it by paired tests, by Holm over the methods, against plain training and every alternative.",
         ),
         Column("worth", worth, "The share of its steps after which plain training ends as well, with its 95 % interval.", True),
@@ -515,14 +520,14 @@ def windows_view(panel: Panel) -> View:
             "Bytes a step on the wire over those of plain bf16 all-reduce.", True,
         ),
         *(_net_column(*nets_at(panel, rho)) for rho in SHOWN),
-        Column("overlapped", lambda row: Cell(window(overlapped[row["arm"]]) or MISSING), of_all, hidden=True),
-        Column("overlapped, by verdict", lambda row: Cell(sure_window(overlapped[row["arm"]]) or MISSING), of_all, hidden=True),
+        Column("overlapped", lambda row: Cell(_brief(window(overlapped[row["arm"]]))), of_all, hidden=True),
+        Column("overlapped, by verdict", lambda row: Cell(_brief(sure_window(overlapped[row["arm"]]))), of_all, hidden=True),
         Column("steps", lambda row: Cell(plain(row["steps"]), row["steps"]), "Over those of plain training.", True, True),
         Column(
             "computing", lambda row: Cell(plain(row["compute"]), row["compute"]),
             "Of a step, over that of plain training, with the method's own where it was measured.", True, True,
         ),
-        Column("why none", text("reason", "reason"), "Why it has no window, or none by verdict."),
+        Column("why none", text("reason", "reason"), "Why it has no window, or none by verdict.", hidden=True),
     )  # fmt: skip
     rest = [row for role in ROLES[1:] for row in windows(panel, role)]
     return View(f"{panel.slug}-windows", f"Windows of rho, {panel.whole_place}", columns, [*methods, *rest])

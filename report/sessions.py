@@ -218,31 +218,29 @@ def phases(link: LinkData, longest: float = 0.0) -> Figure | None:
     bars = pd.DataFrame([_seconds_by_phase(row) for row in rows], index=[row["case"] for row in rows]) * unit
     with look():
         figure, (axes,) = new_figure(7.6, 0.95 + CASE_HEIGHT * max(len(rows), 2))
-        bars.plot.barh(
-            stacked=True, ax=axes, width=0.62, color=[COLOURS[role] for role in bars.columns], edgecolor=COLOURS["paper"],
-            linewidth=0.6, legend=False,
-        )  # fmt: skip
+        starts = bars.cumsum(axis=1) - bars
+        handles = [
+            axes.barh(
+                range(len(bars)), bars[role], 0.62, starts[role], color=COLOURS[role], edgecolor=COLOURS["paper"],
+                linewidth=0.6,
+            )
+            for role in PHASES
+        ]  # fmt: skip
+        axes.set_yticks(range(len(bars)), bars.index)
         axes.set_xlim(
             0,
             1.02
             * max(longest * unit, bars.sum(axis=1).max(), *(unit * (row["step_high"] or 0) for row in rows)),
         )
-        for line, row in enumerate(rows):
-            step, low, high = (number(row[key]) for key in ("step_s", "step_low", "step_high"))
-            ends = (
-                None
-                if step is None or low is None or high is None
-                else [[unit * (step - low)], [unit * (high - step)]]
-            )
-            axes.errorbar(
-                unit * (step or 0.0), line, xerr=ends, fmt="|", color=COLOURS["ink"], markersize=10, markeredgewidth=1.6,
-                elinewidth=1.2,
-            )  # fmt: skip
-        handles = [bars.patches[0] for bars in axes.containers[: len(PHASES)]]  # type: ignore[attr-defined]
+        steps = pd.DataFrame(rows, columns=["step_s", "step_low", "step_high"], dtype=float) * unit
+        axes.errorbar(
+            steps["step_s"], steps.index, xerr=(steps["step_s"] - steps["step_low"], steps["step_high"] - steps["step_s"]),
+            fmt="|", color=COLOURS["ink"], markersize=10, markeredgewidth=1.6, elinewidth=1.2,
+        )  # fmt: skip
         name_lines(axes, [link.family(row) for row in rows])
         axes.grid(visible=False, axis="y")
         axes.set_xlabel(f"{name} a step")
-        figure.legend(handles, list(PHASES.values()), loc="outside upper left", ncols=len(PHASES))
+        figure.legend(handles=handles, labels=[*PHASES.values()], loc="outside upper left", ncols=len(PHASES))
         return figure
 
 

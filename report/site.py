@@ -25,7 +25,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Final, TypeVar
 
-from report.claims import Verdicts, build_claims_page, findings, load_verdicts, tally
+from report.claims import Verdicts, build_claims_page, findings, load_verdicts
 from report.data import SessionData, StudyData, load, load_sessions
 from report.documents import documents, write_document, write_search
 from report.equal_time import timed_links
@@ -154,7 +154,7 @@ def _build(root: Path, folder: Path) -> BuiltSite:
         _speed(alone, Place(folder, SPEED, pages))
     for document, address in own.items():
         write_document(document, Place(folder, address, pages), own)
-    said = _headline(root, studies, unread, verdicts)
+    said = _headline(root, studies, unread)
     totals = [counts(study) for study in studies.values()]
     path = write_page(
         Place(folder, HOME, pages),
@@ -165,7 +165,7 @@ def _build(root: Path, folder: Path) -> BuiltSite:
         headline=said,
         lead=lead,
         sizes=sizes_parts(studies.values(), Place(folder, HOME, pages)),
-        claims=f"{tally(verdicts.claims)}." if verdicts.claims else "",
+        claims=findings(verdicts)[:2] if verdicts.claims else [],
         studies=studies_view({f"{name}.html": study for name, study in studies.items()}),
         refused=refused_view(refused_rows(root), unread),
     )
@@ -356,12 +356,9 @@ def refused_view(rows: Sequence[Row], unread: Sequence[tuple[str, str]]) -> View
     return View("refused-table", "Refused", columns, named)
 
 
-def _headline(
-    root: Path, studies: Mapping[str, StudyData], unread: Sequence[tuple[str, str]], verdicts: Verdicts
-) -> list[str]:
-    """How much was run, what of claims was decided, and what is missing."""
+def _headline(root: Path, studies: Mapping[str, StudyData], unread: Sequence[tuple[str, str]]) -> list[str]:
+    """How much was run, and what is missing."""
     found = [_totals(list(studies.values()))] if studies else []
-    found += findings(verdicts)[:2] if verdicts.claims else []
     for study in studies.values():
         if sentence := failure_sentence(study):
             found.append(f"{study.sweep}: {sentence.replace(' They are listed below and in no mean.', '')}")

@@ -113,7 +113,7 @@ def worth_against_size(place: str, frame: pd.DataFrame) -> Figure:
         axes.set_xlabel("parameters")
         axes.set_ylabel("worth: share of its steps that plain training needs")
         figure.suptitle(f"Worth against model size: {place}", x=0.01, ha="left", fontsize=9.5)
-        axes.axhline(1, color=COLOURS["baseline"], linewidth=1.6)
+        axes.plot([sizes[0] / 1.2, sizes[-1]], [1, 1], color=COLOURS["baseline"], linewidth=1.6)
         for arm, own in frame.groupby("arm"):
             _line(axes, own, shades.get(str(arm), ""))
         last = frame.groupby("arm").tail(1)
@@ -140,7 +140,6 @@ def sizes_parts(studies: Iterable[StudyData], place: Place) -> list[dict[str, An
     """What the first page shows: a part for every setting with several sizes. Pictures become files of the page's place."""
     return [
         {
-            "setting": setting,
             "picture": place.picture(
                 f"worth-against-size-{slug(setting)}", worth_against_size(setting, frame),
                 f"{setting}: worth against parameters, a line a method; the table has the numbers",

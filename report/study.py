@@ -29,7 +29,7 @@ from report.rho import rho_parts
 from report.sessions import missing, session_parts, speed_sentences
 from report.trust import drift, failures_view, gates_view, origins_view, reproduce, tuning_view
 from suite.analysis.published import Side
-from suite.analysis.tables import to_csv
+from suite.analysis.tables import table_path
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,11 @@ def _panel(panel: Panel, study: StudyData, place: Place) -> dict[str, Any]:
 
 
 def _tables(study: StudyData, place: Place) -> list[str]:
-    """Write the study's tables and those of its sessions as CSV; their addresses."""
-    found = {f"{slug(study.sweep)}-{suffix}": table for suffix, table in study.tables.items()}
-    for session in study.sessions:
-        found |= {f"session-{session.name}-{suffix}": table for suffix, table in session.tables.items()}
-    return [place.save(f"{name}.csv", to_csv(table, frame)) for name, (table, frame) in found.items()]
+    """Copy the study's tables and those of its sessions as they lie; their addresses."""
+    sets = [(slug(study.sweep), study.tables, study.origin)]
+    sets += [(f"session-{one.name}", one.tables, one.origin) for one in study.sessions]
+    return [
+        place.save(f"{name}-{suffix}.csv", table_path(origin.root, table, origin.name).read_text("utf-8"))
+        for name, tables, origin in sets
+        for suffix, (table, _) in tables.items()
+    ]

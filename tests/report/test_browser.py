@@ -16,13 +16,10 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from bandwise import costs
 from bandwise.evidence import interval
-from report.claims import build_claims_page
-from report.pages import Place
 from report.site import build_site
-from report.study import build_page
 from tests.bandwise.said import answer
 from tests.report import made_up_site
-from tests.support import Capsys, find_program
+from tests.support import Capsys, find_program, undrawn
 
 pytestmark = pytest.mark.chromium
 
@@ -97,18 +94,40 @@ def test_every_kind_of_page_is_silent_accessible_and_fits(
         page.wait_for_function("(one) => one.complete && one.naturalWidth > 0", arg=picture.element_handle())
 
 
-@pytest.mark.parametrize("name", ["python", "language", "classification", "claims"])
-def test_a_published_page_is_short_before_anything_is_unfolded(
-    name: str, browser: Browser, tmp_path: Path
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site of all that is published. Its pictures are as large as they are, and empty."""
+    root = tmp_path_factory.mktemp("published")
+    (root / "published").symlink_to(ROOT / "results" / "published")
+    with undrawn(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("report.site.FEW", 1000)  # by this process alone, since others would draw
+        return build_site(root).path.parent
+
+
+@pytest.mark.parametrize("site", ["folder", "published"])
+def test_pages_are_short_before_anything_is_unfolded(
+    site: str, browser: Browser, request: pytest.FixtureRequest
 ) -> None:
-    (tmp_path / "published").symlink_to(ROOT / "results" / "published")
-    if name == "claims":
-        build_claims_page(tmp_path, Place(tmp_path, "claims.html"))
-    else:
-        build_page(tmp_path, name, tmp_path / f"{name}.html")
-    page = opened(browser, tmp_path / f"{name}.html")
-    assert page.evaluate("document.documentElement.scrollHeight") < HIGHEST
-    assert page.evaluate("document.querySelector('main').innerText.split(/\\s+/).length") < WORDS
+    top: Path = request.getfixturevalue(site)
+    pages = [
+        path for path in top.rglob("*.html") if path.name != "search.html" and path.parent != top / "docs"
+    ]
+    assert {
+        "index",
+        "calculator",
+        "claims",
+        "speed",
+        *({"python", "quick"} if site == "published" else {"made-up"}),
+    } <= {path.stem for path in pages}
+    long = {}
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    for path in pages:
+        page.goto(path.as_uri())
+        height = page.evaluate("document.documentElement.scrollHeight")
+        words = page.evaluate("document.querySelector('main').innerText.split(/\\s+/).length")
+        if height >= HIGHEST or words >= WORDS:
+            long[path.relative_to(top).as_posix()] = height, words
+    assert long == {}
 
 
 def rows(page: Page, slug: str) -> list[str]:
