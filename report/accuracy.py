@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import pandas as pd
+import seaborn as sns
 from matplotlib.figure import Figure
 
 from report import numbers as write
@@ -318,11 +319,11 @@ def seeds(panel: Panel) -> Figure:
         if panel.sensitive:
             axes.axvspan(-panel.margin, panel.margin, color=COLOURS["band"], linewidth=0, zorder=0)
         axes.axvline(0, color=COLOURS["muted"], linewidth=0.7, zorder=1)
-        axes.set_yticks(range(len(names)), names)
-        axes.scatter(
-            dots["difference"], dots["arm"].map(names.index), 11.6, dots["arm"].map(dict(zip(names, palette, strict=True))),
-            alpha=0.45, linewidths=0,
-        )  # fmt: skip
+        if rows:
+            sns.stripplot(
+                dots, x="difference", y="arm", order=names, hue="arm", hue_order=names, palette=palette, jitter=False,
+                size=3.4, alpha=0.45, legend=False, ax=axes,
+            )  # fmt: skip
         bars = pd.DataFrame(rows, columns=["diff_mean", "diff_low", "diff_high"], dtype=float)
         axes.hlines(bars.index, bars["diff_low"], bars["diff_high"], palette, linewidth=1.6)
         axes.vlines(bars["diff_mean"], bars.index - 0.3, bars.index + 0.3, palette, linewidth=1.6)
