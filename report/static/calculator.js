@@ -220,7 +220,9 @@ function show() {
   }
   const judged = all.filter(({ arm }) => arm.worth !== null && (arm.role === "method" || arm.role === "alternative"));
   const found = Object.fromEntries(ENDS.map((end) => [end, verdict(study, judged, asked, end)]));
-  put("verdict", answer(asked.rho, found));
+  const said = answer(asked.rho, found), [first] = said.split(", because"), strong = document.createElement("strong");
+  strong.textContent = first;
+  document.getElementById("verdict").replaceChildren(strong, said.slice(first.length));
   const most = ENDS.map((end) => digits(bound(asked.rho, end)));
   put("bound", `At any size a step that sends less is at most ${most[0]} times as fast where nothing overlaps, ${most[1]} where all does.`);
   const device = field.device.value, taken = about();
