@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from report.figures import COLOURS, FAMILIES, SHADES, svg
@@ -82,7 +81,7 @@ class Place:
 @cache
 def _environment() -> Environment:
     """Where templates are compiled, each once; everything that they are given is escaped."""
-    environment = Environment(
+    return Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -90,10 +89,6 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["code"] = lambda text: Markup(
-        re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text)))
-    )
-    return environment
 
 
 def write_page(place: Place, template: str, **parts: Any) -> Path:
