@@ -13,7 +13,7 @@ FRONT_METHODS: Final = MappingProxyType(
         "lion-cub-8bit-l1": "Lion Cub, 8 bits",
         "global-qsgd-standard": "Global-QSGD, 8 bits",
         "apmsqueeze": "APMSqueeze",
-        "qsr-adamw": "QSR",
+        "qsr-adamw": "QSR, growing rounds",
         "local-adamw": "local AdamW, 8 steps a round",
         "streaming-diloco": "Streaming DiLoCo, 16 steps a round",
         "post-local-adamw-early": "post-local AdamW, 16 steps a round after 19",

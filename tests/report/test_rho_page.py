@@ -363,4 +363,4 @@ def test_readme_shows_the_picture_and_says_where_the_study_stands(over, monkeypa
     assert said.endswith("110 M parameters, 16 workers, 1 Gbit/s and 180 ms give 20.")
     answered = make.answer(over.root, made.NAME, "iid")
     assert "| Lion" not in answered
-    assert "| QSR | 8× |" in answered
+    assert "| QSR, growing rounds | 8× |" in answered
