@@ -316,6 +316,7 @@ WHERE: Final = {
     "none": "where nothing overlaps",
     "all": "where communication overlaps with computing, as DistributedDataParallel's does",
 }
+"""Overlap -> where that is so, in words."""
 
 
 def answer(rho: float, found: Mapping[str, Verdict]) -> str:

@@ -103,11 +103,6 @@ def setting(panel: Panel) -> str:
     return ", ".join(filter(None, said))
 
 
-def rho_of(parameters: float, workers: int, rate_bps: float, compute_s: float) -> float:
-    """rho of a reader: seconds of a ring of bf16 gradients on a link of so many bits a second, over seconds of computing."""
-    return 8 * 2 * parameters * 2 * (workers - 1) / workers / rate_bps / compute_s
-
-
 # ---- which methods, and where they win -------------------------------------------------------------------------------------
 
 
@@ -212,28 +207,39 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
         Where methods win by verdict, the best of them at some rho, and what to do elsewhere; and for what that holds.
     """
     holds = f"That holds for {setting(panel)}, and if nothing overlaps."
-    sure = [row for row in windows(panel, "method") if row["sure_from"] is not None]
-    if not sure:
-        return (
-            f"No method beats every plain way to use the machines: none of {len(windows(panel, 'method'))}, at any rho.",
-            holds,
-        )
+    methods = windows(panel, "method")
+    spans: list[list[float]] = []  # windows of verdicts, those that overlap as one
+    for first, last in sorted(
+        (row["sure_from"], row["sure_to"]) for row in methods if row["sure_from"] is not None
+    ):
+        if spans and first <= spans[-1][1]:
+            spans[-1][1] = max(spans[-1][1], last)
+        else:
+            spans.append([first, last])
+    if not spans:
+        said = f"No method beats every plain way to use the machines: none of {len(methods)}, at any rho."
+        return said, holds
+    where = _listed([_span(_at(first), _at(last), first, last) for first, last in spans])
     best = []
     for rho in SHOWN:
         at, nets = nets_at(panel, rho)
-        ahead = [nets[row["arm"]] for row in sure if nets[row["arm"]]["verdict"] == WORTH_IT]
+        own = [nets[row["arm"]] for row in methods if row["arm"] in nets]
+        ahead = [row for row in own if row["verdict"] == WORTH_IT]
         if ahead:
             top = max(ahead, key=lambda row: float(row["net"]))
             net = net_words(top["net"], top["net_low"], top["net_high"])
-            best.append(f"{net} times at rho {weight(at)} ({names.get(top['arm'], top['arm'])})")
+            best.append(f", {net} times at rho {weight(at)} ({names.get(top['arm'], top['arm'])})")
     roles = pd.DataFrame(windows(panel, *ROLES))[["arm", "role"]]
-    frame = pd.DataFrame([row for row in panel.rho if row["overlap"] == "none"]).merge(roles, on="arm")
-    elsewhere = [names.get(arm, arm) or "plain training" for arm in best_plain(frame)["arm"]]
-    first, last = min(row["sure_from"] for row in sure), max(row["sure_to"] for row in sure)
-    said = (
-        f"Where rho is {weight(first)} to {weight(last)}, some method beats every plain way to use the machines: it ends as well "
-        f"as plain training and faster, {', '.join(best)}. Below, {elsewhere[0]} is best; beyond, {elsewhere[-1]}."
+    plainly = best_plain(
+        pd.DataFrame([row for row in panel.rho if row["overlap"] == "none"]).merge(roles, on="arm")
     )
+    below, beyond = (names.get(arm, arm) or "plain training" for arm in plainly["arm"].iloc[[0, -1]])
+    said = (
+        f"{where[0].upper()}{where[1:]}, some method beats every plain way to use the machines: it ends as well as plain "
+        f"training and faster{''.join(best)}."
+    )
+    said += f" Below, {below} is best." if spans[0][0] > 0 else ""
+    said += f" Beyond, {beyond} is best." if math.isfinite(spans[-1][1]) else ""
     return said, holds
 
 
@@ -289,31 +295,40 @@ def measured_nets(links: Sequence[Timed]) -> list[Row]:
 def measured_sentences(panel: Panel, measured: Sequence[Row]) -> list[str]:
     """How many measured net speedups reach, with their intervals, between what is predicted if nothing and if all overlaps.
 
-    Predictions are read off the grid of rho by the logarithm. The farthest is named.
+    Predictions are read off the grid of rho by the logarithm. The farthest is named. What has none, such as plain training itself
+    and what diverged, is left out.
     """
-    if not measured:
+    held = [(row, nets) for row in measured if (nets := _predicted(panel, row))]
+    if not held:
         return []
-    between, farthest = 0, (0.0, measured[0])
-    for row in measured:
-        nets = [_predicted(panel, row, overlap) for overlap in OVERLAPS]
+    between, farthest = 0, (0.0, held[0][0])
+    for row, nets in held:
         low, high = min(nets), max(nets)
         between += not ((row["net_high"] or math.inf) < low or (row["net_low"] or 0.0) > high)
         off = row["net"] / min(max(row["net"], low), high) - 1
         farthest = max(farthest, (abs(off), row), key=lambda one: one[0])
-    places = {row["link"]: f"{row['link']} (rho {weight(row['rho'])})" for row in measured}
+    places = {row["link"]: f"{row['link']} (rho {weight(row['rho'])})" for row, _ in held}
     off, worst = farthest
     return [
-        f"Measured on {_listed([*places.values()])}: {between} of {len(measured)} net speedups have an interval that reaches "
+        f"Measured on {_listed([*places.values()])}: {between} of {len(held)} net speedups have an interval that reaches "
         "between the predicted ones, if nothing and if all overlaps"
         + (f"; the farthest, {worst['arm']} on {worst['link']}, is {off:.0%} off." if off else ".")
     ]
 
 
-def _predicted(panel: Panel, at: Row, overlap: str) -> float:
-    """The net speedup of an arm between two values of the grid of rho."""
-    own = [row for row in panel.rho if (row["arm"], row["overlap"]) == (at["arm"], overlap)]
-    grid, nets = ([math.log(row[name]) for row in own] for name in ("rho", "net"))
-    return math.exp(float(np.interp(math.log(at["rho"]), grid, nets)))
+def _predicted(panel: Panel, at: Row) -> list[float]:
+    """The net speedups of an arm at a rho, one an overlap, between two values of the grid; none where it has none there."""
+    of = {
+        overlap: [row for row in panel.rho if (row["arm"], row["overlap"]) == (at["arm"], overlap)]
+        for overlap in OVERLAPS
+    }
+    if not all(own and all(0 < row["net"] < math.inf for row in own) for own in of.values()):
+        return []
+    found = []
+    for own in of.values():
+        grid, nets = ([math.log(row[name]) for row in own] for name in ("rho", "net"))
+        found.append(math.exp(float(np.interp(math.log(at["rho"]), grid, nets))))
+    return found
 
 
 # ---- the picture -----------------------------------------------------------------------------------------------------------
@@ -403,24 +418,17 @@ def _mark(axes: Axes, marks: Sequence[Row], shades: Mapping[str, str]) -> None:
     """What was measured: a diamond with its interval, of which an open end goes on to the rim of the picture."""
     bottom, top = axes.get_ylim()
     for row in marks:
-        colour = COLOURS[shades[row["arm"]]]
+        at, shade = row["rho"], COLOURS[shades[row["arm"]]]
         axes.vlines(
-            row["rho"],
+            at,
             row["net_low"] or bottom,
             min(row["net_high"] or top, top),
-            color=colour,
+            color=shade,
             linewidth=1.0,
             zorder=4,
         )
         axes.scatter(
-            row["rho"],
-            row["net"],
-            marker="D",
-            s=24,
-            color=colour,
-            edgecolor=COLOURS["paper"],
-            linewidth=0.8,
-            zorder=5,
+            at, row["net"], 24, shade, marker="D", edgecolor=COLOURS["paper"], linewidth=0.8, zorder=5
         )
 
 

@@ -342,8 +342,13 @@ class Sweep(Entry):
 
     @property
     def is_tuned(self) -> bool:
-        """Whether its rates are on file, or none is wanted; what is not tuned has no run that is scored."""
-        return self.rates_path.exists() or all(arm.lr is not None for arm in self.arms.values())
+        """Whether every arm that is scored has a rate, pinned or on file; what is not tuned whole has no run that is scored."""
+        rates = load_rates(self.rates_path)
+        return all(
+            arm.lr is not None or rates.find(panel, arm) is not None
+            for panel in self.panels()
+            for arm in self.arms_at(panel, WHOLE)
+        )
 
     @property
     def called(self) -> str:

@@ -101,8 +101,7 @@ class LinkRounds:
 
     def __post_init__(self) -> None:
         self._estimates: Estimates = {}
-        self._hopeless = False
-        self._hopeless_rounds = 0
+        self._hopeless_rounds = 0  # the last ones, in a row
         self._planned, self._begun = 0, time.monotonic()
         self.entry: dict[str, Any] = {
             "link": self.link.as_dict(),
@@ -142,7 +141,7 @@ class LinkRounds:
         else:
             for number in range(self.spec.blocks, self.spec.blocks + self.spec.spare_blocks):
                 lacking = self._lacking(number)
-                if self._hopeless or not lacking or self.late():
+                if self._hopeless_rounds or not lacking or self.late():
                     break
                 self._round(number, lacking)
         self._judge()
@@ -208,12 +207,12 @@ class LinkRounds:
                 if position % 10 == 0:
                     again = " and again" * (attempt > 0)
                     self.show(f"{name}, {position} of {len(items)}{again}{self._left()}")
-            self._hopeless = len(disturbed) > HOPELESS * len(items)
-            if not disturbed or self._hopeless or self.late():
+            hopeless = len(disturbed) > HOPELESS * len(items)
+            if not disturbed or hopeless or self.late():
                 break
-        self._hopeless_rounds = self._hopeless_rounds + 1 if self._hopeless else 0
+        self._hopeless_rounds = self._hopeless_rounds + 1 if hopeless else 0
         note = f", {len(disturbed)} of {len(items)} stayed disturbed" if disturbed else ""
-        if self._hopeless:
+        if hopeless:
             note += f": this machine is busy ({self._why()}), so nothing was repeated"
         self.show(f"{name} done{note}")
 

@@ -25,6 +25,7 @@ from report.rho import (
     LINES,
     OVERLAP,
     SHOWN,
+    in_short,
     measured_nets,
     measured_sentences,
     net_against_rho,
@@ -114,6 +115,34 @@ def test_the_picture_is_that_of_the_table_and_the_best_plain_way_is_thick(panel)
     assert "4 workers, 0.15 M parameters, 20 bytes trained on per parameter, 6 seeds" in figure.get_suptitle()
 
 
+def with_windows(panel: Any, *sure: tuple[float, float]) -> Any:
+    """The panel with these windows of verdicts, of one method each, and with no others."""
+    ends = dict(zip(METHODS, sure, strict=False))
+    rows = [
+        {**row, **dict(zip(("sure_from", "sure_to"), ends.get(row["arm"], (None, None)), strict=True))}
+        for row in panel.windows
+    ]
+    return replace(panel, windows=rows)
+
+
+@pytest.mark.parametrize(
+    ("sure", "said"),
+    [
+        ([(0.5, 3.0), (2.0, 9.0)], "From rho 0.5 to 9, some method"),
+        ([(0.5, 3.0), (8.0, 20.0)], "From rho 0.5 to 3 and from rho 8 to 20, some method"),
+        ([(0.0, 3.0), (2.0, math.inf)], "At every rho, some method"),
+        ([(0.0, 3.0)], "Up to rho 3, some method"),
+    ],
+)
+def test_the_answer_in_short_joins_windows_and_leaves_gaps(
+    panel, sure: list[tuple[float, float]], said: str
+) -> None:
+    found, _ = in_short(with_windows(panel, *sure))
+    assert found.startswith(said)
+    assert ("Below, " in found) == (min(first for first, _ in sure) > 0)
+    assert ("Beyond, " in found) == (max(last for _, last in sure) < math.inf)
+
+
 def timed(label: str, rho: float, **nets: tuple[float, float, float | None]) -> Timed:
     """A link of a session with these net speedups and their ends. rho: of fp32 gradients, as sessions say it."""
     net = {
@@ -149,7 +178,11 @@ def test_what_was_measured_stands_in_the_picture_and_is_held_against_what_is_pre
         assert found == pytest.approx(np.array([[1.0, far], [1.0, middle]])), (
             "rho of bf16 is half of that of fp32"
         )
-    (said,) = measured_sentences(panel, measured_nets(links))
+    lost = replace(panel, rho=[{**row, "net": 0.0} if row["arm"] == METHODS[1] else row for row in panel.rho])
+    links[1].net.update({"reference": links[0].net[arm], METHODS[1]: links[0].net[arm]})
+    (said,) = measured_sentences(
+        lost, measured_nets(links)
+    )  # plain training and what diverged have no prediction
     assert said.startswith("Measured on far (rho 1) and near (rho 1): 1 of 2 net speedups have an interval")
     assert said.endswith(f"the farthest, {arm} on far, is 100% off.")
     assert measured_sentences(panel, []) == []
@@ -341,16 +374,15 @@ def test_readme_shows_the_picture_and_says_where_the_study_stands(over, monkeypa
     assert f"figures/{made.NAME}/rho-alone-python-gpt-size-0-15m-iid-n4.svg" in shown
     panel, names = over.study.panels[0], {"diloco": "DiLoCo", "one-worker": "one worker alone"}
     said = windows.short(over.root, made.NAME, "iid", names)
-    sure = [row for row in panel.windows if row["overlap"] == "none" and row["sure_from"] is not None]
-    first, last = min(row["sure_from"] for row in sure), max(row["sure_to"] for row in sure)
-    assert f"**Where rho is {weight(first)} to {weight(last)}, some method beats every plain way" in said
+    last = max(row["sure_to"] or 0.0 for row in panel.windows if row["overlap"] == "none")
+    assert f"**Up to rho {weight(last)}, some method beats every plain way to use the machines**: " in said
     at, nets = nets_at(panel, 10.0)
     best = max((row["net"], arm) for arm, row in nets.items() if row["verdict"] == "worth it")
     assert f"{best[0]:.2f} [" in said
     assert f"times at rho {weight(at)} ({names.get(best[1], best[1])})" in said
-    assert "beyond, one worker alone. That holds for 4 workers" in said
-    lost = replace(panel, windows=[{**row, "sure_from": None, "sure_to": None} for row in panel.windows])
-    monkeypatch.setattr(windows, "_panel", lambda *of: lost)
+    assert "Below" not in said
+    assert "Beyond, one worker alone is best. That holds for 4 workers" in said
+    monkeypatch.setattr(windows, "_panel", lambda *of: with_windows(panel))
     assert "**No method beats every plain way to use the machines**: none of 6, at any rho." in windows.short(
         over.root, made.NAME, "iid", names
     )

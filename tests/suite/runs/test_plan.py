@@ -92,6 +92,14 @@ def test_untuned_arms_say_how_to_tune(tmp_path: Path) -> None:
         make_plan(sweep)
 
 
+def test_a_sweep_is_tuned_when_every_arm_that_is_scored_has_a_rate(tmp_path: Path) -> None:
+    assert load_sweep(write_sweep(tmp_path)).is_tuned, "all rates are pinned"
+    path = write_sweep(tmp_path, SWEEP.replace("baseline: plain, lr: 0.1}", "baseline: plain}"))
+    assert not load_sweep(path).is_tuned
+    (tmp_path / "small-lr.yaml").write_text("sweep: small\nseeds: [10000]\nrates: []\n")
+    assert not load_sweep(path).is_tuned, "a file that lacks an arm"
+
+
 @pytest.mark.parametrize("name", sweep_names())
 def test_shipped_sweeps_have_the_controls_that_their_verdicts_need(name: str) -> None:
     """No communication with each baseline's optimizer; with one tuning seed nobody knows how uncertain the choice of rates is."""
