@@ -24,7 +24,7 @@ the end, as in the official code; without it training is open-ended, and what fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, get_args
 
@@ -34,8 +34,9 @@ from torch import Tensor
 from reference_impls.aggregators.coded_mean import gather_mean, two_phase_mean
 from reference_impls.aggregators.integer_sum import standard_mean
 from reference_impls.compressors import dithering
+from reference_impls.compressors.bins import DeviationBins
 from reference_impls.compressors.compressor import Compressor, PerTensor
-from reference_impls.compressors.levels import GeometricLevels
+from reference_impls.compressors.levels import GeometricLevels, MinMax
 from reference_impls.compressors.signs import ScaledSigns
 from reference_impls.compressors.sparse import ChunkTopK
 from reference_impls.core import compute
@@ -202,25 +203,15 @@ class Coded(Compression):
 
 
 @dataclass(frozen=True)
-class ChunkedMean(Compression):
-    """The `k` largest values of each `chunk` of each tensor, in `value_bits` each, gathered, with decaying error feedback.
+class DecayingFeedback(Compression):
+    """Messages of a `compressor`, tensor by tensor, gathered, with decaying error feedback.
 
-    e <- b e + x on every rank, b = `decay`; its message is what `ChunkTopK` makes of e, tensor by tensor; e <- e -
-    decoded, so that decoded + e_new = b e_old + x holds element by element. The answer is the mean of the decoded messages.
+    e <- b e + x on every rank, b = `decay`; its message is C(e); e <- e - decoded, so that decoded + e_new = b e_old + x holds
+    element by element. The answer is the mean of the decoded messages. One worker compresses nothing.
     """
 
-    k: int
-    chunk: int
-    value_bits: Literal[2, 32]
+    compressor: Compressor
     decay: float
-
-    @property
-    def compressor(self) -> ChunkTopK:
-        """Of one tensor."""
-        return ChunkTopK(self.k, self.chunk, self.value_bits)
-
-    def check(self, n: int) -> None:
-        self.compressor  # noqa: B018 - refuses impossible sizes
 
     @property
     def state(self) -> Mapping[str, StateSpec]:
@@ -345,14 +336,7 @@ class LocalUpdates(WithLocalOptimizer):
             for view in bucket.views:
                 bucket.inner_state(view).clear()
         elif self.inner_policy == "average":
-            kept = [x for view in bucket.views for x in _tensors(bucket, view)]
-            if kept:
-                sizes = [x.numel() for x in kept]
-                flat = compute.empty(sum(sizes), kept[0].dtype, kept[0].device)
-                places = [part.view(x.shape) for x, part in zip(kept, torch.split(flat, sizes), strict=True)]
-                torch._foreach_copy_(places, kept)
-                yield from bucket.world.mean(flat, "inner-state")
-                torch._foreach_copy_(kept, places)
+            yield from average_inner_states(bucket)
 
     @property
     def compression(self) -> Compression:
@@ -389,13 +373,27 @@ class LocalUpdates(WithLocalOptimizer):
         self.compression.check(world.size)
 
 
-def _tensors(bucket: Bucket, view: View) -> list[Tensor]:
-    """What the inner optimizer keeps element by element for a parameter, by name."""
-    state = bucket.inner_state(view)
+def average_inner_states(bucket: Bucket, names: Collection[str] | None = None) -> Exchange[None]:
+    """Average what the local optimizer keeps element by element: all of it, or what has one of the `names`."""
+    kept = [x for view in bucket.views for x in _tensors(bucket, view, names)]
+    if kept:
+        sizes = [x.numel() for x in kept]
+        flat = compute.empty(sum(sizes), kept[0].dtype, kept[0].device)
+        places = [part.view(x.shape) for x, part in zip(kept, torch.split(flat, sizes), strict=True)]
+        torch._foreach_copy_(places, kept)
+        yield from bucket.world.mean(flat, "inner-state")
+        torch._foreach_copy_(kept, places)
+
+
+def _tensors(bucket: Bucket, view: View, names: Collection[str] | None) -> list[Tensor]:
+    """By name."""
     return [
         value
-        for _, value in sorted(state.items())
-        if isinstance(value, Tensor) and value.shape == view.param.shape and value.is_floating_point()
+        for name, value in sorted(bucket.inner_state(view).items())
+        if (names is None or name in names)
+        and isinstance(value, Tensor)
+        and value.shape == view.param.shape
+        and value.is_floating_point()
     ]
 
 
@@ -465,13 +463,49 @@ class MuLoCo(DiLoCo):
     (there five different ones), a step of 0.2 sqrt(max(rows, columns)) (there sqrt(rows / columns), so that rates do not carry
     over), AdamW's beta2 0.999 (there 0.95 or 0.99). As there, Newton-Schulz runs in bfloat16, and weights decay by the learning
     rate without that factor. Who is a matrix say words in names; the published lists send an attention's ``out_proj`` to AdamW.
-    H and the outer rates are the class's there; its configurations have 0.9 and 0.8. Progress may travel compressed (`carrier`),
-    and the outer rate is applied once: the published code multiplies by it twice where it has error feedback. The
-    outer rate stands outside the momentum, as in torch; there inside, the same while it is constant. Otherwise as DiLoCo.
+    H and the outer rates are the class's there; its configurations have 0.9 and 0.8. The outer rate stands outside the momentum,
+    as in torch; there inside, the same while it is constant. Otherwise as DiLoCo.
     """
 
     period: int = option(30, "H: inner steps in a round, at least 1", ge=1)
     outer_momentum: float = option(0.6, "momentum of the outer optimizer", ge=0, lt=1)
+
+
+@dataclass(frozen=True)
+class CodedMuLoCo(MuLoCo):
+    """MuLoCo whose progress travels in a few bits, with error feedback. arXiv 2505.23725.
+
+    After H = `period` local steps: e <- b e + (A - x); its message is q(e), tensor by tensor; e <- e - decoded; all gather all
+    messages, and the outer step takes their mean. ``statistical`` bins decode to the mean of what fell into them
+    (`compressors.bins`); ``linear`` ones are equal steps from the least value to the greatest.
+
+    Differences: e takes A - x (the published code takes a (A - x), and its outer step multiplies by a once more, so that with
+    error feedback its outer rate is a^2: give outer_lr = a^2 for its step). Its configurations have a = 0.8 with momentum 0.9;
+    here the defaults are MuLoCo's, so that a comparison differs in the message alone. Codes of a row of a matrix apart, another
+    coding of the mean, and uncompressed parameters of norms are options there, not here. One worker compresses nothing. Otherwise
+    as MuLoCo.
+    """
+
+    bits: int = option(4, "of a value: 1 to 4 (statistical), to 8 (linear)", ge=1, le=8)
+    levels: Literal["statistical", "linear"] = option(
+        "statistical", "statistical (bins by the standard deviation), or linear (from least to greatest)"
+    )
+    error_decay: float = option(0.9, "b: what is kept of the error of earlier rounds", ge=0, le=1)
+
+    @property
+    def compression(self) -> Compression:
+        """Codes of e, the rest of which stays."""
+        linear = self.levels == "linear"
+        return DecayingFeedback(
+            MinMax(self.bits, 0, "nearest") if linear else DeviationBins(self.bits), self.error_decay
+        )
+
+    def check(self, world: Group) -> None:
+        super().check(world)
+        if self.carrier != "fp32":
+            raise UnsupportedError(f"coded MuLoCo has a code of its own: leave carrier={self.carrier!r} out")
+
+    timed: ClassVar[Timed] = TIMED_ROUNDS
 
 
 @dataclass(frozen=True)
@@ -517,7 +551,7 @@ class SparseLoCo(PeriodicAveraging):
     @property
     def compression(self) -> Compression:
         """The k largest of each chunk of e, the rest of which stays."""
-        return ChunkedMean(self.k, self.chunk, self.value_bits, self.error_decay)
+        return DecayingFeedback(ChunkTopK(self.k, self.chunk, self.value_bits), self.error_decay)
 
     def check(self, world: Group) -> None:
         super().check(world)

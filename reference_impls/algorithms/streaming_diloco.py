@@ -86,6 +86,11 @@ class StreamingDiLoCo(LocalUpdates):
     def anchored(self) -> bool:
         return True
 
+    @property
+    def cycle(self) -> int | None:  # type: ignore[override]
+        """Fragments differ in size, and where there are fewer buckets some are empty."""
+        return self.period if self.fragments > 1 else None
+
     def check(self, world: Group) -> None:
         super().check(world)
         if self.fragments > self.period:

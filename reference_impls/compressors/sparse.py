@@ -19,8 +19,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from reference_impls.compressors import packing
-from reference_impls.compressors.sums import fixed_mean, fixed_sum
+from reference_impls.compressors import bins, packing
+from reference_impls.compressors.sums import fixed_mean
 from reference_impls.core import compute
 from reference_impls.core.compute import THRESHOLD, Key, compiled
 from reference_impls.core.errors import UnsupportedError
@@ -215,11 +215,8 @@ class TopK:
             out.zero_().scatter_(-1, places, values)
 
 
-_BINS: Final = 4
-
-
 @compiled
-def _into_bins(values: Tensor, mean: Tensor, bins: Tensor) -> None:
+def _by_sign_and_magnitude(values: Tensor, mean: Tensor, bins: Tensor) -> None:
     bins.copy_((values < 0).to(torch.int32) * 2 + (values.abs() > mean).to(torch.int32))
 
 
@@ -309,30 +306,19 @@ class ChunkTopK:
         return 0 if k == size else packing.wire_bytes(count * k, packing.width(size - 1))
 
     def _value_bytes(self, kept: int) -> int:
-        return 4 * kept if self.value_bits == 32 else packing.wire_bytes(kept, 2) + 4 * _BINS
+        return 4 * kept if self.value_bits == 32 else bins.wire_bytes(kept, 2)
 
     def _write_values(self, values: Tensor, wire: Tensor) -> None:
         if self.value_bits == 32:
             wire.copy_(values.contiguous().view(torch.uint8))
             return
-        bins = compute.empty_like(values, torch.int32)
-        _into_bins(values, fixed_mean(values, "abs").unsqueeze(-1), bins)
-        means = []
-        own, inside = compute.empty_like(values), compute.empty_like(values, torch.bool)
-        for number in range(_BINS):
-            torch.eq(bins, number, out=inside)
-            counts = [torch.count_nonzero(row) for row in inside.view(-1, inside.shape[-1])]
-            count = torch.stack(counts).view(inside.shape[:-1]).clamp(min=1)
-            means.append(fixed_sum(own.copy_(values).masked_fill_(inside.logical_not_(), 0.0)) / count)
-        packing.pack(bins, 2, wire[..., : -4 * _BINS])
-        wire[..., -4 * _BINS :].copy_(torch.stack(means, dim=-1).to(torch.float32).view(torch.uint8))
+        numbers = compute.empty_like(values, torch.int32)
+        _by_sign_and_magnitude(values, fixed_mean(values, "abs").unsqueeze(-1), numbers)
+        bins.write(values, numbers, 2, wire)
 
     def _read_values(self, wire: Tensor, kept: int) -> Tensor:
-        if self.value_bits == 32:
-            values = compute.empty((*wire.shape[:-1], kept), torch.float32, wire.device)
-            values.view(torch.uint8).copy_(wire)
-            return values
-        bins = compute.empty((*wire.shape[:-1], kept), torch.int32, wire.device)
-        packing.unpack(wire[..., : -4 * _BINS], 2, bins)
-        means = wire[..., -4 * _BINS :].clone(memory_format=torch.contiguous_format).view(torch.float32)
-        return taken(means, compute.empty_like(bins, torch.int64).copy_(bins))
+        if self.value_bits == 2:
+            return bins.read(wire, 2, kept)
+        values = compute.empty((*wire.shape[:-1], kept), torch.float32, wire.device)
+        values.view(torch.uint8).copy_(wire)
+        return values

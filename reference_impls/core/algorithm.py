@@ -247,6 +247,7 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
     reference_points: ClassVar[tuple[str, ...]] = ()
     clipping: ClassVar[str] = ""
     local_steps: ClassVar[bool] = False
+    cycle: ClassVar[int | None] = None
     timed: ClassVar[Timed] = {}
 
     def __post_init__(self) -> None:

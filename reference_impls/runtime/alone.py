@@ -152,7 +152,7 @@ def taken(
         moments: Kind -> what a step of that kind is planned by (`firsts`), in the order of the training.
 
     Returns:
-        Kind -> what is sent; the mean over a period where exchanges go on over steps, or a model is averaged in fragments.
+        Kind -> what is sent; the mean over a period where exchanges go on over steps, or over `Algorithm.cycle`.
 
     Raises:
         UnsupportedError: The method cannot be used so, or asks for the values of more than `LARGEST` parameters.
@@ -191,13 +191,14 @@ def _of_rank(
     device: str,
 ) -> dict[str, Taken]:
     alone = _Alone(method, shapes, rank, n, device)
-    found, goes_on = {}, getattr(method.algorithm, "fragments", 1) > 1
+    cycle = method.algorithm.cycle or 0
+    found, goes_on = {}, cycle > 0
     for kind, moment in moments.items():
         found[kind] = alone.take(moment)
         goes_on = alone.forget_pending() or goes_on
     if not goes_on:
         return found
-    period = int(getattr(method.algorithm, "period", 1))
+    period = cycle or int(getattr(method.algorithm, "period", 1))
     alone = _Alone(replace(method, algorithm=_endless(method.algorithm)), shapes, rank, n, device)
     begin, sent = next(iter(moments.values())), defaultdict[str, list[float]](list)
     for step in range(2 * period):

@@ -150,10 +150,7 @@ def steady(algorithm: Algorithm) -> dict[str, Algorithm]:
 
 
 def unit_steps(algorithm: Algorithm, kind: str) -> int:
-    """Steps of a timed unit: one; of ``round-H`` as many rounds of H steps as take the whole model once over.
-
-    Of a model that is averaged in fragments these are as many as there are fragments: they differ in size, and where there are
-    fewer buckets than fragments some are empty, so that rounds which send nothing stand beside others.
+    """Steps of a timed unit: one; of ``round-H`` a round's, or all of the method's `Algorithm.cycle`, if it has one.
 
     Args:
         algorithm: Configured to take such steps at once and often (`steady`).
@@ -161,7 +158,7 @@ def unit_steps(algorithm: Algorithm, kind: str) -> int:
     """
     if not kind.startswith(ROUND):
         return 1
-    return int(kind.removeprefix(ROUND)) * int(getattr(algorithm, "fragments", 1))
+    return algorithm.cycle or int(kind.removeprefix(ROUND))
 
 
 def own_name(algorithm: Algorithm, otherwise: str) -> str:

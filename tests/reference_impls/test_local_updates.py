@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.algorithms.local_updates import OUTER, ChunkedMean, LocalUpdates, Outer, OuterKind
+from reference_impls.algorithms.local_updates import OUTER, DecayingFeedback, LocalUpdates, Outer, OuterKind
+from reference_impls.compressors.sparse import ChunkTopK
 from reference_impls.core.algorithm import TrainState
 from reference_impls.core.collectives import Collective, Group
 from reference_impls.core.errors import UnsupportedError, UsageError
@@ -83,7 +84,7 @@ class OfParts(LocalUpdates):
 
     rule = Constant(4)
     outer_optimizer = Outer("nesterov", 0.7, 0.9)
-    compression = ChunkedMean(3, 16, 32, 0.9)
+    compression = DecayingFeedback(ChunkTopK(3, 16, 32), 0.9)
 
 
 def test_a_method_is_a_class_of_its_parts() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
+import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
+from reference_impls.algorithms.local_updates import DecayingFeedback, MuLoCo
+from reference_impls.compressors.sparse import ChunkTopK
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.optimizers import Muon, local_optimizer
 from reference_impls.core.registry import Method
@@ -212,6 +215,74 @@ def test_rounds_of_muloco_written_out() -> None:
     (mean,) = {sent(ours, step).get("progress") for step in (3, 7)}
     assert mean == pytest.approx(2 * 2 / 3 * 8 * len(flat(ours)))
     assert not sent(ours, 4)
+
+
+def coded(e: Tensor, bits: int, levels: str) -> Tensor:
+    """What a worker's message of one tensor says, element by element."""
+    x, count = e.flatten().float(), 2**bits
+    if levels == "linear":
+        step = (x.max() - x.min()) / (count - 1)
+        return (x.min() + ((x - x.min()) / step + 0.5).floor() * step).view(e.shape).double()
+    width = 6 * (x.double().std() if len(x) > 1 else 0.0) / count
+    places = ((x - x.mean()) / (width or 1.0) + count / 2).round().clamp(0, count - 1)
+    out = torch.empty_like(x)
+    for place in places.unique():
+        out[places == place] = x[places == place].mean()
+    return out.view(e.shape).double()
+
+
+@each(
+    ("name", "levels"),
+    [("muloco-4bit", "statistical"), ("muloco-2bit", "statistical"), ("muloco-4bit", "linear")],
+)
+def test_coded_rounds_written_out(name: str, levels: str) -> None:
+    """e <- 0.9 e + (A - x), sent = q(e), e <- e - sent, tensor by tensor; the outer step along the mean of what was sent."""
+    ours, bits = cluster(name, 3, period=2, levels=levels), int(name[-4])
+    own = [dict(zip(SHAPES, draw(99), strict=True)) for _ in range(3)]
+    alone = [Muon(params.items(), lr=RATE) for params in own]
+    anchor = draw(99)
+    errors = [[torch.zeros_like(a) for a in anchor] for _ in range(3)]
+    u = [torch.zeros_like(a) for a in anchor]
+    for step in range(8):
+        for rank, optimizer in enumerate(alone):
+            for p, x in zip(own[rank].values(), draw(step, rank), strict=True):
+                p.grad = p - x
+            optimizer.step()
+        if step % 2:
+            for i in range(len(SHAPES)):
+                went = []
+                for rank in range(3):
+                    e = 0.9 * errors[rank][i] + (anchor[i] - list(own[rank].values())[i])
+                    went.append(coded(e, bits, levels))
+                    errors[rank][i] = e - went[-1]
+                d = torch.stack(went).mean(0)
+                u[i] = 0.6 * u[i] + d
+                anchor[i] = anchor[i] - 0.7 * (d + 0.6 * u[i])
+                for rank in range(3):
+                    list(own[rank].values())[i].copy_(anchor[i])
+        advance(ours, step, step + 1)
+        for rank, params in enumerate(own):
+            wanted = torch.cat([p.flatten() for p in params.values()])
+            torch.testing.assert_close(flat(ours, rank), wanted, rtol=0, atol=2e-6)
+    sizes = [math.prod(shape) for shape in SHAPES.values()]
+    table = 8 if levels == "linear" else 4 * 2**bits
+    assert sent(ours, 7) == {"progress": 2 * sum(-(-size * bits // 8) + table for size in sizes)}
+
+
+@dataclass(frozen=True)
+class Exact(MuLoCo):
+    """Feedback whose code loses nothing but what float32 does."""
+
+    compression = DecayingFeedback(ChunkTopK(4, 4, 32), 1.0)
+
+
+def test_feedback_of_a_code_that_loses_nothing_changes_nothing() -> None:
+    """The outer rate is applied once: the published code's, twice where it has error feedback, would fail."""
+    method = replace(create("muloco", period=3), algorithm=Exact(optimizer="muon", period=3))
+    ours, plain = cluster(method, 3), cluster("muloco", 3, period=3)
+    for own in (ours, plain):
+        advance(own, 0, 9)
+    torch.testing.assert_close(flat(ours), flat(plain), rtol=0, atol=1e-6)
 
 
 def test_muloco_of_one_worker_is_plain_muon_where_the_outer_step_is_none() -> None:

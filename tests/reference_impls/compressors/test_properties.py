@@ -13,6 +13,7 @@ from torch import Tensor
 
 from reference_impls.algorithms.half_precision import Halves, power_for
 from reference_impls.compressors import packing, signs, sparse, transforms
+from reference_impls.compressors.bins import DeviationBins
 from reference_impls.compressors.compressor import PerTensor
 from reference_impls.compressors.levels import GeometricLevels, MinMax, Natural, UniformLevels
 from reference_impls.compressors.signs import ScaledSigns
@@ -47,6 +48,10 @@ def _chunks(own: Any, d: int) -> int:
     return found + values if d else 0
 
 
+def _bins(own: Any, d: int) -> int:
+    return ceil(own.bits * d / 8) + 4 * 2**own.bits if d else 0
+
+
 COMPRESSORS: dict[Any, Callable[[Any, int], int]] = {
     UniformLevels(7, "l2", 16): _levels,
     UniformLevels(1, "linf", 0): _levels,
@@ -67,9 +72,13 @@ COMPRESSORS: dict[Any, Callable[[Any, int], int]] = {
     ChunkTopK(3, 8, 2): _chunks,
     ChunkTopK(8, 8, 2): _chunks,
     ChunkTopK(2, 5, 2): _chunks,
+    DeviationBins(4): _bins,
+    DeviationBins(2): _bins,
+    DeviationBins(1): _bins,
 }
 """With the bytes of a message of d elements."""
-BLOCKS = {own: getattr(own, "block_size", 0 if isinstance(own, ScaledSigns) else 1) for own in COMPRESSORS}
+WHOLE = (ScaledSigns, DeviationBins)  # what is not finite spoils the message
+BLOCKS = {own: getattr(own, "block_size", 0 if isinstance(own, WHOLE) else 1) for own in COMPRESSORS}
 every_compressor = each("compressor", COMPRESSORS)
 SPARSE = (TopK, ChunkTopK)
 
@@ -151,7 +160,7 @@ def test_any_magnitude(compressor: Any, magnitude: float) -> None:
     ):
         assert not bool(back.isfinite().any())
         return
-    if magnitude > 1e38 and isinstance(compressor, ScaledSigns | ChunkTopK):
+    if magnitude > 1e38 and isinstance(compressor, ScaledSigns | ChunkTopK | DeviationBins):
         return  # of a sum of magnitudes
     assert bool(back.isfinite().all())
     assert float(back.abs().max()) <= 8 * magnitude + 2.0**-125
@@ -247,6 +256,9 @@ FEW = [1.0 if i == 3 else -2.0 if i == 17 else 0.5 if i == 39 else 0.0 for i in 
         (ChunkTopK(3, 8, 32), CHUNKED, PLACES + floats(4, -2, 8, -3)),
         # mean magnitude 4.25: bins 0, 2, 1, 2; means 4, 8, -2.5, 0
         (ChunkTopK(3, 8, 2), CHUNKED, PLACES + packed(2, 0, 2, 1, 2) + floats(4, 8, -2.5, 0)),
+        # mean 1, s = sqrt(33.5 / 4), width 1.5 s = 4.34; (x - 1) / 4.34 + 2 = 0.96, 2, 2, 2.23, 2.81
+        (DeviationBins(2), [-3.5, 1, 1, 2, 4.5], packed(2, 1, 2, 2, 2, 3) + floats(0, -3.5, 4 / 3, 4.5)),
+        (DeviationBins(1), [3, 3, 3], packed(1, 1, 1, 1) + floats(0, 3)),
     ],
     ids=lambda value: str(value)[:40] if not isinstance(value, bytes | list) else "",
 )
