@@ -14,8 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-import torch
-
 from reference_impls.algorithms.local_updates import (
     TIMED_ROUNDS,
     DiLoCo,
@@ -170,7 +168,7 @@ class EagerDiLoCo(DiLoCo):
         mixed = compute.zeros(own.shape, own.dtype, own.device)
         if "progress" in bucket.pending:
             mixed.copy_((yield from finish(bucket.pending.pop("progress"))))
-        mixed.add_(torch.sub(own, earlier), alpha=1 / bucket.world.size)
+        mixed.add_(own, alpha=1 / bucket.world.size).sub_(earlier, alpha=1 / bucket.world.size)
         earlier.copy_(own)
         if bucket.kind == "average":
             bucket.pending["progress"] = yield from start(self.compression.mean(bucket, own, "progress"))

@@ -385,7 +385,7 @@ ROWS: tuple[Row, ...] = (
     rounds("sparta", "sparta", ADAMW, share=0.2, replicas="end"),
     rounds("sparta-diloco", "sparta-diloco", share=0.1, period=5),
     rounds("eager-diloco", "eager-diloco", period=4, replicas="end"),
-    rounds("eager-diloco-int8", "eager-diloco", period=3, carrier="int8", replicas="end"),
+    rounds("eager-diloco-bf16", "eager-diloco", period=3, carrier="bf16", close=0.001, replicas="end"),
     rounds("diloco-lion", "diloco-lion", period=4, carrier="sign", outer_momentum=0.5, exact=True),
     rounds(
         "streaming-diloco",

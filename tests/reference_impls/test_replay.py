@@ -32,6 +32,8 @@ ASKING = {
     "control-random-k": {"step"},
     "dq-sgd": {"4-bit", "5-bit"},
     "dq-sgd-convex": {"2-bit", "3-bit", "4-bit", "5-bit"},
+    "eager-diloco": {"average"},
+    "eager-diloco-bf16": {"average"},
     "global-qsgd-sparse": {"step"},
     "gtop-k": {"step"},
     "gtop-k-doubling": {"step"},
