@@ -328,7 +328,7 @@ def methods(root: Path) -> str:
             if entry.paper:
                 title = titles.get(entry.paper, f"arXiv {entry.paper}")
                 paper = f"[{_cell(title)}](https://arxiv.org/abs/{entry.paper})"
-            if entry.paper in places:
+            if entry.paper and entry.paper in places:
                 paper += f" ([claims](claims.md#{slug(places[entry.paper].replace('/', ''))}))"
             rows.append((f"`{name}`", _cell(entry.summary), paper, _sent(name)))
         parts += [f"## {about[0].upper()}{about[1:]}", markdown(("name", "method", "paper", "bits"), rows)]
