@@ -44,7 +44,8 @@ class Measured:
         workers: That it trains with.
         length, batch: Its steps, and its examples a worker and step, over the reference's.
         worth: Share of the reference's steps that its training is worth, with its 95 % interval of `n` seeds; None: not known.
-        kappa: Own computing as a share of computing, the median over `links` links of its session; None: not timed.
+        kappa: Own computing as a share of computing, on processors: the median over `links` links of its session; None: not timed.
+        gpu_ns: Own computing on a GPU, ns a parameter and step, of its method as it is by default (`on_gpu`); None: not timed.
         sure: Overlap (none, all) -> from and to which rho the study's verdict is *worth it*; None: on.
         over: Alternative -> its worth over that one's, with the ends, paired by seed.
     """
@@ -62,6 +63,7 @@ class Measured:
     n: int
     kappa: float | None
     links: int
+    gpu_ns: float | None
     sure: Mapping[str, Sequence[float | None]]
     over: Mapping[str, Sequence[float]]
 
@@ -80,6 +82,18 @@ class Measured:
         if self.worth is None or self.low is None or self.high is None:
             return None
         return self.worth, self.low, self.high
+
+    def share(self, parameters: float, compute_s: float, gpu: bool) -> float | None:
+        """Own computing as a share of the computing of a step; None: not known.
+
+        Args:
+            parameters: Of the model.
+            compute_s: Seconds that a step of it computes.
+            gpu: Whether on a GPU.
+        """
+        if not gpu:
+            return self.kappa
+        return None if self.gpu_ns is None else 1e-9 * self.gpu_ns * parameters / compute_s
 
     def is_sure(self, rho: float, overlap: str) -> bool:
         """Whether the study's verdict on a method there is *worth it*."""
@@ -139,6 +153,11 @@ def published() -> tuple[list[Study], list[dict[str, Any]]]:
     found = json.loads(MEASURED.read_text(encoding="utf-8"))
     studies = [Study(**{**one, "arms": [Measured(**arm) for arm in one["arms"]]}) for one in found["studies"]]
     return studies, found["score"]
+
+
+def on_gpu() -> str:
+    """What own computing on GPUs was measured on, in words."""
+    return str(json.loads(MEASURED.read_text(encoding="utf-8"))["on_gpu"])
 
 
 def score_words() -> tuple[str, ...]:

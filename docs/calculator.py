@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bandwise.costs import EFFICIENCY, method_of, sent, transformer_shapes
-from bandwise.evidence import HORIZON, LARGER, LITTLE, Study, published, score_words
+from bandwise.evidence import HORIZON, LARGER, LITTLE, Study, on_gpu, published, score_words
 from bandwise.presets import DEVICES, LINKS, MODELS
 from bandwise.verbs.advise import BEST
 from reference_impls.core.errors import UnsupportedError
@@ -40,6 +40,7 @@ def files() -> Iterator[tuple[Path, str]]:
             for name, one in MODELS.items()
         },
         "devices": dict(DEVICES), "links": dict(LINKS), "sizes": SIZES, "score": score_words(),
+        "on_gpu": on_gpu(),
         "studies": [_study(study) for study in studies],
         "sent": {text: kinds_of(text) for text in texts},
     }  # fmt: skip

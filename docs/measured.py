@@ -3,7 +3,8 @@ published study of a language model with the table `windows` is in it.
 
 kappa of a method: seconds a step with every collective replaced by a local copy, over those of torch's own DDP on the same link
 of the same session, less 1; kinds of steps weighed as the training has them, rounds of other lengths on the line through the
-timed ones in 1 / H; the median over links. A median below zero is noise, and stands as 0.
+timed ones in 1 / H; the median over links. On a GPU, seconds a step beyond those of torch's own bf16 hook, a parameter, of the
+method of that name by default. What is below zero is noise, and stands as 0.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from bandwise.evidence import MEASURED
+from docs import gpu
 from docs.document import fill, markdown
 from docs.names import names_in
 from suite.analysis.published import documents_root, studies_of
@@ -73,8 +75,25 @@ def files() -> Iterator[tuple[Path, str]]:
         name for name in studies_of(root) if name in STUDIES or table_path(root, WINDOWS, name).is_file()
     )
     studies = [study for name in names for study in studies_in(root, name)]
-    yield MEASURED, dump({"studies": studies, "score": score(root)}, indent=1) + "\n"
+    yield MEASURED, dump({"studies": studies, "score": score(root), "on_gpu": gpu_words()}, indent=1) + "\n"
     yield PAGE, fill(PAGE.read_text(encoding="utf-8"), root, {"score": score_table})
+
+
+def gpu_words() -> str:
+    """What `gpu_ns` were measured on."""
+    row = gpu.newest("steps")[0]
+    return f"an {row['device']} in a GPT of {int(row['parameters']) / 1e6:.0f} M parameters, the method as it is by default"
+
+
+def gpu_ns() -> dict[str, float]:
+    """Method -> own computing on a GPU, ns a parameter and step."""
+    rows = {row["arm"]: row for row in gpu.newest("steps")}
+    plain = float(rows["torch: bf16 hook"]["own_s"])
+    return {
+        arm.partition(": ")[2]: _rounded(max(0.0, float(row["own_s"]) - plain) * 1e9 / int(row["parameters"]))
+        for arm, row in rows.items()
+        if arm.startswith(("hook: ", "optimizer: "))
+    }
 
 
 def studies_in(root: Path, name: str) -> Iterator[dict[str, Any]]:
@@ -129,7 +148,7 @@ def _arms(
 ) -> Iterator[dict[str, Any]]:
     """An entry an arm, without controls, and of those with a batch, a length or workers of their own with alternatives only."""
     worths, windows = worths.set_index("arm"), by_rho[WINDOWS]
-    reference, names = sweep.references[0], names_in(sweep.name)
+    reference, names, on_gpu = sweep.references[0], names_in(sweep.name), gpu_ns()
     for label, arm in ((arm.label, arm) for arm in sweep.arms_of(panel)):
         if (arm.apart or arm.control) and not arm.is_alternative:
             continue
@@ -150,8 +169,9 @@ def _arms(
                 sure[row["overlap"]] = [end if np.isfinite(end) else None for end in ends]
         n = int(own["n"]) if own is not None and known else 0
         own_s = median(kappas[label]) if label in kappas else None
+        ns = on_gpu.get(arm.algorithm)
         if role == "alternative":  # takes no driver
-            own_s = 0.0
+            own_s = ns = 0.0
         if label == reference:  # of which its own steps are worth 1
             role, n, numbers = "reference", int(worths["n"].max()), dict.fromkeys(numbers, 1.0)
         yield {
@@ -161,7 +181,7 @@ def _arms(
             "role": role, "workers": 1 if arm.algorithm == ONE_WORKER else setting.world_size,
             "length": arm.length or 1.0, "batch": seen.batch_size / sweep.batch_size, **numbers, "n": n,
             "kappa": None if own_s is None else _rounded(max(0.0, own_s)),
-            "links": len(kappas.get(label, ())), "sure": sure, "over": _over(by_rho[RHO], label),
+            "links": len(kappas.get(label, ())), "gpu_ns": ns, "sure": sure, "over": _over(by_rho[RHO], label),
         }  # fmt: skip
 
 

@@ -7,8 +7,8 @@
 --compute-ms is what a step takes on one worker without communication; without it --device and --batch say so, of a --model.
 --rho, in place of rate and computing: seconds that plain bf16 all-reduce takes on the link over those of computing. A method of
 --methods stands as `create` and `bandwise try --methods` take it, NAME:option=value; without, those of the study that answers
-are compared. A step is computing, the method's own computing (kappa, a share of it, as published sessions measured it), bytes
-over 0.91 of the rate, and delays; where all overlaps it is the longer one of computing and communication. *Plain* is bf16
+are compared. A step is computing, the method's own computing (kappa, a share of it, as measured on processors, or with --device
+on a GPU), bytes over 0.91 of the rate, and delays; where all overlaps it is the longer one of computing and communication. *Plain* is bf16
 all-reduce.
 
 Worth: how many of plain training's steps one of the method's is worth, in a published study. Net: worth times plain training's
@@ -120,7 +120,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 @dataclass(frozen=True)
 class Question:
     """What is asked, and plain training's seconds and bytes. timed: whether seconds are the reader's, or over computing; about:
-    what was taken for a model and a device that have a name."""
+    what was taken for a model and a device that have a name; gpu: whether the device is one."""
 
     parameters: float
     shapes: Sequence[Sequence[int]]
@@ -131,6 +131,7 @@ class Question:
     plain: Predicted
     timed: bool
     about: str
+    gpu: bool
 
     @property
     def rho(self) -> float:
@@ -226,7 +227,8 @@ def _question(args: argparse.Namespace) -> Question:
     else:  # seconds of computing are the unit
         link, compute_s = Link(8 * kinds[0].nbytes / (EFFICIENCY * args.rho)), 1.0
     plain = predict(kinds, link, compute_s, 0.0)
-    return Question(parameters, shapes, args.workers, args.steps, link, compute_s, plain, timed, about)
+    gpu = args.device is not None
+    return Question(parameters, shapes, args.workers, args.steps, link, compute_s, plain, timed, about, gpu)
 
 
 def _preset(args: argparse.Namespace) -> tuple[Sequence[Sequence[int]], str]:
@@ -285,7 +287,11 @@ def _predicted(text: str, known: Measured | None, asked: Question) -> Predicted:
     kinds = [Sent(1.0, 0.0, 0)]
     if known.workers > 1:
         kinds = sent(method_of(known.method, asked.steps), asked.shapes, asked.workers, asked.steps)
-    return predict(kinds, asked.link, asked.compute_s * known.batch, known.kappa)
+    return predict(kinds, asked.link, asked.compute_s * known.batch, _kappa(known, asked))
+
+
+def _kappa(known: Measured, asked: Question) -> float | None:
+    return known.share(asked.parameters, asked.compute_s * known.batch, asked.gpu)
 
 
 def _row(
@@ -312,7 +318,8 @@ def _row(
             "pays_below_bps": _rounded(below) if math.isfinite(below) else "always",
         }  # fmt: skip
     if study is not None and known is not None:
-        row |= {"kappa": known.kappa, "parameters": study.parameters, "study": study.study}
+        kappa = _kappa(known, asked)
+        row |= {"kappa": kappa and _rounded(kappa), "parameters": study.parameters, "study": study.study}
         if known.ends:
             row["n"] = known.n
             for name, end in zip(ENDS, known.ends, strict=True):
@@ -353,7 +360,7 @@ def _verdict(found: Verdict) -> dict[str, Any]:
 def _say(
     asked: Question, verdicts: Mapping[str, Verdict], rows: Sequence[dict[str, Any]], every: bool
 ) -> None:
-    from bandwise.evidence import answer, bound, digits, score_words
+    from bandwise.evidence import answer, bound, digits, on_gpu, score_words
 
     most = {overlap: digits(bound(asked.rho, overlap)) for overlap in OVERLAPS}
     lines = [
@@ -382,9 +389,8 @@ def _say(
     print("\nrho: seconds of plain bf16 all-reduce on the link over those of computing")
     print("worth: the share of plain training's steps after which plain training ends as well; 1 is as good")
     print(f"net: worth times speedup, over plain bf16 all-reduce{plain}; its interval is that of worth")
-    print(
-        "kappa: own computing as a share of computing, measured on processors; - is not known, and not counted"
-    )
+    where = f"by the parameter on {on_gpu()}" if asked.gpu else "on processors"
+    print(f"kappa: own computing as a share of computing, measured {where}; - is not known, and not counted")
     print(f"error of the formula: {'; '.join(score_words())}")
 
 

@@ -46,6 +46,12 @@ function predict(kinds, rate, compute, kappa) {
   return found;
 }
 
+/* Own computing as a share of computing: on a GPU by the parameter. */
+function share(arm, asked) {
+  if (!field.device.value) return arm.kappa;
+  return arm.gpu_ns === null ? null : (1e-9 * arm.gpu_ns * asked.parameters) / (asked.compute * arm.batch);
+}
+
 /* ---- the verdict: an option is an arm and, at either end, seconds of its training over those of plain training */
 
 const ends = (arm) => (arm.worth === null ? [0, 0, 0] : [arm.worth, arm.low, arm.high]);
@@ -214,7 +220,7 @@ function show() {
   for (const arm of study.arms.filter((one) => one.role !== "reference")) {
     const kinds = arm.workers > 1 ? sent(arm.method, asked) : [[1, 0]];
     if (!kinds) { refused.push(arm.name); continue; }
-    const found = predict(kinds, asked.rate, asked.compute * arm.batch, arm.kappa);
+    const found = predict(kinds, asked.rate, asked.compute * arm.batch, share(arm, asked));
     const time = Object.fromEntries(ENDS.map((end) => [end, (arm.length * found[end]) / asked.plain[end]]));
     all.push({ arm, time, nbytes: found.nbytes });
   }
@@ -226,7 +232,7 @@ function show() {
   const most = ENDS.map((end) => digits(bound(asked.rho, end)));
   put("bound", `At any size a step that sends less is at most ${most[0]} times as fast where nothing overlaps, ${most[1]} where all does.`);
   const device = field.device.value, taken = about();
-  put("assumed", device ? `${taken.words}: ${digits(taken.parameters / 1e6, 4)} M parameters; ${field.batch.value} ${taken.examples} a worker and step compute for ${digits(1e3 * asked.compute, 3)} ms at ${taken.share} of the peak of ${known.devices[device] / 1e12} TFLOP/s of ${device} (assumed; your own number overrules it).` : "");
+  put("assumed", device ? `${taken.words}: ${digits(taken.parameters / 1e6, 4)} M parameters; ${field.batch.value} ${taken.examples} a worker and step compute for ${digits(1e3 * asked.compute, 3)} ms at ${taken.share} of the peak of ${known.devices[device] / 1e12} TFLOP/s of ${device} (assumed; your own number overrules it). What methods compute besides is that measured by the parameter on ${known.on_gpu}, where it was.` : "");
   const nets = (one, end) => (one.arm.worth === null ? "-" : interval(ends(one.arm).map((worth) => worth / one.time[end])));
   all.sort((one, other) => ends(other.arm)[0] / other.time.none - ends(one.arm)[0] / one.time.none);
   const best = all.filter(({ arm }) => arm.role !== "alternative").slice(0, known.best);

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 ARM: dict[str, Any] = {
-    "role": "method", "workers": 4, "length": 1.0, "batch": 1.0, "n": 6, "kappa": 0.0, "links": 1, "sure": {}, "over": {},
+    "role": "method", "workers": 4, "length": 1.0, "batch": 1.0, "n": 6, "kappa": 0.0, "links": 1, "gpu_ns": None, "sure": {}, "over": {},
 }  # fmt: skip
 DILOCO, LOCAL = "diloco:period=32:carrier=bf16:betas=[0.9,0.95]", "local-adamw:period=8:carrier=bf16"
 NAMES = {
@@ -58,5 +58,5 @@ def study(**changed: dict[str, Any] | None) -> dict[str, Any]:
 
 def write(path: Path, *studies: dict[str, Any]) -> Path:
     """The file of such studies."""
-    path.write_text(json.dumps({"studies": studies, "score": []}))
+    path.write_text(json.dumps({"studies": studies, "score": [], "on_gpu": "a GPU"}))
     return path

@@ -107,6 +107,21 @@ def test_a_method_is_used_where_it_is_ahead_of_every_alternative(known: Any, cap
     assert f"as create and --methods take it: {DILOCO}" in shown
 
 
+def test_on_a_gpu_own_computing_is_that_of_a_parameter_there(known: Any, capsys: Capsys) -> None:
+    """0.5 ns of 124 M parameters is 62 ms beside 31 ms of computing; of local AdamW nothing is known there."""
+    known(study(diloco=arm("diloco", DILOCO, 0.8, kappa=0.3, gpu_ns=0.5)))
+    asked = ["advise", "--model", "gpt2-small", "--link", "10gbe", "--workers", "4"]
+    told = answer(capsys, *asked, "--device", "h100")
+    rows = {row["name"]: row for row in told["methods"]}
+    assert rows[NAMES["diloco"]]["kappa"] == pytest.approx(0.5e-9 * 124439808 / 0.0309, rel=0.01)
+    assert rows[NAMES["diloco"]]["step_ms"] > 30.9 + 62
+    assert rows[NAMES["local"]]["kappa"] is None
+    told = answer(capsys, *asked, "--compute-ms", "30.9")
+    assert {row["kappa"] for row in told["methods"]} == {0.3, 0.0}
+    assert main([*asked, "--device", "h100"]) == 0
+    assert "measured by the parameter on a GPU; - is not known" in " ".join(capsys.readouterr().out.split())
+
+
 def test_nothing_is_sent_where_one_worker_is_ahead(known: Any, capsys: Capsys) -> None:
     told = answer(capsys, *SMALL, "100")
     assert (told["verdict"], told["name"]) == ("send nothing", "one worker alone")
