@@ -44,7 +44,7 @@ class Measured:
         workers: That it trains with.
         length, batch: Its steps, and its examples a worker and step, over the reference's.
         worth: Share of the reference's steps that its training is worth, with its 95 % interval of `n` seeds; None: not known.
-        kappa: Own computing as a share of computing, on processors: the median over `links` links of its session; None: not timed.
+        kappa: Own computing as a share of computing on processors, the median over `links` links of its session; None: not timed.
         gpu_ns: Own computing on a GPU, ns a parameter and step, of its method as it is by default (`on_gpu`); None: not timed.
         sure: Overlap (none, all) -> from and to which rho the study's verdict is *worth it*; None: on.
         over: Alternative -> its worth over that one's, with the ends, paired by seed.

@@ -5,11 +5,11 @@
   bandwise advise --params 3e6 --workers 4 --rho 8
 
 --compute-ms is what a step takes on one worker without communication; without it --device and --batch say so, of a --model.
---rho, in place of rate and computing: seconds that plain bf16 all-reduce takes on the link over those of computing. A method of
---methods stands as `create` and `bandwise try --methods` take it, NAME:option=value; without, those of the study that answers
-are compared. A step is computing, the method's own computing (kappa, a share of it, as measured on processors, or with --device
-on a GPU), bytes over 0.91 of the rate, and delays; where all overlaps it is the longer one of computing and communication. *Plain* is bf16
-all-reduce.
+--rho, in place of rate and computing: seconds that plain bf16 all-reduce takes on the link over those of computing. A method
+of --methods stands as `create` and `bandwise try --methods` take it, NAME:option=value; without, those of the study that
+answers are compared. A step is computing, the method's own computing (kappa, a share of it, as measured on processors, or
+with --device on a GPU), bytes over 0.91 of the rate, and delays; where all overlaps it is the longer one of computing and
+communication. *Plain* is bf16 all-reduce.
 
 Worth: how many of plain training's steps one of the method's is worth, in a published study. Net: worth times plain training's
 predicted seconds over those of a training with the method. The verdict holds net against that of plain training, of
