@@ -247,6 +247,14 @@ def test_few_entries_fire_at_rates_of_reinforcement_learning_and_nearly_all_at_t
     assert 0 < at[1e-7] < 0.02 < at[1e-6] < 0.2 < at[1e-5] < 0.9 < at[1e-3], at
 
 
+def test_how_parameters_are_cut_changes_traffic_and_no_bit() -> None:
+    whole, cut = (cluster("pulse-loco", 3, period=2, bucket_bytes=size) for size in (1 << 20, 8))
+    for own in (whole, cut):
+        advance(own, 0, 8, lambda step: SMALL)
+    assert torch.equal(point(whole), point(cut))
+    assert sent(cut)["progress-count"] == 2 * sent(whole)["progress-count"]
+
+
 def test_where_nothing_fires_a_count_is_all_that_is_sent() -> None:
     ours = SimulatedCluster("pulse-loco", [torch.ones(50)], 4, lr=0.0, period=1)
     ours.step([[torch.ones(50)]] * 4)
