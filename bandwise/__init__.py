@@ -6,6 +6,7 @@
     from bandwise import ddp_hook, fsdp_hook    # inside torch's DistributedDataParallel, across the nodes of FSDP2
     from bandwise import fsdp_optimizer         # any method as the optimizer across the nodes of FSDP2
     from bandwise import TrainingLog            # bytes and losses in wandb, tensorboard, mlflow or a CSV file
+    from bandwise import PatchStream, WeightPatch   # changed weights, to the bit, to who generates or evaluates
     from bandwise import load                   # a study's runs, curves, timings and verdicts as pandas tables:
 
     study = load("language")
@@ -30,7 +31,9 @@ if TYPE_CHECKING:
     from bandwise.training_log import TrainingLog
     from reference_impls import (
         DataParallelOptimizer,
+        PatchStream,
         SimulatedCluster,
+        WeightPatch,
         create,
         ddp_hook,
         fsdp_hook,
@@ -43,8 +46,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataParallelOptimizer",
+    "PatchStream",
     "SimulatedCluster",
     "TrainingLog",
+    "WeightPatch",
     "attach",
     "create",
     "ddp_hook",

@@ -288,6 +288,8 @@ BUILT_IN: Mapping[str, Entry] = {
         "local AdamW, then a few 2-bit values of the progress", optimizer="adamw"),
     "sparseloco-sgd": _synchronisation("local_updates:SparseLoCo", "2508.15706",
         "local SGD, then a few 2-bit values of the progress", benchmarked=False, optimizer="sgd"),
+    "pulse-loco": _synchronisation("pulse_loco:PULSELoCo", "2602.03839",
+        "local AdamW, then the progress that bfloat16 can see", optimizer="adamw"),
     "noloco": _synchronisation("gossip:NoLoCo", "2506.10911",
         "local AdamW, then outer steps in random pairs", optimizer="adamw", outer="heavy-ball"),
     "noloco-sgd": _synchronisation("gossip:NoLoCo", "2506.10911",

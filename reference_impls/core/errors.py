@@ -22,6 +22,10 @@ class LayoutError(ValueError):
     """Parameter lists, gradients or a checkpoint do not fit together; the first difference is named."""
 
 
+class PatchError(ValueError):
+    """A patch of weights is damaged, or belongs to another state than the one at hand."""
+
+
 class UsageError(RuntimeError):
     """A call came at a time or in a state in which it would give wrong numbers."""
 

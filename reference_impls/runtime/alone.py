@@ -1,8 +1,8 @@
 """What a method sends: one rank takes its steps alone, without a network, of a model of which only the shapes are known.
 
 Tensors lie on the meta device, so nothing is computed and a model of any size costs the same. A method that asks for their
-values takes its steps on the CPU, with gradients drawn from a normal distribution: it sends what those led to. What chooses by
-the gradients of earlier steps (`remember`) sends what it sends before its first choice.
+values takes its steps on the CPU, from parameters of zeros, with gradients drawn from a normal distribution: it sends what those
+led to. What chooses by the gradients of earlier steps (`remember`) sends what it sends before its first choice.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def _endless(algorithm: Algorithm) -> Algorithm:
 class _Alone:
     """A rank that hears from nobody. Its steps leave out what sends nothing: `update`, `remember`, the local optimizer.
 
-    That one is stepped once, since what it keeps may be sent.
+    That one is stepped once, since what it keeps may be sent, and in every local step where values decide what is sent.
     """
 
     def __init__(
@@ -252,7 +252,10 @@ class _Alone:
         self._clock.device = torch.device("cpu")  # where `plan` sends from
         self._clock.observed.update(_TOLD)
         self._engine = _engine(rank, n)
-        self._optimizer = worker.optimizer
+        self._worker, self._optimizer = worker, worker.optimizer
+        self._moves = (
+            method.algorithm.local_steps and method.algorithm.has_inner_optimizer and device != "meta"
+        )
         if method.algorithm.has_inner_optimizer:
             worker.given = None  # all parameters are used
             worker.step_optimizer()
@@ -276,6 +279,8 @@ class _Alone:
         engine.submit([algorithm.reduce(bucket)])
         engine.finish()
         engine.advance_background()
+        if self._moves:
+            self._worker.step_optimizer()
         engine.run([algorithm.synchronize(bucket)])
         train_state.step += 1
         return Taken(_sent(ledger) - planning, planning, ledger.rows())

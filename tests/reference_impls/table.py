@@ -422,6 +422,17 @@ ROWS: tuple[Row, ...] = (
     rounds(
         "sparseloco-sgd", "sparseloco-sgd", period=3, k=4, chunk=16, value_bits=32, outer_lr=0.7, exact=True
     ),
+    rounds("pulse-loco", "pulse-loco", period=4, exact=True),
+    rounds(
+        "pulse-loco-average",
+        "pulse-loco",
+        ADAMW,
+        period=3,
+        outer="sgd",
+        outer_lr=1.0,
+        outer_momentum=0.0,
+        exact=True,
+    ),
     rounds("noloco", "noloco", period=3, exact=True, replicas="never"),
     rounds("noloco-sgd", "noloco-sgd", **PERIOD, exact=True, replicas="never"),
     row("demo", "demo", side=8, k=4, flips=0.02),

@@ -44,6 +44,8 @@ ASKING = {
     "lag-short-memory": {"step"},
     "lion-cub-1bit-selective": {"measure", "sync"},
     "one-bit-adam-auto": {"warm-up"},
+    "pulse-loco": {"average"},
+    "pulse-loco-average": {"average"},
     "root-sgd-inverse": {"burn-in", "step"},
     "sketched-sgd-theory": {"step"},
     "slowmo-adamw": {"average"},

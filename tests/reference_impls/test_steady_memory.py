@@ -33,7 +33,7 @@ ALLOCATES: Final[dict[str, str]] = {
         "muloco-4bit:round-1 muloco-2bit:round-1",
         "torch's SGD makes the momentum anew that was reset": "slowmo-sgd:round-1",
         "how much is sent depends on the data": "random-k:step gtop-k:step dgc:ratio-0.1 sketched-sgd:step "
-        "sketched-sgd-theory:step gs-sgd:step control-random-k:step",
+        "sketched-sgd-theory:step gs-sgd:step control-random-k:step pulse-loco:round-1",
         "its compressor": "apmsqueeze-prototype:compressed sparseloco-sgd:round-1 demo:step",
     }.items()
     for case in cases.split()
