@@ -64,9 +64,9 @@ class SDP4Bit(RotatedCodes, WithLocalOptimizer):
     gradients and weights alike. w has the parameters' dtype, float32 or float64 (there bfloat16). Blocks count from the
     beginning of a rank's piece, and the last ones are shorter (there sizes must divide). Every rank runs the local optimizer
     over all parameters, with a gradient of zeros outside of its piece, and what comes of that is overwritten. So the owners'
-    states are those of sharded training, but neither time nor memory is saved; optimizers of whole matrices are refused.
-    `max_grad_norm` takes the norm of the mean gradient over all pieces, one number on the wire. w is what is evaluated. One
-    worker compresses nothing.
+    states are those of sharded training, but neither time nor memory is saved; optimizers of whole matrices are refused, and
+    one that is given as a function must go by the element. `max_grad_norm` takes the norm of the mean gradient over all
+    pieces, one number on the wire. w is what is evaluated. One worker compresses nothing.
     """
 
     weights: Literal["int4", "fp32"] = option(
