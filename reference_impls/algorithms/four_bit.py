@@ -58,7 +58,7 @@ class SDP4Bit(RotatedCodes, WithLocalOptimizer):
       down    every rank r: w_r <- w_r + C(W_r - w_r), blocks of 2048, on all ranks, r included
     W_r - w_r holds what earlier messages lost: error feedback without a buffer. ``weights="fp32"`` sends W_r itself.
 
-    Differences: the simulated ranks have no nodes, so all of them exchange gradients in 4 bits (there in 8 bits within a
+    Differences: ranks have no nodes here, so that all of them exchange gradients in 4 bits (there in 8 bits within a
     node, then in 4 between nodes). Rows are rotated back before they are added (there their sum is; the same but for
     rounding). How the published kernels round could not be told: ``nearest`` is our choice, ``stochastic`` an option, for
     gradients and weights alike. w has the parameters' dtype, float32 or float64 (there bfloat16). Blocks count from the

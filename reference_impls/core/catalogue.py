@@ -199,7 +199,7 @@ BUILT_IN: Mapping[str, Entry] = {
         "one bit more whenever the gradient's mean has halved against its deviation"),
     "thc": _quantiser("thc:THC", "2302.08545", "rotated gradients as table indices whose values add up, with error feedback"),
     "sdp4bit": _quantiser("four_bit:SDP4Bit", "2410.15526",
-        "gradients in 4 bits to the owner of each piece, what its weights change in 4 bits to everybody"),
+        "4-bit gradients to the owner of each piece, 4-bit changes of its weights to everybody"),
     "sdp4bit-gradients": _quantiser("four_bit:SDP4BitGradients", "2410.15526", "rotated gradients in 4 bits, both ways"),
     "loco": _quantiser("four_bit:LoCo", "2407.04480",
         "gradients in 4 bits with an error kept in 8, their mean in full precision"),
