@@ -2,9 +2,9 @@
 
 `gather_mean`: every rank's message goes to every rank, n-1 messages sent. `two_phase_mean`: rank r serves the r-th
 piece; pieces go to their servers, each averages and encodes its mean once more, and everybody gathers these: 2 (n-1)/n
-messages sent, two roundings. With a worker's error (and a server's) the compressor may be biased: what a message lost is
-added to the next one, and mean(x_t) + E_{t-1} - E_t = answer_t holds with E the mean of the workers' errors plus the
-servers' (error feedback).
+messages sent, two roundings. Its halves are `scatter_mean`, whose answer the server alone has, and `gather_pieces`. With a
+worker's error (and a server's) the compressor may be biased: what a message lost is added to the next one, and
+mean(x_t) + E_{t-1} - E_t = answer_t holds with E the mean of the workers' errors plus the servers' (error feedback).
 
 Rows are added in the order of ranks, so the answer has the same bits everywhere. One rank compresses nothing. `joined` and
 `spread`: some tensors of a bucket as one vector, and back, where not all of them travel so.
@@ -23,7 +23,16 @@ from reference_impls.core.algorithm import Bucket
 from reference_impls.core.collectives import Exchange, piece_size
 from reference_impls.core.compute import Key
 
-__all__ = ["consecutive", "gather_mean", "joined", "spread", "two_phase_mean"]
+__all__ = [
+    "consecutive",
+    "decode_into",
+    "gather_mean",
+    "gather_pieces",
+    "joined",
+    "scatter_mean",
+    "spread",
+    "two_phase_mean",
+]
 
 
 def gather_mean(
@@ -70,28 +79,77 @@ def two_phase_mean(
     not touched. Pieces are ceil(k / 8 n) * 8 elements, the last ones shorter or empty; a message is as long as for a
     full piece, its scales are over real elements alone.
     """
-    group = bucket.world
-    if group.size == 1:
+    if bucket.world.size == 1:
         return x
+    mean = yield from scatter_mean(bucket, x, compressor, f"{stage}-up", worker_error=worker_error)
+    return (
+        yield from gather_pieces(bucket, mean, x.numel(), compressor, f"{stage}-down", error=server_error)
+    )
+
+
+def scatter_mean(
+    bucket: Bucket, x: Tensor, compressor: Compressor, stage: str, *, worker_error: Tensor | None = None
+) -> Exchange[Tensor]:
+    """Mean over all ranks of this rank's piece of `x`, from everybody's message for it.
+
+    Args:
+        x: float [k] of this rank; with an error consumed.
+        stage: of the collective, and name of the random stream.
+        worker_error: float [k], per rank; added to x, then what the messages lost.
+
+    Returns:
+        float, as long as the piece, in the dtype of x; nothing else uses it.
+    """
+    group = bucket.world
     size = piece_size(x.numel(), group.size)
     if worker_error is not None:
         x.add_(worker_error)
-    up = _encoded(x, compressor, group.size, size, bucket.key(f"{stage}-up"))
+    up = _encoded(x, compressor, group.size, size, bucket.key(stage))
     if worker_error is not None:
         for own, part, error in zip(up, torch.split(x, size), torch.split(worker_error, size), strict=False):
             _keep_lost(part, own, compressor, error)
     first, last = (min(place * size, x.numel()) for place in (group.rank, group.rank + 1))
-    mean = _mean_of((yield from group.all_to_all(up.view(-1), f"{stage}-up")), compressor, x[first:last])
-    if server_error is not None:
-        server_error = server_error[: last - first]
-        mean.add_(server_error)
-    down = _encoded(mean, compressor, 1, size, bucket.key(f"{stage}-down").at(first))[0]
-    if server_error is not None:
-        _keep_lost(mean, down, compressor, server_error)
-    pieces = yield from group.gather(down, f"{stage}-down")
-    out = compute.empty_like(x)
-    for piece, part in zip(pieces, torch.split(out, size), strict=False):
-        _decode(piece, compressor, part)
+    return _mean_of((yield from group.all_to_all(up.view(-1), stage)), compressor, x[first:last])
+
+
+def gather_pieces(
+    bucket: Bucket,
+    piece: Tensor,
+    length: int,
+    compressor: Compressor | None,
+    stage: str,
+    *,
+    error: Tensor | None = None,
+) -> Exchange[Tensor]:
+    """The vector of `length` elements of which every rank gives its piece, the same bits on all ranks.
+
+    Args:
+        piece: float, of this rank; with an error consumed.
+        length: k.
+        compressor: None sends pieces as they are.
+        stage: of the collective, and name of the random stream.
+        error: float, as long as the piece, or longer; added to it, then what the message lost.
+
+    Returns:
+        float [k] in the dtype of the pieces.
+    """
+    group = bucket.world
+    size = piece_size(length, group.size)
+    if compressor is None:
+        padded = compute.zeros(size, piece.dtype, piece.device)
+        padded[: piece.numel()] = piece
+        return (yield from group.gather(padded, stage)).view(-1)[:length]
+    if error is not None:
+        error = error[: piece.numel()]
+        piece.add_(error)
+    first = min(group.rank * size, length)
+    down = _encoded(piece, compressor, 1, size, bucket.key(stage).at(first))[0]
+    if error is not None:
+        _keep_lost(piece, down, compressor, error)
+    messages = yield from group.gather(down, stage)
+    out = compute.empty(length, piece.dtype, piece.device)
+    for message, part in zip(messages, torch.split(out, size), strict=False):
+        decode_into(message, compressor, part)
     return out
 
 
@@ -110,7 +168,7 @@ def _encoded(x: Tensor, compressor: Compressor, count: int, size: int, key: Key)
     return rows
 
 
-def _decode(message: Tensor, compressor: Compressor, out: Tensor) -> None:
+def decode_into(message: Tensor, compressor: Compressor, out: Tensor) -> None:
     """One message -> `out`, float [k] of any dtype; the message may be longer."""
     if not out.numel():
         return
@@ -125,7 +183,7 @@ def _decode(message: Tensor, compressor: Compressor, out: Tensor) -> None:
 
 def _keep_lost(x: Tensor, message: Tensor, compressor: Compressor, error: Tensor) -> None:
     """error <- x - decoded message."""
-    _decode(message, compressor, error)
+    decode_into(message, compressor, error)
     torch.sub(x, error, out=error)
 
 
@@ -134,7 +192,7 @@ def _mean_of(messages: Tensor, compressor: Compressor, like: Tensor) -> Tensor:
     total = compute.zeros(like.shape, like.dtype, like.device)
     decoded = compute.empty_like(total)
     for message in messages:
-        _decode(message, compressor, decoded)
+        decode_into(message, compressor, decoded)
         total.add_(decoded)
     return total.div_(len(messages))
 

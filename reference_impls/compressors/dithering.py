@@ -74,8 +74,8 @@ def levels(bits: int, world_size: int) -> int:
     return largest // world_size
 
 
-def rounded(x: Tensor, scale: Tensor, count: int, drawn: Tensor) -> Tensor:
-    """The formula, element by element: float32, the draws in [0, 1) -> int32 in -s .. s."""
+def rounded(x: Tensor, scale: Tensor, count: int, drawn: Tensor | float) -> Tensor:
+    """The formula, element by element: float32, the draws in [0, 1) -> int32 in -s .. s; 0.5 rounds to nearest."""
     z = x.abs() / scale * count
     z = torch.where(z != z, 0.0, z).clamp(max=count)  # NaN: 0 / 0, or something that is not finite
     low = z.floor()

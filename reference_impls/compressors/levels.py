@@ -24,9 +24,11 @@ from reference_impls.core.compute import as_uniform, compiled
 from reference_impls.core.errors import UnsupportedError, one_of
 from reference_impls.kernels import Formula
 
-__all__ = ["WIRE_VERSION", "GeometricLevels", "MinMax", "Natural", "UniformLevels"]
+__all__ = ["WIRE_VERSION", "GeometricLevels", "MinMax", "Natural", "Rounding", "UniformLevels"]
 
 WIRE_VERSION: Final = 2
+Rounding = Literal["nearest", "stochastic"]
+ROUNDINGS: Final[tuple[Rounding, ...]] = ("nearest", "stochastic")
 
 
 @dataclass(frozen=True)
@@ -72,18 +74,30 @@ class UniformLevels(BlockLevels):
     rounded down and for what is not finite hold, block by block.
 
     divisor: x is divided by it before it is rounded, and what is decoded is multiplied by it: s / divisor levels are in use.
-    It is there for measuring what that costs; unbiased all the same.
+    It is there for measuring what that costs; unbiased all the same. rounding: ``nearest`` is biased, ties go towards 0.
     """
 
     divisor: int = 1
+    rounding: Rounding = "stochastic"
 
     most: ClassVar[int] = (1 << 15) - 1
 
-    def formula(self) -> Formula:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of("rounding", self.rounding, ROUNDINGS)
+
+    @property
+    def unbiased(self) -> bool:
+        return self.rounding == "stochastic"
+
+    def formula(self) -> Formula | None:
+        if self.rounding == "nearest":
+            return None
         return Formula("uniform", self.levels, self.divisor, "linf" if self.norm == "linf" else None)
 
     def code(self, x: Tensor, found: Sequence[Tensor], draw: Draw) -> Tensor:
-        return dithering.rounded(x, found[0] * self.divisor, self.levels, as_uniform(draw())) + self.levels
+        drawn = as_uniform(draw()) if self.rounding == "stochastic" else 0.5
+        return dithering.rounded(x, found[0] * self.divisor, self.levels, drawn) + self.levels
 
     def value(self, codes: Tensor, found: Sequence[Tensor]) -> Tensor:
         return dithering.restored(codes - self.levels, found[0] * self.divisor, self.levels)
@@ -124,9 +138,6 @@ class GeometricLevels(BlockLevels):
         return torch.where(q == 0, 0.0, torch.where(q < 0, -magnitude, magnitude)) * found[0]
 
 
-ROUNDINGS: Final = ("nearest", "stochastic")
-
-
 @compiled
 def _ends(x: Tensor, low: Tensor, high: Tensor) -> None:
     low.copy_(x.amin(-1))  # least and greatest are the same in every order
@@ -147,7 +158,7 @@ class MinMax(BlockCompressor):
 
     bits: int = 4
     block_size: int = 512
-    rounding: Literal["nearest", "stochastic"] = "stochastic"
+    rounding: Rounding = "stochastic"
 
     def __post_init__(self) -> None:
         one_of("rounding", self.rounding, ROUNDINGS)

@@ -4,7 +4,8 @@
 into chunks of `size` consecutive ones (a power of two); what is left is padded with zeros to the next power of two. `rotate`
 multiplies by the signs and by the matrix H of +1 and -1 with H H = size; `rotate_back` by H and by the signs, so that
 together they are multiplication by the size of each chunk. Every output is made of IEEE additions and subtractions in a
-fixed order, element-wise, and is exact on integers while they stay below 2^24 (float32).
+fixed order, element-wise, and is exact on integers while they stay below 2^24 (float32). `Rotated` compresses what was
+transformed without signs.
 
 *Cosines*, and the k largest coefficients a block. Wire format version 1. The matrix [R, C] is cut into blocks of at most
 `side` x `side`: rows and columns are cut every `side`, and what is left over at the lower and right edges makes smaller
@@ -27,13 +28,14 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from reference_impls.compressors.compressor import Compressor
 from reference_impls.compressors.sparse import ChunkTopK
 from reference_impls.compressors.sums import fixed_sum
 from reference_impls.core import compute
 from reference_impls.core.compute import Key, compiled
 from reference_impls.core.errors import UnsupportedError
 
-__all__ = ["WIRE_VERSION", "BlockDCT", "Chunks", "butterflies", "dct_matrix"]
+__all__ = ["WIRE_VERSION", "BlockDCT", "Chunks", "Rotated", "butterflies", "dct_matrix"]
 
 _HELD: Final = 4096  # elements of a chunk that a kernel keeps in registers
 
@@ -157,11 +159,11 @@ class Chunks:
         out[self.d :].zero_()
         return out
 
-    def rotate(self, x: Tensor, signs: Tensor) -> Tensor:
-        """[padded] -> H (signs x), [padded]."""
+    def rotate(self, x: Tensor, signs: Tensor | None = None) -> Tensor:
+        """[padded] -> H (signs x), [padded]. signs: None are all +1."""
         if self._suits(x):
-            return self._on_gpu(x, signs, before=True)
-        return self._transformed(torch.mul(x, signs, out=compute.empty_like(x)))
+            return self._on_gpu(x, torch.ones_like(x) if signs is None else signs, before=True)
+        return self._transformed(x if signs is None else torch.mul(x, signs, out=compute.empty_like(x)))
 
     def rotate_back(self, x: Tensor, signs: Tensor) -> Tensor:
         """[padded] -> signs (H x), [d]: `rotate` undone but for the factor `size` of each chunk."""
@@ -196,6 +198,53 @@ class Chunks:
         for part, target in zip(self.cut(x), self.cut(out), strict=True):
             target.copy_(butterflies(part))
         return out
+
+
+@dataclass(frozen=True)
+class Rotated:
+    """Compressor: the message of another one, of the Hadamard transform in chunks of `size`, without signs.
+
+    With a scale a block, an element that stands out is spread over its chunk before it can coarsen the levels of its block.
+    The transform of a chunk of m elements is decoded, transformed again and divided by m. The last chunk is padded as in
+    `Chunks`, and its padding is in the message. Sums beyond float32's range make their block not finite.
+    """
+
+    compressor: Compressor
+    size: int = 32
+
+    def __post_init__(self) -> None:
+        Chunks(0, self.size)
+
+    @property
+    def unbiased(self) -> bool:
+        return self.compressor.unbiased
+
+    def wire_bytes(self, numel: int) -> int:
+        return self.compressor.wire_bytes(Chunks(numel, self.size).padded)
+
+    def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
+        chunks = Chunks(x.shape[-1], self.size)
+        turned = compute.empty((*x.shape[:-1], chunks.padded), x.dtype, x.device)
+        if chunks.d:
+            for own, out in zip(_each_row(x), _each_row(turned), strict=True):
+                out.copy_(chunks.rotate(chunks.pad(own)))
+        self.compressor.encode(turned, key, wire)
+
+    def decode(self, wire: Tensor, out: Tensor) -> None:
+        chunks = Chunks(out.shape[-1], self.size)
+        turned = compute.empty((*out.shape[:-1], chunks.padded), out.dtype, out.device)
+        self.compressor.decode(wire, turned)
+        if chunks.d:
+            for own, target in zip(_each_row(turned), _each_row(out), strict=True):
+                target.copy_(chunks.rotate(own)[: chunks.d])
+        edge = chunks.full * self.size
+        out[..., :edge].div_(self.size)
+        out[..., edge:].div_(max(chunks.last, 1))
+
+
+def _each_row(x: Tensor) -> list[Tensor]:
+    """[..., d] -> views [d]."""
+    return [x] if x.dim() == 1 else [row for part in x for row in _each_row(part)]
 
 
 WIRE_VERSION: Final = 1

@@ -36,16 +36,18 @@ TensorShape = Callable[["View", Group], "tuple[int, ...] | None"]
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """Declares one tensor of state a bucket, or one a parameter, in the dtype of the bucket's parameters.
+    """Declares one tensor of state a bucket, or one a parameter.
 
     kind: ``replicated`` (the same on all ranks), ``per_rank`` (each rank its own) or ``owned`` (rank r holds the r-th
     of n equal pieces of the bucket, see `Bucket.chunk`). `init` is the starting value of every element. shape: None for
-    one tensor a bucket, else of which shape a parameter's own tensor is (`per_tensor`).
+    one tensor a bucket, else of which shape a parameter's own tensor is (`per_tensor`). dtype: None is that of the bucket's
+    parameters.
     """
 
     kind: Literal["replicated", "per_rank", "owned"]
     init: float = 0.0
     shape: TensorShape | None = None
+    dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
         if self.shape is not None and self.kind not in ("replicated", "per_rank"):
@@ -69,13 +71,18 @@ def owned(init: float = 0.0) -> StateSpec:
     return StateSpec("owned", init)
 
 
-def per_tensor(kind: Literal["replicated", "per_rank"], shape: TensorShape, init: float = 0.0) -> StateSpec:
+def per_tensor(
+    kind: Literal["replicated", "per_rank"],
+    shape: TensorShape,
+    init: float = 0.0,
+    dtype: torch.dtype | None = None,
+) -> StateSpec:
     """State for single parameters, of any shape: ``bucket.state[name]`` is a dict parameter name -> Tensor.
 
     shape: (view, world) -> the shape of this parameter's tensor, or None for a parameter that has no such state. It
     may depend on the parameter's own shape and on the world size, not on how parameters are cut into buckets.
     """
-    return StateSpec(kind, init, shape)
+    return StateSpec(kind, init, shape, dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,6 +198,11 @@ BUILT_IN: Mapping[str, Entry] = {
     "adaqs": _quantiser("adaptive_bits:AdaQS", "",
         "one bit more whenever the gradient's mean has halved against its deviation"),
     "thc": _quantiser("thc:THC", "2302.08545", "rotated gradients as table indices whose values add up, with error feedback"),
+    "sdp4bit": _quantiser("four_bit:SDP4Bit", "2410.15526",
+        "4-bit gradients to the owner of each piece, 4-bit changes of its weights to everybody"),
+    "sdp4bit-gradients": _quantiser("four_bit:SDP4BitGradients", "2410.15526", "rotated gradients in 4 bits, both ways"),
+    "loco": _quantiser("four_bit:LoCo", "2407.04480",
+        "gradients in 4 bits with an error kept in 8, their mean in full precision"),
     "l-greco": _quantiser("powersgd:LGreCo", "2210.17357",
         "PowerSGD with a rank for each layer, chosen within an error budget"),
     # ---- few coordinates of the gradient, and sketches of it

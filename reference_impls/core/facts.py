@@ -80,7 +80,8 @@ def _state(method: Method, shape: Sequence[int]) -> State:
     held = {"replicated": 0.0, "per_rank": 0.0, "owned": 0.0}
     for spec in method.algorithm.state.values():
         own = tuple(shape) if spec.shape is None else spec.shape(view, Group("world", 0, SIZES[0]))
-        held[spec.kind] += 0.0 if own is None else view.param.element_size() * prod(own) / prod(shape)
+        width = (spec.dtype or view.param.dtype).itemsize
+        held[spec.kind] += 0.0 if own is None else width * prod(own) / prod(shape)
     return State(**held, local_optimizer=_optimizer_bytes(method))
 
 

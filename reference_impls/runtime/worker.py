@@ -244,7 +244,7 @@ def _allocate(bucket: Bucket, specs: Mapping[str, StateSpec]) -> None:
 
 
 def _full(shape: tuple[int, ...], spec: StateSpec, bucket: Bucket) -> Tensor:
-    return torch.full(shape, spec.init, dtype=bucket.params.dtype, device=bucket.params.device)
+    return torch.full(shape, spec.init, dtype=spec.dtype or bucket.params.dtype, device=bucket.params.device)
 
 
 def _saved_state(buckets: Sequence[Bucket], specs: Mapping[str, StateSpec]) -> dict[str, dict[str, Any]]:

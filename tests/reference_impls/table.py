@@ -245,6 +245,31 @@ ROWS: tuple[Row, ...] = (
     row("thc", "thc", SGD, momentum=0.9, exact=True),
     row("thc-sum", "thc", form="sum", chunk=16, error_feedback=False, exact=True),
     row("thc-uniform", "thc", table="uniform", overflow=0.0002, chunk=64, optimizer="adamw", exact=True),
+    row("sdp4bit", "sdp4bit", SGD, momentum=0.9, exact=True),
+    row(
+        "sdp4bit-clipped",
+        "sdp4bit",
+        optimizer="adamw",
+        max_grad_norm=0.5,
+        rotation=1,
+        weight_block_size=16,
+        close=0.001,
+    ),
+    row(
+        "sdp4bit-fp32", "sdp4bit", ADAMW, weights="fp32", optimizer="adamw", rounding="stochastic", exact=True
+    ),
+    row("sdp4bit-gradients", "sdp4bit-gradients", SGD, momentum=0.9, exact=True),
+    row(
+        "sdp4bit-gradients-stochastic",
+        "sdp4bit-gradients",
+        PLAIN,
+        rounding="stochastic",
+        rotation=8,
+        block_size=16,
+        exact=True,
+    ),
+    row("loco", "loco", SGD, momentum=0.9, exact=True),
+    row("loco-reset", "loco", ADAMW, beta=1.0, reset_every=5, block_size=0, optimizer="adamw", exact=True),
     row(
         "l-greco",
         "l-greco",

@@ -33,6 +33,7 @@ def owed(cluster: SimulatedCluster, d: int) -> Tensor:
         ("top-k", {"ratio": 0.1, **TWO_PHASE}, 3, 200),
         ("random-k", {"ratio": 0.1, **KEPT}, 3, 60),
         ("qsgd", {**KEPT, **TWO_PHASE}, 3, 100),
+        ("sdp4bit-gradients", {**KEPT, "rotation": 16, "block_size": 32}, 3, 100),
         ("thc", {"chunk": 64}, 3, 300),
         ("thc", {"chunk": 64, "form": "sum"}, 5, 3),
     ],

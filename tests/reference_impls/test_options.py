@@ -164,6 +164,7 @@ def test_every_method_clips_or_refuses_by_its_own_name(name: str) -> None:
         ("global-qsgd", {"dithering": "exponential", "form": "halving-doubling"}, 3),
         ("qsgd", {"smallest": 5, "granularity": "tensor"}, 2), ("qsgd-maxnorm", {"fine_bits": 4}, 2),
         ("thc", {"bits": 3}, 2), ("thc", {"table": "optimal", "granularity": 14}, 2),
+        ("sdp4bit", {"optimizer": "muon"}, 2), ("sdp4bit", {"rotation": 12}, 2), ("sdp4bit-gradients", {"rotation": 12}, 2),
         ("sketched-sgd", {"rows": 4}, 2), ("sparseloco", {"k": 65, "chunk": 64}, 2), ("sparseloco", {"carrier": "int8"}, 2),
         ("pulse-loco", {"carrier": "int8"}, 2),
         ("noloco", {"carrier": "int8"}, 2), ("noloco", {"inner_state": "average"}, 2), ("slowmo-sgd", {"average": False}, 2),

@@ -120,13 +120,15 @@ UNBIASED = frozenset(
 BIASED = frozenset(
     {
         "allreduce-bf16", "allreduce-fp16", "ef-sign-adam", "ef-signsgd", "intsgd-heuristic", "powersgd", "thc", "l-greco",
-        "top-k", "gtop-k", "dgc", "sketched-sgd", "sketched-sgd-theory", "gs-sgd", "control-random-k",
+        "sdp4bit-gradients", "loco", "top-k", "gtop-k", "dgc", "sketched-sgd", "sketched-sgd-theory", "gs-sgd",
+        "control-random-k",
     }
 )  # fmt: skip
 """Methods whose `reduce` estimates the mean gradient; others take local steps, or vote."""
 OTHERWISE = frozenset(
     {
         "terngrad-clipped-base3", "cgx-nearest-gather", "intsgd-nearest", "random-k-feedback", "top-k-all",
+        "sdp4bit-gradients-stochastic",
     }
 )  # fmt: skip
 """Rows whose options turn it round."""

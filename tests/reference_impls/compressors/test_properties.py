@@ -18,6 +18,7 @@ from reference_impls.compressors.compressor import PerTensor
 from reference_impls.compressors.levels import GeometricLevels, MinMax, Natural, UniformLevels
 from reference_impls.compressors.signs import ScaledSigns
 from reference_impls.compressors.sparse import ChunkTopK, TopK
+from reference_impls.compressors.transforms import Rotated
 from reference_impls.core.compute import Key
 from tests.support import each
 
@@ -26,6 +27,11 @@ ceil = math.ceil
 
 def _levels(own: Any, d: int) -> int:
     return ceil((2 * own.levels).bit_length() * d / 8) + 4 * ceil(d / (own.block_size or max(d, 1)))
+
+
+def _padded(size: int, d: int) -> int:
+    """The rest behind whole chunks is filled up to a power of two."""
+    return d // size * size + (2 ** ceil(math.log2(d % size)) if d % size else 0)
 
 
 def _min_max(own: Any, d: int) -> int:
@@ -56,6 +62,8 @@ COMPRESSORS: dict[Any, Callable[[Any, int], int]] = {
     UniformLevels(7, "l2", 16): _levels,
     UniformLevels(1, "linf", 0): _levels,
     UniformLevels(127, "linf", 64, divisor=4): _levels,
+    UniformLevels(7, "linf", 16, rounding="nearest"): _levels,
+    Rotated(UniformLevels(7, "linf", 16), 8): lambda own, d: _levels(own.compressor, _padded(own.size, d)),
     GeometricLevels(3, "l2", 16): _levels,
     GeometricLevels(7, "linf", 0): _levels,
     MinMax(4, 16): _min_max,
@@ -78,7 +86,10 @@ COMPRESSORS: dict[Any, Callable[[Any, int], int]] = {
 }
 """With the bytes of a message of d elements."""
 WHOLE = (ScaledSigns, DeviationBins)  # what is not finite spoils the message
-BLOCKS = {own: getattr(own, "block_size", 0 if isinstance(own, WHOLE) else 1) for own in COMPRESSORS}
+BLOCKS = {
+    own: getattr(getattr(own, "compressor", own), "block_size", 0 if isinstance(own, WHOLE) else 1)
+    for own in COMPRESSORS
+}
 every_compressor = each("compressor", COMPRESSORS)
 SPARSE = (TopK, ChunkTopK)
 
@@ -153,7 +164,7 @@ def test_any_magnitude(compressor: Any, magnitude: float) -> None:
     back = there_and_back(compressor, torch.tensor([1.0, -1.0, 0.5, 0.25] * 8) * magnitude)
     if magnitude > 1e38 and (
         getattr(compressor, "format", "") == "fp16"  # documented: who sends it scales first
-        or isinstance(compressor, MinMax)  # documented: a range beyond float32's
+        or isinstance(compressor, MinMax | Rotated)  # documented: a range beyond float32's
         # the norm itself is
         or (isinstance(compressor, UniformLevels | GeometricLevels) and compressor.norm == "l2")
         or getattr(compressor, "divisor", 1) > 1  # and so is the divided one's
@@ -240,6 +251,18 @@ FEW = [1.0 if i == 3 else -2.0 if i == 17 else 0.5 if i == 39 else 0.0 for i in 
     ("compressor", "x", "expected"),
     [
         (UniformLevels(7, "linf", 4), [7, -6, 1, 0, -14], packed(4, 14, 1, 8, 7, 0) + floats(7, 14)),
+        # 3.5 and 0.5 go towards 0
+        (
+            UniformLevels(7, "linf", 4, rounding="nearest"),
+            [7, -3.5, 0.6, 0.5, -14],
+            packed(4, 14, 4, 8, 7, 0) + floats(7, 14),
+        ),
+        # sums and differences of pairs: -2, 4, 10, 0; the rest stays
+        (
+            Rotated(UniformLevels(7, "linf", 4, rounding="nearest"), 2),
+            [1, -3, 5, 5, 2],
+            packed(4, 6, 10, 14, 7, 14) + floats(10, 2),
+        ),
         (GeometricLevels(3, "linf", 4), [1, -0.5, 0.25, 0, -8], packed(3, 6, 1, 4, 3, 0) + floats(1, 8)),
         (MinMax(4, 4), [-3, 12, 0, 5, 2], packed(4, 0, 15, 3, 8, 0) + floats(-3, 1, 2, 0)),
         (Natural(), [1, -2, 0, -0.25, math.inf], packed(9, 127, 256 + 128, 0, 256 + 125, 255)),

@@ -180,8 +180,9 @@ def rotations(device):
             chunks = transforms.Chunks(d, size)
             coins = Key.of(seed=1, step=1, stage="coins").bits(chunks.padded).bitwise_and(1)
             flips = (coins * 2 - 1).to(torch.float32).to(on)
-            turned = chunks.rotate(chunks.pad(numbers((), d).to(on)), flips)
-            return [turned, chunks.rotate_back(turned, flips)]
+            padded = chunks.pad(numbers((), d).to(on))
+            turned = chunks.rotate(padded, flips)
+            return [turned, chunks.rotate_back(turned, flips), chunks.rotate(padded)]
 
         compare(device, "transforms.transform", work)
 

@@ -1,0 +1,393 @@
+"""SDP4Bit and LoCo against their formulas in float64: codes of pieces, masters that owners keep, errors in 8 bits."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster, create
+from reference_impls.compressors.levels import UniformLevels
+from reference_impls.compressors.transforms import Rotated
+from reference_impls.core.compute import Key
+from reference_impls.core.errors import LayoutError
+from reference_impls.core.facts import facts
+from reference_impls.runtime.alone import traced
+from tests.reference_impls.averages import mean, normal, sent, stepped
+from tests.support import each
+
+SIZES = (50, 91, 3)
+D, WORKERS, LR, MOMENTUM = sum(SIZES), 3, 0.1, 0.9
+PIECE = 48  # of 144 elements on 3 ranks
+KEY = Key.of(seed=1, step=2, stage="test", rank=0)
+
+
+# ---- the formulas ------------------------------------------------------------------------------------------------------------
+
+
+def coded(x: Tensor, levels: int, block: int) -> Tensor:
+    """What codes of -levels to levels decode to: the nearest of them times |max| / levels of each block."""
+    parts = []
+    for part in x.double().split(block):
+        top = part.abs().max()
+        z = part.abs() / (top if top > 0 else 1.0) * levels
+        parts.append(torch.ceil(z - 0.5) * part.sign() * top / levels)  # half a level goes towards 0
+    return torch.cat(parts)
+
+
+def hadamard(size: int) -> Tensor:
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    while len(matrix) < size:
+        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64), matrix)
+    return matrix
+
+
+def rotated_code(x: Tensor, size: int, block: int) -> Tensor:
+    """H of chunks, the last one filled up to a power of two; coded; H again, by the length of each chunk."""
+    chunks = [part.double() for part in x.split(size)]
+    padded = [torch.cat([c, c.new_zeros(2 ** math.ceil(math.log2(len(c))) - len(c))]) for c in chunks]
+    turned = torch.cat([hadamard(len(c)) @ c for c in padded])
+    found = coded(turned, 7, block).split([len(c) for c in padded])
+    return torch.cat(
+        [(hadamard(len(c)) @ c / len(c))[: len(own)] for c, own in zip(found, chunks, strict=True)]
+    )
+
+
+def pieces(x: Tensor) -> list[Tensor]:
+    return list(x.split(PIECE))
+
+
+def gradients(step: int, scale: float = 1.0) -> Tensor:
+    """[WORKERS, D]: every rank its own, with tensors of unequal size."""
+    rows = normal(WORKERS, D, seed=100 + step) + torch.linspace(-1, 1, D)
+    rows[:, SIZES[0] : SIZES[0] + SIZES[1]] *= 0.05
+    return rows * scale
+
+
+def cluster(name: str, **options: Any) -> SimulatedCluster:
+    start = list(normal(D, seed=7).split(SIZES))
+    return SimulatedCluster(name, start, WORKERS, **{"lr": LR, "bucket_bytes": 1 << 30, **options})
+
+
+def advance(members: SimulatedCluster, steps: int, scale: float = 1.0) -> SimulatedCluster:
+    for _ in range(steps):
+        members.step([list(row.clone().split(SIZES)) for row in gradients(members.steps, scale)])
+    return members
+
+
+def flat(members: SimulatedCluster, rank: int = 0) -> Tensor:
+    return torch.cat([p.flatten() for p in members.parameters(rank)])
+
+
+def master(members: SimulatedCluster) -> Tensor:
+    return torch.cat([members.state(rank, "master")[0] for rank in range(members.world_size)])
+
+
+def through_a_file(state: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+# ---- the code ------------------------------------------------------------------------------------------------------------------
+
+
+@each("d", [5, 32, 131, 256])
+def test_the_code_is_the_formula(d: int) -> None:
+    x = normal(2, d, seed=d)
+    for own, expected in (
+        (UniformLevels(7, "linf", 16, rounding="nearest"), [coded(row, 7, 16) for row in x]),
+        (UniformLevels(127, "linf", 0, rounding="nearest"), [coded(row, 127, d) for row in x]),
+        (
+            Rotated(UniformLevels(7, "linf", 64, rounding="nearest"), 32),
+            [rotated_code(row, 32, 64) for row in x],
+        ),
+    ):
+        wire, out = torch.empty(2, own.wire_bytes(d), dtype=torch.uint8), torch.empty_like(x)
+        own.encode(x, KEY, wire)
+        own.decode(wire, out)
+        torch.testing.assert_close(out.double(), torch.stack(expected), rtol=1e-5, atol=1e-6)
+
+
+class Whole:
+    """A compressor that loses nothing."""
+
+    unbiased = True
+
+    def wire_bytes(self, numel: int) -> int:
+        return 4 * numel
+
+    def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
+        wire.copy_(x.contiguous().view(torch.uint8))
+
+    def decode(self, wire: Tensor, out: Tensor) -> None:
+        out.copy_(wire.contiguous().view(torch.float32))
+
+
+@each("d", [1, 32, 45, 1000])
+def test_rotating_there_and_back_is_the_identity(d: int) -> None:
+    own = Rotated(Whole(), 32)
+    x = torch.randint(-1000, 1001, (3, d), generator=torch.Generator().manual_seed(d)).float()
+    wire, out = torch.empty(3, own.wire_bytes(d), dtype=torch.uint8), torch.empty_like(x)
+    own.encode(x, KEY, wire)
+    own.decode(wire, out)
+    assert torch.equal(out, x)
+    assert d == 1 or not torch.equal(wire.view(torch.float32)[:, :d], x)
+
+
+def test_a_spike_costs_its_block_less_when_it_is_spread() -> None:
+    """One element of ten among a hundred and twenty-seven of about one: alone it makes the levels of all coarse."""
+    x = normal(128, seed=3)
+    x[40] = 10.0
+    lost = [float((found - x).norm()) for found in (coded(x, 7, 128), rotated_code(x, 32, 128))]
+    assert lost[1] < 0.6 * lost[0]
+    found = [mean("sdp4bit-gradients", x.expand(8, -1), rotation=size, form="gather") for size in (1, 32)]
+    assert [float((own - x).norm()) for own in found] == pytest.approx(lost, rel=1e-4)
+
+
+# ---- SDP4Bit -------------------------------------------------------------------------------------------------------------------
+
+
+@each("weights", ["int4", "fp32"])
+@each("rotation", [1, 16])
+def test_sdp4bit_is_its_formula(weights: str, rotation: int) -> None:
+    """Six steps of SGD with momentum on three ranks, whose last piece is the shortest."""
+    members = cluster(
+        "sdp4bit", weights=weights, rotation=rotation, block_size=16, weight_block_size=32, momentum=MOMENTUM
+    )
+    shared, u = flat(members).double(), torch.zeros(D, dtype=torch.float64)
+    own, plain = shared.clone(), shared.clone()
+    plain_u = u.clone()
+    for step in range(6):
+        advance(members, 1)
+        rows = gradients(step)
+        g = torch.cat(
+            [
+                torch.stack([rotated_code(pieces(row)[r], rotation, 16) for row in rows]).mean(0)
+                for r in range(WORKERS)
+            ]
+        )
+        u = MOMENTUM * u + g
+        own = own - LR * u
+        change = torch.cat([coded(part, 7, 32) for part in pieces(own - shared)])
+        shared = shared + change if weights == "int4" else own
+        plain_u = MOMENTUM * plain_u + rows.double().mean(0)
+        plain = plain - LR * plain_u
+        for rank in range(WORKERS):
+            torch.testing.assert_close(flat(members, rank).double(), shared, rtol=0, atol=2e-6)
+            assert torch.equal(flat(members, rank), flat(members))
+        if weights == "int4":
+            torch.testing.assert_close(master(members).double(), own, rtol=0, atol=2e-6)
+            assert float((own - shared).abs().max()) > 1e-3
+        assert float((own - plain).abs().max()) > 1e-3
+
+
+@each("optimizer", ["sgd", "adamw"])
+def test_of_gradients_that_lose_nothing_it_is_plain_training_to_the_bit(optimizer: str) -> None:
+    """Whole numbers of -7 to 7 times a power of two, with a 7 in each block, weights in full: the owners' states suffice."""
+    ours = SimulatedCluster("sdp4bit", [torch.ones(96)], 4, lr=0.1, optimizer=optimizer, weights="fp32", block_size=8,
+                            rotation=1)  # fmt: skip
+    plain = SimulatedCluster(f"allreduce-{optimizer}", [torch.ones(96)], 4, lr=0.1)
+    for step in range(6):
+        rows = torch.randint(-7, 8, (4, 96), generator=torch.Generator().manual_seed(step)).float() / 8
+        rows[:, ::8] = 7 / 8
+        for members in (ours, plain):
+            members.step([[row.clone()] for row in rows])
+        assert torch.equal(flat(ours, 3), flat(plain))
+
+
+def test_the_shared_weights_reach_a_master_that_stands_still() -> None:
+    """Each message leaves at most a fourteenth of the largest difference of a block; a code of W itself leaves what it leaves."""
+    members = SimulatedCluster("sdp4bit", [torch.zeros(300)], 3, lr=0.0, weight_block_size=64)
+    zeros = [[torch.zeros(300)] for _ in range(3)]
+    members.step(zeros)
+    weights = normal(300, seed=5)
+    for rank, part in enumerate(weights.split(104)):
+        members.state(rank, "master")[0].copy_(part)
+    off = float(weights.abs().max())
+    for _ in range(8):
+        members.step(zeros)
+        before, off = off, float((flat(members) - weights).abs().max())
+        assert off <= before / 14 * 1.001 + 2e-7 * float(weights.abs().max())
+    assert torch.equal(master(members), weights)
+    assert off <= 2e-7 * float(weights.abs().max())
+    assert (
+        float((torch.cat([coded(part, 7, 64) for part in weights.split(104)]) - weights).abs().max()) > 0.05
+    )
+
+
+@each("kind", ["sdp4bit", "sdp4bit, fp32", "sdp4bit-gradients", "loco"])
+@each(("n", "d"), [(1, 7), (3, 1000), (4, 4000), (8, 3)])
+def test_bytes(kind: str, n: int, d: int) -> None:
+    name, _, how = kind.partition(", ")
+    options = {"weights": how} if how else {}
+    members = stepped(name, normal(n, d), **options)
+    size = 8 * math.ceil(d / (8 * n))
+    rest = size % 32
+    padded = size - rest + (2 ** math.ceil(math.log2(rest)) if rest else 0)
+    code, plain = padded // 2 + 4 * math.ceil(padded / 128), size // 2 + 4 * math.ceil(size / 128)
+    up, down = {
+        "sdp4bit": (code, size // 2 + 4 * math.ceil(size / 2048)),
+        "sdp4bit, fp32": (code, 4 * size),
+        "sdp4bit-gradients": (code, code),
+        "loco": (plain, 4 * size),
+    }[kind]
+    stages = ("gradient", "weights") if name == "sdp4bit" else ("up", "down")
+    by_stage = {stages[0]: (1, n * up, (n - 1) * up), stages[1]: (1, down, (n - 1) * down)}
+    assert sent(members, n - 1) == (by_stage if n > 1 else {})
+    alone = traced(create(name, **options), [(d,)], n)
+    assert sum(alone.values()) == pytest.approx((n - 1) * (up + down))
+
+
+def test_the_mean_gradient_is_clipped_by_its_norm_over_all_pieces_and_buckets() -> None:
+    """From zero, at a rate of 1 and in full weights, a step is the clipped mean; one that is short enough stays."""
+    options: dict[str, Any] = {"weights": "fp32", "lr": 1.0}
+    for scale, clips in ((10.0, True), (1e-3, False)):
+        start = [torch.zeros(size) for size in SIZES]
+        ours, free = (
+            SimulatedCluster("sdp4bit", start, WORKERS, bucket_bytes=256, **options, **more)
+            for more in ({"max_grad_norm": 0.5}, {})
+        )
+        advance(ours, 1, scale)
+        for rank in range(WORKERS):
+            assert (abs(float(flat(ours, rank).norm()) - 0.5) < 1e-5) == clips
+        whole = SimulatedCluster("sdp4bit", start, WORKERS, bucket_bytes=1 << 30, **options)
+        advance(whole, 1, scale)
+        expected = flat(whole) * min(1.0, 0.5 / float(flat(whole).norm()))
+        torch.testing.assert_close(flat(ours), expected, rtol=1e-5, atol=1e-8)
+        assert free.method.clipped(0.5)[0].algorithm.max_grad_norm == 0.5  # type: ignore[attr-defined]
+
+
+@each(
+    ("name", "options"),
+    [
+        ("sdp4bit", {"optimizer": "adamw", "weight_block_size": 16}),
+        ("sdp4bit", {"momentum": 0.9, "weights": "fp32", "rounding": "stochastic"}),
+        ("sdp4bit-gradients", {"error_feedback": True, "momentum": 0.9}),
+        ("loco", {"optimizer": "adamw"}),
+        ("loco", {"reset_every": 3, "beta": 1.0}),
+    ],
+)
+def test_a_checkpoint_goes_on_to_the_bit(name: str, options: dict[str, Any]) -> None:
+    whole, second = advance(cluster(name, **options), 5), cluster(name, **options)
+    saved = through_a_file(whole.state_dict())
+    second.load_state_dict(saved)
+    assert torch.equal(flat(second), flat(whole))
+    advance(whole, 4)
+    advance(second, 4)
+    for rank in range(WORKERS):
+        assert torch.equal(flat(whole, rank), flat(second, rank))
+        for slot in whole.method.algorithm.state:
+            for ours, theirs in zip(whole.state(rank, slot), second.state(rank, slot), strict=True):
+                pairs = (
+                    zip(ours.values(), theirs.values(), strict=True)
+                    if isinstance(ours, dict)
+                    else [(ours, theirs)]
+                )
+                assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
+
+
+def test_what_is_shared_is_resumed_as_it_was_and_not_made_of_masters() -> None:
+    whole, second, recast = (cluster("sdp4bit", momentum=0.9) for _ in range(3))
+    saved = advance(whole, 5).state_dict()
+    second.load_state_dict(through_a_file(saved))
+    recast.load_state_dict(through_a_file(saved))
+    weights = master(whole).split(SIZES)
+    assert not torch.equal(flat(whole), torch.cat(weights))
+    for rank in range(WORKERS):
+        for own, value in zip(recast.parameters(rank), weights, strict=True):
+            own.copy_(value)
+    for members in (whole, second, recast):
+        advance(members, 1)
+    assert torch.equal(flat(second), flat(whole))
+    assert not torch.equal(flat(recast), flat(whole))
+
+
+@each("weights", ["int4", "fp32"])
+def test_the_state_of_one_rank_does_not_resume_another(weights: str) -> None:
+    """Owners' optimizers differ, whether or not there are masters."""
+    members = advance(cluster("sdp4bit", weights=weights, momentum=0.9), 2)
+    worker, saved = members._workers[1], members.state_dict()["workers"][0]
+    with pytest.raises(LayoutError, match="rank 0 of 3, this is rank 1 of 3"):
+        worker.load_state_dict(saved)
+
+
+# ---- LoCo ----------------------------------------------------------------------------------------------------------------------
+
+
+def errors(members: SimulatedCluster, rank: int, block: int = 128) -> Tensor:
+    """What a rank's state decodes to, by hand: codes less 127, times the scale of the block; [D]."""
+    (state,) = members.state(rank, "error")
+    found = []
+    for size, own in zip(SIZES, state.values(), strict=True):
+        assert own.dtype == torch.uint8
+        block = block or size
+        assert len(own) == size + 4 * math.ceil(size / block)
+        scales = own[size:].clone().view(torch.float32).double().repeat_interleave(block)[:size]
+        found.append((own[:size].double() - 127) / 127 * scales)
+    return torch.cat(found)
+
+
+@each("beta", [0.8, 0.3, 1.0])
+def test_loco_is_its_formula(beta: float) -> None:
+    """Eight steps on three ranks; the error is forgotten after the fourth and the eighth."""
+    members = cluster("loco", beta=beta, reset_every=4, block_size=16, momentum=MOMENTUM)
+    x, u, e = (
+        flat(members).double(),
+        torch.zeros(D, dtype=torch.float64),
+        torch.zeros(WORKERS, D, dtype=torch.float64),
+    )
+    for step in range(8):
+        advance(members, 1)
+        h = gradients(step).double() + e
+        q = torch.stack([torch.cat([coded(part, 7, 16) for part in pieces(row)]) for row in h])
+        exact = (1 - beta) * e + beta * (h - q)
+        e = torch.stack([torch.cat([coded(part, 127, 16) for part in row.split(SIZES)]) for row in exact])
+        if step in (3, 7):
+            e.zero_()
+        u = MOMENTUM * u + q.mean(0)
+        x = x - LR * u
+        for rank in range(WORKERS):
+            torch.testing.assert_close(flat(members, rank).double(), x, rtol=0, atol=2e-6)
+            torch.testing.assert_close(errors(members, rank, 16), e[rank], rtol=0, atol=2e-6)
+        assert step in (3, 7) or float(e.abs().max()) > 0.01
+
+
+def test_with_beta_1_what_was_sent_is_the_sum_of_gradients_less_the_last_error() -> None:
+    """But for the rounding of errors to 8 bits: half of a 127th of the largest error, in each step."""
+    members = cluster("loco", beta=1.0, reset_every=0, lr=1.0)
+    before, total, bound = flat(members).double(), torch.zeros(D, dtype=torch.float64), 0.0
+    for step in range(20):
+        advance(members, 1)
+        total += gradients(step).double().mean(0)
+        kept = torch.stack([errors(members, rank) for rank in range(WORKERS)])
+        bound += float(kept.abs().amax(1).mean()) / 254
+    applied = before - flat(members).double()
+    off = (applied - (total - kept.mean(0))).abs()
+    assert float(off.max()) <= bound + 1e-5
+    assert float((applied - total).abs().max()) > 4 * bound  # the last error is what is missing
+    assert float(off.max()) > 1e-5  # and the errors are rounded
+
+
+def test_at_a_reset_the_error_is_exactly_zero() -> None:
+    members = cluster("loco", reset_every=3)
+    for step in range(7):
+        advance(members, 1)
+        for rank in range(WORKERS):
+            forgotten = (step + 1) % 3 == 0
+            assert bool((errors(members, rank) == 0).all()) == forgotten
+    again = advance(cluster("loco", reset_every=0), 7)
+    assert all(bool((errors(again, rank) != 0).any()) for rank in range(WORKERS))
+
+
+def test_the_error_takes_a_byte_an_element_and_a_scale_a_block() -> None:
+    held = facts(create("loco")).state
+    assert held.per_rank == pytest.approx(1 + 4 / 128, rel=1e-5)
+    assert (held.owned, held.replicated) == (0, 0)
+    assert facts(create("sdp4bit")).state.owned == 4
+    assert facts(create("sdp4bit", weights="fp32")).state.owned == 0
