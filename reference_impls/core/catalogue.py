@@ -144,6 +144,8 @@ BUILT_IN: Mapping[str, Entry] = {
         "fp32 all-reduce of the gradient, Lion", optimizer="lion"),
     "allreduce-muon": _baseline("all_reduce:AllReduce", "2502.16982",
         "fp32 all-reduce of the gradient, Muon and AdamW", benchmarked=False, optimizer="muon"),
+    "allreduce-dion2": _baseline("all_reduce:AllReduce", "2512.16928",
+        "fp32 all-reduce of the gradient, Dion2 and AdamW", benchmarked=False, optimizer="dion2"),
     "allreduce-bf16": _baseline("half_precision:HalfPrecision", "",
         "bf16 all-reduce of the gradient, any local optimizer", format="bf16"),
     "allreduce-fp16": _baseline("half_precision:HalfPrecision", "",

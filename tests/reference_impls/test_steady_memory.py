@@ -28,7 +28,9 @@ ALLOCATES: Final[dict[str, str]] = {
         "torch's AdamW makes two temporaries a tensor": "allreduce-adamw:step allreduce-fp16:step ef-sign-adam:compressed "
         "cubic-rule:round-1 swap:step swap:round-1 qsr-adamw:round-1 local-adamw:round-1 slowmo-adamw:round-1 diloco:round-1 "
         "streaming-diloco:round-1 sparseloco:round-1 noloco:round-1 snoo:step snoo:outer",
-        "torch's Muon makes temporaries of a matrix": "allreduce-muon:step local-muon:round-1 muloco:round-1",
+        "torch's Muon makes temporaries of a matrix": "allreduce-muon:step allreduce-dion2:step "
+        "local-muon:round-1 muloco:round-1",
+        "torch's QR makes temporaries of a factor": "dion:step",
         "torch's SGD makes the momentum anew that was reset": "slowmo-sgd:round-1",
         "how much is sent depends on the data": "random-k:step gtop-k:step dgc:ratio-0.1 sketched-sgd:step "
         "sketched-sgd-theory:step gs-sgd:step control-random-k:step",
