@@ -283,6 +283,8 @@ BUILT_IN: Mapping[str, Entry] = {
     "noloco-sgd": _synchronisation("gossip:NoLoCo", "2506.10911",
         "local SGD, then outer steps in random pairs", benchmarked=False, optimizer="sgd", outer="heavy-ball"),
     "demo": _synchronisation("demo:DeMo", "2411.19870", "the strongest cosine coefficients of local momenta"),
+    "dion": _synchronisation("dion:Dion", "2504.05295",
+        "orthonormal updates from two thin factors of the mean of local momenta"),
     # ---- better gradients instead of smaller messages
     "root-sgd": _reduction("root_sgd:RootSGD", "2008.12690",
         "running mean of gradients that follows the parameters, with two gradients a step", benchmarked=False),

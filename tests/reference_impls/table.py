@@ -419,6 +419,9 @@ ROWS: tuple[Row, ...] = (
     rounds("noloco", "noloco", period=3, exact=True, replicas="never"),
     rounds("noloco-sgd", "noloco-sgd", **PERIOD, exact=True, replicas="never"),
     row("demo", "demo", side=8, k=4, flips=0.02),
+    row("dion", "dion", close=0.001),
+    row("dion-rank-1", "dion", rank_fraction=0.1, adamw_for=["second"], weight_decay=0.1, close=0.001),
+    row("dion-full-rank", "dion", rank_fraction=1.0, momentum=0.8, close=0.001),
     row("root-sgd", "root-sgd", burn_in=4),
     row(
         "root-sgd-inverse",
