@@ -326,7 +326,7 @@ def _asks_alike(method: Method) -> str:
 
 
 def _bytes(method: Method) -> str:
-    alone = traced(method, SHAPES, WORKERS)
+    alone = traced(method, dict(zip(NAMES, SHAPES, strict=True)), WORKERS)
     cluster, kinds = _cluster(method, bucket=1 << 20), []
     for _ in range(STEPS):
         _advance(cluster, 1)

@@ -186,22 +186,22 @@ class PowerSGD(WithLocalOptimizer):
         exact = [x[v.part] for v in bucket.views if v.name not in held]  # sent as they are, with P
 
         starts = self._starts(bucket, matrices)
-        message, parts = _room([*((m.rank, m.rows) for m in matrices), *(tuple(e.shape) for e in exact)], x)
+        message, parts = room([*((m.rank, m.rows) for m in matrices), *(tuple(e.shape) for e in exact)], x)
         for q, source, p in zip(starts, sources, parts, strict=False):
             torch.mm(q, source.T, out=p)  # P_i = Q M_i^T
         if exact:
             torch._foreach_copy_(parts[len(matrices) :], exact)
-        parts = _cut((yield from bucket.world.mean(message, "gradient-p")), parts)
+        parts = cut((yield from bucket.world.mean(message, "gradient-p")), parts)
         if exact:
             torch._foreach_copy_(exact, parts[len(matrices) :])
         if not matrices:
             return x
 
         bases = _orthonormal(parts[: len(matrices)])
-        message, parts = _room([(m.rank, m.columns) for m in matrices], x)
+        message, parts = room([(m.rank, m.columns) for m in matrices], x)
         for p, source, q in zip(bases, sources, parts, strict=True):
             torch.mm(p, source, out=q)  # Q_i = P M_i
-        parts = _cut((yield from bucket.world.mean(message, "gradient-q")), parts)
+        parts = cut((yield from bucket.world.mean(message, "gradient-q")), parts)
         for m, source, p, q in zip(matrices, sources, bases, parts, strict=True):
             answer = torch.mm(p.T, q, out=x[m.view.part].view(m.rows, m.columns))
             if errors is not None:
@@ -231,14 +231,14 @@ class PowerSGD(WithLocalOptimizer):
     }
 
 
-def _room(shapes: Sequence[tuple[int, ...]], like: Tensor) -> tuple[Tensor, list[Tensor]]:
+def room(shapes: Sequence[tuple[int, ...]], like: Tensor) -> tuple[Tensor, list[Tensor]]:
     """A message for tensors of these shapes, and where each of them lies in it."""
     message = compute.empty(sum(prod(shape) for shape in shapes), like.dtype, like.device)
     pieces = torch.split(message, [prod(shape) for shape in shapes])
     return message, [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
 
 
-def _cut(message: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+def cut(message: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
     """The parts of a message that has those of `like`."""
     pieces = torch.split(message, [part.numel() for part in like])
     return [piece.view(part.shape) for piece, part in zip(pieces, like, strict=True)]

@@ -144,6 +144,8 @@ BUILT_IN: Mapping[str, Entry] = {
         "fp32 all-reduce of the gradient, Lion", optimizer="lion"),
     "allreduce-muon": _baseline("all_reduce:AllReduce", "2502.16982",
         "fp32 all-reduce of the gradient, Muon and AdamW", benchmarked=False, optimizer="muon"),
+    "allreduce-dion2": _baseline("all_reduce:AllReduce", "2512.16928",
+        "fp32 all-reduce of the gradient, Dion2 and AdamW", benchmarked=False, optimizer="dion2"),
     "allreduce-bf16": _baseline("half_precision:HalfPrecision", "",
         "bf16 all-reduce of the gradient, any local optimizer", format="bf16"),
     "allreduce-fp16": _baseline("half_precision:HalfPrecision", "",
@@ -300,6 +302,8 @@ BUILT_IN: Mapping[str, Entry] = {
     "noloco-sgd": _synchronisation("gossip:NoLoCo", "2506.10911",
         "local SGD, then outer steps in random pairs", benchmarked=False, optimizer="sgd", outer="heavy-ball"),
     "demo": _synchronisation("demo:DeMo", "2411.19870", "the strongest cosine coefficients of local momenta"),
+    "dion": _synchronisation("dion:Dion", "2504.05295",
+        "orthonormal updates from two thin factors of the mean of local momenta"),
     # ---- better gradients instead of smaller messages
     "root-sgd": _reduction("root_sgd:RootSGD", "2008.12690",
         "running mean of gradients that follows the parameters, with two gradients a step", benchmarked=False),

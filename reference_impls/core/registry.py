@@ -181,6 +181,8 @@ HYPERPARAMETERS: Mapping[str, Declared] = {
         Declared("ns_steps", (int,), Bounds(ge=1, lt=100)),
         Declared("adjust_lr_fn", (Literal["match_rms_adamw", "original"],)),
         Declared("adamw_for", (tuple[str, ...],)),
+        Declared("submatrix_fraction", (float,), Bounds(gt=0, le=1)),
+        Declared("ef_decay", (float,), _SHARE),
     )
 }
 """What parameter groups may carry, of whatever method. Other names (of a plug-in's own optimizer) are not checked."""

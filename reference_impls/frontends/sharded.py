@@ -11,8 +11,8 @@ element, steps these parts too: ``optimizer=lambda groups: torch.optim.RAdam(gro
 
 What is the same as unsharded: a method that treats every element by itself gives the same bits as on whole parameters. One
 that has a scale or chooses elements for each bucket (`bucket_bytes`) does so for each bucket of a part: sound, and not the
-same numbers. Methods that look at whole tensors or at the whole model (PowerSGD, LAMB, LAG, Muon) are refused, since ranks of a
-node would decide differently; so is clipping by a norm, which would be that of a part.
+same numbers. Methods that look at whole tensors or at the whole model (PowerSGD, LAMB, LAG, Muon, Dion) are refused, since ranks
+of a node would decide differently; so is clipping by a norm, which would be that of a part.
 
 Communication begins at the step, not in backward. The parts are a copy of the local parameters: 4 bytes an element more.
 """

@@ -30,6 +30,8 @@ LARGEST: Final = 1 << 27
 """Parameters of the largest model whose gradients are drawn."""
 _TOLD: Final[Mapping[str, float]] = {"loss": 1.0, "accuracy": 0.0}
 """What `optimizer.observe` has told."""
+Shapes = Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
+"""Of a model's parameters, in order; by name for methods that look at names. Without names all matrices are hidden ones."""
 _ONE_BUCKET: Final = 1 << 62
 _SHORTEST: Final = 200
 _RATE: Final = 1e-3
@@ -113,12 +115,12 @@ def kinds(algorithm: Algorithm, n: int = 2) -> dict[str, Moment]:
     return firsts(planned(algorithm, n, repeat(_RATE, _length(algorithm))))
 
 
-def traced(method: Method, shapes: Sequence[Sequence[int]], n: int) -> dict[str, float]:
+def traced(method: Method, shapes: Shapes, n: int) -> dict[str, float]:
     """Bytes that a rank sends, of a model of float32 in one bucket.
 
     Args:
         method: Configured.
-        shapes: Of the model's parameters, in order.
+        shapes: Of the model's parameters.
         n: Ranks.
 
     Returns:
@@ -140,14 +142,12 @@ def traced(method: Method, shapes: Sequence[Sequence[int]], n: int) -> dict[str,
     return {kind: one.nbytes for kind, one in found.items()} | ({"plan": fmean(planning)} if planning else {})
 
 
-def taken(
-    method: Method, shapes: Sequence[Sequence[int]], n: int, moments: Mapping[str, Moment]
-) -> dict[str, Taken]:
+def taken(method: Method, shapes: Shapes, n: int, moments: Mapping[str, Moment]) -> dict[str, Taken]:
     """What a step of each kind sends, of a model of float32 in one bucket.
 
     Args:
         method: Configured.
-        shapes: Of the model's parameters, in order.
+        shapes: Of the model's parameters.
         n: Ranks.
         moments: Kind -> what a step of that kind is planned by (`firsts`), in the order of the training.
 
@@ -160,7 +160,7 @@ def taken(
     try:
         return _mean(method, shapes, n, moments, "meta")
     except RuntimeError as error:  # torch's: there are no values
-        if (d := sum(map(prod, shapes))) > LARGEST:
+        if (d := sum(map(prod, _by_name(shapes).values()))) > LARGEST:
             raise UnsupportedError(
                 f"{method.name} asks for values of gradients, which are not drawn for {d:,} parameters: `bandwise try` counts "
                 "what it sends"
@@ -169,7 +169,7 @@ def taken(
 
 
 def _mean(
-    method: Method, shapes: Sequence[Sequence[int]], n: int, moments: Mapping[str, Moment], device: str
+    method: Method, shapes: Shapes, n: int, moments: Mapping[str, Moment], device: str
 ) -> dict[str, Taken]:
     """Of all ranks; of the first alone where all send alike, as in every collective but one."""
     first = _of_rank(method, shapes, 0, n, moments, device)
@@ -184,7 +184,7 @@ def _mean(
 
 def _of_rank(
     method: Method,
-    shapes: Sequence[Sequence[int]],
+    shapes: Shapes,
     rank: int,
     n: int,
     moments: Mapping[str, Moment],
@@ -237,15 +237,9 @@ class _Alone:
     That one is stepped once, since what it keeps may be sent, and in every local step where values decide what is sent.
     """
 
-    def __init__(
-        self, method: Method, shapes: Sequence[Sequence[int]], rank: int, n: int, device: str
-    ) -> None:
-        params = [torch.zeros(*shape, device=device) for shape in shapes]
-        group = {
-            "params": params,
-            "param_names": [str(i) for i in range(len(params))],
-            **method.group(lr=0.0),
-        }
+    def __init__(self, method: Method, shapes: Shapes, rank: int, n: int, device: str) -> None:
+        params = {name: torch.zeros(*shape, device=device) for name, shape in _by_name(shapes).items()}
+        group = {"params": [*params.values()], "param_names": [*params], **method.group(lr=0.0)}
         worker = Worker(method.algorithm, [group], rank=rank, size=n, bucket_bytes=_ONE_BUCKET)
         (self._bucket,) = worker.buckets
         self._algorithm, self._clock = method.algorithm, worker.train_state
@@ -296,6 +290,10 @@ class _Alone:
         self._bucket.pending.clear()
         self._engine.discard()
         return waits
+
+
+def _by_name(shapes: Shapes) -> Mapping[str, Sequence[int]]:
+    return shapes if isinstance(shapes, Mapping) else {str(i): shape for i, shape in enumerate(shapes)}
 
 
 def _engine(rank: int, n: int) -> Engine:

@@ -57,6 +57,7 @@ PLAIN: Local = ("sgd", {})
 ADAMW: Local = ("adamw", {})
 LION: Local = ("lion", {})
 MUON: Local = ("muon", {})
+DION2: Local = ("dion2", {})
 PERIOD: dict[str, Any] = {"period": 4, "momentum": 0.9}
 SMALL: dict[str, Any] = {"ratio": 0.1, "column_ratio": 0.3}  # the models of the tests are small
 ZERO_ONE: dict[str, Any] = {
@@ -76,6 +77,8 @@ ROWS: tuple[Row, ...] = (
     row("allreduce-lion", "allreduce-lion", ("lion", {"weight_decay": 0.1}), weight_decay=0.1, flips=0.05),
     row("allreduce-muon", "allreduce-muon", MUON),
     row("allreduce-muon-original", "allreduce-muon", adamw_for=["second"], adjust_lr_fn="original"),
+    row("allreduce-dion2", "allreduce-dion2", DION2),
+    row("allreduce-dion2-all", "allreduce-dion2", adamw_for=["second"], submatrix_fraction=1.0, ef_decay=0.8),
     row("snoo", "snoo", period=4),
     row("snoo-muon", "snoo", optimizer="muon", period=3, outer_momentum=0.0),
     row("lion-sign-sum", "lion-sign-sum", LION, exact=True),
@@ -461,6 +464,9 @@ ROWS: tuple[Row, ...] = (
     rounds("noloco", "noloco", period=3, exact=True, replicas="never"),
     rounds("noloco-sgd", "noloco-sgd", **PERIOD, exact=True, replicas="never"),
     row("demo", "demo", side=8, k=4, flips=0.02),
+    row("dion", "dion", close=0.001),
+    row("dion-rank-1", "dion", rank_fraction=0.1, adamw_for=["second"], weight_decay=0.1, close=0.001),
+    row("dion-full-rank", "dion", rank_fraction=1.0, momentum=0.8, close=0.001),
     row("root-sgd", "root-sgd", burn_in=4),
     row(
         "root-sgd-inverse",

@@ -86,6 +86,7 @@ UNCUT: list[Given] = [
     ("global-qsgd", {"scale": "tensor"}),
     ("global-qsgd", {"scale": "tensor", "dithering": "exponential", "form": "tree"}),
     ("powersgd", {"min_compression_rate": 0.5}),
+    ("dion", {}),
     ("random-k", {"granularity": "tensor"}),
     ("noloco", {"period": 3}),
 ]

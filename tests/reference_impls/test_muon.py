@@ -161,20 +161,23 @@ def test_of_the_gpt_that_ships_the_blocks_get_muon() -> None:
     assert by_muon(params) == {n for n, p in params.items() if p.dim() == 2 and n.startswith("blocks.")}
 
 
-def of_muon() -> dict[str, Method]:
-    """One configured method of every class that has a local optimizer, with Muon in its place; not where ranks own pieces."""
+def of_matrices() -> dict[str, Method]:
+    """One configured method of every class that has a local optimizer, with Muon, or Dion2, in its place; not where ranks own
+    pieces."""
     found = {}
     for row in FIRST:
         own = create(row.algorithm, **row.options).algorithm
         if takes_any_optimizer(own) and not isinstance(own, SDP4Bit):
-            algorithm = replace(own, optimizer="muon")
-            found[type(own).__name__] = Method(row.algorithm, algorithm, algorithm.hyperparameters())
+            for optimizer in ("muon", "dion2"):
+                algorithm = replace(own, optimizer=optimizer)
+                method = Method(row.algorithm, algorithm, algorithm.hyperparameters())
+                found[f"{type(own).__name__}-{optimizer}"] = method
     return found
 
 
-@each("name", of_muon())
-def test_every_method_with_a_local_optimizer_takes_muon(name: str) -> None:
-    ours = cluster(of_muon()[name], 2)
+@each("name", of_matrices())
+def test_every_method_with_a_local_optimizer_takes_it(name: str) -> None:
+    ours = cluster(of_matrices()[name], 2)
     ours.observe(loss=1.0, accuracy=0.0)
     advance(ours, 0, 2)
     assert ["momentum_buffer" in kept for kept in state(ours)] == [True, True, False, False]

@@ -29,8 +29,9 @@ ALLOCATES: Final[dict[str, str]] = {
         "cubic-rule:round-1 swap:step swap:round-1 qsr-adamw:round-1 local-adamw:round-1 slowmo-adamw:round-1 diloco:round-1 "
         "streaming-diloco:round-1 sparseloco:round-1 noloco:round-1 snoo:step snoo:outer "
         "des-loc:round-1 sparta:round-1 sparta-diloco:round-1 eager-diloco:round-1",
-        "torch's Muon makes temporaries of a matrix": "allreduce-muon:step local-muon:round-1 muloco:round-1 "
-        "muloco-4bit:round-1 muloco-2bit:round-1",
+        "torch's Muon makes temporaries of a matrix": "allreduce-muon:step allreduce-dion2:step "
+        "local-muon:round-1 muloco:round-1 muloco-4bit:round-1 muloco-2bit:round-1",
+        "torch's QR makes temporaries of a factor": "dion:step",
         "torch's SGD makes the momentum anew that was reset": "slowmo-sgd:round-1",
         "how much is sent depends on the data": "random-k:step gtop-k:step dgc:ratio-0.1 sketched-sgd:step "
         "sketched-sgd-theory:step gs-sgd:step control-random-k:step pulse-loco:round-1",

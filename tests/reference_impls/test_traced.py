@@ -40,6 +40,11 @@ def power_sgd(n: int) -> float:
     return 2 * (n - 1) / n * 4 * (2 * (300 + 200) + 200 + 2 * (7 + 50))
 
 
+def dion(n: int) -> float:
+    """Factors of a quarter of the shorter side, r (a + b) floats, and vectors as they are."""
+    return 2 * (n - 1) / n * 4 * (50 * (300 + 200) + 200 + 2 * (7 + 50))
+
+
 FORMULAS = {
     # one bit up and one down; one vote more says that an update is not finite
     "lion-cub-1bit:momentum_sync=never": lambda n: 2 * (n - 1) * piece(D + 1, n) / 8,
@@ -47,6 +52,7 @@ FORMULAS = {
     "global-qsgd:dithering=standard": lambda n: 2 * (n - 1) / n * (4 + D),
     "top-k:ratio=0.01": top_k,
     "powersgd:rank=2": power_sgd,
+    "dion:rank_fraction=0.25": dion,
 }
 
 

@@ -1,0 +1,299 @@
+"""Dion written out, K workers and one on their mean, what the momentum keeps, bytes, and what is no thin matrix."""
+
+from __future__ import annotations
+
+import io
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from reference_impls import SimulatedCluster
+from reference_impls.algorithms.dion import basis, unit_rows
+from reference_impls.core.compute import Key
+from tests.reference_impls.local_training import sent
+from tests.support import each
+
+SHAPES = {
+    "tall": (24, 10),
+    "wide": (8, 30),
+    "square": (8, 8),
+    "narrow": (12, 1),
+    "bias": (7,),
+    "kernel": (2, 3, 4),
+    "head.weight": (6, 16),
+}
+"""At a fraction of 0.4, factors of `square` and `narrow` would be no smaller than they are."""
+THIN = {"tall": 4, "wide": 4}
+FULL = {"square": 4, "narrow": 1}
+FRACTION, RATE, DECAY, MU = 0.4, 0.05, 0.3, 0.9
+
+
+def draw(step: int, rank: int = 0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in SHAPES.values()]
+
+
+def cluster(size: int, **options: Any) -> SimulatedCluster:
+    """Buckets of some parameters each."""
+    given = {
+        "rank_fraction": FRACTION,
+        "momentum": MU,
+        "weight_decay": DECAY,
+        "bucket_bytes": 2000,
+        **options,
+    }
+    return SimulatedCluster("dion", draw(99), size, lr=RATE, names=list(SHAPES), **given)
+
+
+def matrices(
+    size: int, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64, **options: Any
+) -> SimulatedCluster:
+    start = [torch.zeros(shape, dtype=dtype) for shape in shapes]
+    return SimulatedCluster("dion", start, size, lr=1.0, weight_decay=0.0, **options)
+
+
+def slot(own: SimulatedCluster, rank: int, name: str) -> dict[str, Tensor]:
+    """State per tensor of a rank, over all buckets."""
+    return {key: value for part in own.state(rank, name) for key, value in part.items()}
+
+
+def same(a: SimulatedCluster, b: SimulatedCluster, rank: int, atol: float) -> None:
+    for ours, theirs in zip(a.parameters(rank), b.parameters(0), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
+
+
+def upright(x: Tensor) -> Tensor:
+    return x if x.shape[0] >= x.shape[1] else x.T
+
+
+# ---- the method written out ------------------------------------------------------------------------------------------------
+
+
+def columns_made_orthonormal(p: Tensor) -> Tensor:
+    """Modified Gram-Schmidt, column by column."""
+    found: list[Tensor] = []
+    for column in p.T:
+        for _ in range(2):
+            for other in found:
+                column = column - other * (other @ column)
+        found.append(column / column.norm())
+    return torch.stack(found, dim=1)
+
+
+def first_q(name: str, b: int, r: int) -> Tensor:
+    """[b, r], the columns one after another in the parameter's stream."""
+    stream = Key.of(seed=0, step=0, stage="factors-r", name=name).uniform(r * b)
+    return (2 * stream - 1).double().view(r, b).T
+
+
+@each("fraction", [FRACTION, 1.0])
+def test_dion_written_out(fraction: float) -> None:
+    """Three workers, by the box: momenta a worker for what is thin, of the mean gradient for other matrices, else AdamW."""
+    ours, x = cluster(3, rank_fraction=fraction), draw(99)
+    memory = [[torch.zeros_like(p) for p in x] for _ in range(3)]
+    m, v = ([torch.zeros_like(p) for p in x] for _ in range(2))
+    q: dict[str, Tensor] = {}
+    for step in range(1, 6):
+        grads = [draw(step, rank) for rank in range(3)]
+        ours.step(grads)
+        for i, (name, shape) in enumerate(SHAPES.items()):
+            g = (grads[0][i] + grads[1][i] + grads[2][i]) / 3
+            if name in ("tall", "wide", "square", "narrow"):
+                r = math.ceil(fraction * min(shape))
+                thin = name in THIN and fraction < 1
+                for rank in range(3):
+                    memory[rank][i] = memory[rank][i] + (grads[rank][i] if thin else g)
+                own = [upright(memory[rank][i]) for rank in range(3)]
+                wide = shape[0] < shape[1]
+                start = q.get(name, first_q(name, min(shape), r))
+                p = columns_made_orthonormal(torch.stack([b @ start for b in own]).mean(0))
+                back = torch.stack([b.T @ p for b in own]).mean(0)
+                for rank in range(3):
+                    left = own[rank] - (1 - MU) * p @ back.T
+                    memory[rank][i] = left.T if wide else left
+                q[name] = back / (back.norm(dim=0) + 1e-8)
+                direction = math.sqrt(shape[0] / shape[1]) * (q[name] @ p.T if wide else p @ q[name].T)
+            else:
+                m[i] = 0.9 * m[i] + 0.1 * g
+                v[i] = 0.95 * v[i] + 0.05 * g * g
+                direction = m[i] / (1 - 0.9**step) / ((v[i] / (1 - 0.95**step)).sqrt() + 1e-8)
+            x[i] = x[i] * (1 - RATE * DECAY) - RATE * direction
+            for rank in range(3):
+                torch.testing.assert_close(ours.parameters(rank)[i], x[i], rtol=0, atol=1e-11)
+    for rank in range(3):
+        kept = {**slot(ours, rank, "momentum"), **slot(ours, rank, "mean_momentum")}
+        assert set(slot(ours, rank, "momentum")) == (set(THIN) if fraction < 1 else set())
+        assert set(kept) == {*THIN, *FULL}
+        for name, value in kept.items():
+            torch.testing.assert_close(value, memory[rank][list(SHAPES).index(name)], rtol=0, atol=1e-11)
+    for name, value in slot(ours, 1, "q").items():
+        torch.testing.assert_close(value.T.abs(), q[name].abs(), rtol=0, atol=1e-11)  # signs are those of P
+
+
+@each(("workers", "fraction"), [(2, FRACTION), (5, FRACTION), (5, 0.05)])
+def test_workers_are_one_on_the_mean_of_their_gradients(workers: int, fraction: float) -> None:
+    """Weights equal to rounding after 25 steps on gradients that differ; the mean of momenta is the one's."""
+    many, one = (cluster(size, rank_fraction=fraction) for size in (workers, 1))
+    for step in range(25):
+        grads = [draw(step, rank) for rank in range(workers)]
+        many.step(grads)
+        one.step([[torch.stack(parts).mean(0) for parts in zip(*grads, strict=True)]])
+    same(many, one, workers - 1, 1e-9)
+    own = [slot(many, rank, "momentum") for rank in range(workers)]
+    assert own[0]
+    for name, value in slot(one, 0, "momentum").items():
+        torch.testing.assert_close(
+            torch.stack([kept[name] for kept in own]).mean(0), value, rtol=0, atol=1e-9
+        )
+        assert torch.dist(own[0][name], own[1][name]) > 0.1 * value.norm()
+
+
+def test_equal_workers_are_one_to_the_bit() -> None:
+    many, one = cluster(4), cluster(1)
+    for step in range(6):
+        many.step([draw(step)] * 4)
+        one.step([draw(step)])
+    same(many, one, 3, 0)
+
+
+# ---- error feedback ------------------------------------------------------------------------------------------------------
+
+
+@each("shape", [(20, 12), (12, 20)])
+def test_of_the_momentum_decays_what_was_captured_and_nothing_else(shape: tuple[int, int]) -> None:
+    """In mean, B <- B - (1 - mu) P P^T B; the range of P is known from the move, whose columns of Q have norm 1."""
+    ours, rank = matrices(3, shape, momentum=MU, rank_fraction=0.25), 3
+    before = torch.zeros(shape, dtype=torch.float64)
+    for step in range(4):
+        grads = [
+            torch.randn(shape, generator=torch.Generator().manual_seed(10 * step + r)).double()
+            for r in range(3)
+        ]
+        at = ours.parameters(0)[0].clone()
+        ours.step([[g] for g in grads])
+        move = at - ours.parameters(0)[0]
+        whole = before + torch.stack(grads).mean(0)
+        before = torch.stack([slot(ours, r, "momentum")["0"] for r in range(3)]).mean(0)
+        assert float(move.square().sum()) == pytest.approx(rank * shape[0] / shape[1], rel=1e-6)
+        u, singular, _ = torch.linalg.svd(upright(move), full_matrices=False)
+        assert int((singular > 1e-9).sum()) == rank
+        p = u[:, :rank]
+        captured = p @ p.T @ upright(whole)
+        assert captured.norm() > 0.3 * whole.norm()
+        torch.testing.assert_close(upright(before), upright(whole) - (1 - MU) * captured, rtol=0, atol=1e-10)
+
+
+def test_a_matrix_of_zeros_stays_and_is_followed_when_it_moves() -> None:
+    ours = matrices(2, (20, 12), rank_fraction=0.25)
+    zero = torch.zeros(20, 12, dtype=torch.float64)
+    for _ in range(2):
+        ours.step([[zero], [zero]])
+        assert torch.equal(ours.parameters(1)[0], zero)
+    a, b = torch.linspace(1, 2, 20).double(), torch.linspace(-1, 1, 12).double()
+    ours.step([[torch.outer(a, b)], [torch.outer(a, b)]])
+    # of rank 1, as is what is captured: both ways unit vectors, the other two columns are noise and dropped
+    expected = -math.sqrt(20 / 12) * torch.outer(a / a.norm(), b / b.norm())
+    torch.testing.assert_close(ours.parameters(0)[0], expected, rtol=0, atol=1e-7)
+    assert [bool(row.any()) for row in slot(ours, 0, "q")["0"]] == [True, False, False]
+    ours.step([[torch.randn(20, 12, generator=torch.Generator().manual_seed(r)).double()] for r in (1, 2)])
+    assert all(bool(row.any()) for row in slot(ours, 0, "q")["0"]), (
+        "columns of Q that were dropped are drawn anew"
+    )
+
+
+# ---- bytes ---------------------------------------------------------------------------------------------------------------
+
+
+def advance(own: SimulatedCluster, first: int, last: int) -> None:
+    for step in range(first, last):
+        own.step([draw(step, rank) for rank in range(own.world_size)])
+
+
+def of_factors(own: SimulatedCluster, step: int) -> float:
+    return sum(sent(own, step).values())
+
+
+@each("workers", [2, 3])
+def test_every_step_sends_r_times_both_sides_from_the_first_on(workers: int) -> None:
+    ours = cluster(workers)
+    advance(ours, 0, 3)
+    thin = sum(r * sum(SHAPES[name]) for name, r in THIN.items())
+    rest = sum(math.prod(shape) for name, shape in SHAPES.items() if name not in THIN)
+    for step in range(3):
+        assert of_factors(ours, step) == pytest.approx(2 * (workers - 1) / workers * 8 * (thin + rest))
+    assert sent(ours, 0)["factors-r"] == pytest.approx(
+        2 * (workers - 1) / workers * 8 * sum(r * min(SHAPES[name]) for name, r in THIN.items())
+    )
+
+
+@each(("fraction", "thin"), [(0.5, False), (0.4, True), (1.0, False)])
+def test_a_square_matrix_is_thin_below_a_half(fraction: float, thin: bool) -> None:
+    ours = matrices(2, (10, 10), rank_fraction=fraction)
+    ours.step([[torch.eye(10, dtype=torch.float64)]] * 2)
+    assert of_factors(ours, 0) == 8 * (2 * 10 * 4 if thin else 100)
+
+
+def test_a_checkpoint_changes_no_bit_and_no_byte() -> None:
+    """Loaded into a fresh cluster, where published code falls back to whole gradients."""
+    whole, first, second = (cluster(3) for _ in range(3))
+    advance(whole, 0, 8)
+    advance(first, 0, 4)
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    second.load_state_dict(torch.load(file, weights_only=True))
+    advance(second, 4, 8)
+    for rank in range(3):
+        for a, b in zip(whole.parameters(rank), second.parameters(rank), strict=True):
+            assert torch.equal(a, b)
+        for name in ("q", "momentum", "mean_momentum"):
+            ours, theirs = slot(whole, rank, name), slot(second, rank, name)
+            assert ours.keys() == theirs.keys()
+            assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    for step in range(4, 8):
+        assert sent(second, step) == sent(whole, step) == sent(whole, 0)
+
+
+# ---- who is a hidden matrix, and numbers of any kind -----------------------------------------------------------------------
+
+
+def test_words_in_names_say_what_adamw_steps() -> None:
+    assert set(slot(cluster(2, adamw_for=["wide"]), 0, "q")) == {"tall", "square", "narrow", "head.weight"}
+    assert set(slot(cluster(2), 0, "q")) == {*THIN, *FULL}
+
+
+def test_any_magnitude_is_followed() -> None:
+    """Squares neither over- nor underflow; what is far below eps hardly moves, as its norm + eps says."""
+    gradient = torch.randn(20, 12, generator=torch.Generator().manual_seed(0))
+    moves = []
+    for scale in (1e-20, 1.0, 1e30):
+        ours = matrices(2, (20, 12), dtype=torch.float32, rank_fraction=0.25)
+        for _ in range(4):
+            ours.step([[scale * gradient]] * 2)
+        moves.append(ours.parameters(0)[0].double())
+        assert moves[-1].isfinite().all()
+        assert torch.equal(ours.parameters(0)[0], ours.parameters(1)[0])
+    assert moves[0].norm() < 1e-9
+    assert torch.dist(moves[1], moves[2]) < 1e-4 * moves[1].norm()
+    assert moves[1].norm() > 1
+
+
+@each("dtype", [torch.float32, torch.float64])
+def test_a_basis_keeps_the_order_of_rows_and_drops_noise(dtype: torch.dtype) -> None:
+    p = torch.randn(4, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+    p[2] = 2 * p[0] - p[1]
+    q = basis(p)
+    expected = columns_made_orthonormal(p[[0, 1, 3]].double().T).T
+    tiny = 50 * torch.finfo(dtype).eps
+    assert not q[2].any()
+    kept = q[[0, 1]].double()
+    assert (kept * (kept * expected[:2]).sum(1, keepdim=True).sign() - expected[:2]).abs().max() < tiny
+    assert basis(torch.full((2, 5), torch.nan)).isnan().all()
+    assert unit_rows(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), 0.0).tolist() == [
+        [0, 0],
+        pytest.approx([0.6, 0.8]),
+    ]
+    assert unit_rows(torch.tensor([[3.0, 4.0]]), 5.0).tolist() == [pytest.approx([0.3, 0.4])]
