@@ -198,6 +198,8 @@ BUILT_IN: Mapping[str, Entry] = {
     "adaqs": _quantiser("adaptive_bits:AdaQS", "",
         "one bit more whenever the gradient's mean has halved against its deviation"),
     "thc": _quantiser("thc:THC", "2302.08545", "rotated gradients as table indices whose values add up, with error feedback"),
+    "dynamiq": _quantiser("dynamiq:DynamiQ", "2602.08923",
+        "a ring that decodes, adds and codes anew at each hop, in 2, 4 or 8 bits by the norm of each 256"),
     "l-greco": _quantiser("powersgd:LGreCo", "2210.17357",
         "PowerSGD with a rank for each layer, chosen within an error budget"),
     # ---- few coordinates of the gradient, and sketches of it

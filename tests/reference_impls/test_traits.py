@@ -120,13 +120,14 @@ UNBIASED = frozenset(
 BIASED = frozenset(
     {
         "allreduce-bf16", "allreduce-fp16", "ef-sign-adam", "ef-signsgd", "intsgd-heuristic", "powersgd", "thc", "l-greco",
-        "top-k", "gtop-k", "dgc", "sketched-sgd", "sketched-sgd-theory", "gs-sgd", "control-random-k",
+        "top-k", "gtop-k", "dgc", "sketched-sgd", "sketched-sgd-theory", "gs-sgd", "control-random-k", "dynamiq",
     }
 )  # fmt: skip
 """Methods whose `reduce` estimates the mean gradient; others take local steps, or vote."""
 OTHERWISE = frozenset(
     {
         "terngrad-clipped-base3", "cgx-nearest-gather", "intsgd-nearest", "random-k-feedback", "top-k-all",
+        "dynamiq-independent-3",
     }
 )  # fmt: skip
 """Rows whose options turn it round."""
