@@ -305,8 +305,9 @@ def decode(message: Tensor, rows: Rows) -> Tensor:
     packing.unpack(bits, 2, parts.view(-1))
     codes = compute.zeros((count, SUPER), torch.int32, device)
     codes.index_add_(0, rows.place, parts.bitwise_left_shift_(rows.shift))
-    share = constant(_SHARES, torch.float32, device)[shares.to(torch.int32)].view(count, GROUPS)
-    scale = share.mul_(scales.clone().view(torch.bfloat16).to(torch.float32).unsqueeze(-1))
+    share = constant(_SHARES, torch.float32, device).index_select(0, shares.to(torch.int32))
+    above = scales.clone().view(torch.bfloat16).to(torch.float32)
+    scale = share.view(count, GROUPS).mul_(above.unsqueeze(-1))
     out = compute.empty((count, GROUPS, GROUP), torch.float32, device)
     _decoder(
         codes.view(out.shape), rows.kind.view(-1, 1, 1), scale.unsqueeze(-1), constant(_LEVELS, torch.float32, device), out
