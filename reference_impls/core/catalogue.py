@@ -200,6 +200,8 @@ BUILT_IN: Mapping[str, Entry] = {
     "adaqs": _quantiser("adaptive_bits:AdaQS", "",
         "one bit more whenever the gradient's mean has halved against its deviation"),
     "thc": _quantiser("thc:THC", "2302.08545", "rotated gradients as table indices whose values add up, with error feedback"),
+    "dynamiq": _quantiser("dynamiq:DynamiQ", "2602.08923",
+        "a ring that decodes, adds and codes anew at each hop, in 2, 4 or 8 bits by the norm of each 256"),
     "sdp4bit": _quantiser("four_bit:SDP4Bit", "2410.15526",
         "4-bit gradients to the owner of each piece, 4-bit changes of its weights to everybody"),
     "sdp4bit-gradients": _quantiser("four_bit:SDP4BitGradients", "2410.15526", "rotated gradients in 4 bits, both ways"),

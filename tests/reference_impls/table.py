@@ -248,6 +248,8 @@ ROWS: tuple[Row, ...] = (
     row("thc", "thc", SGD, momentum=0.9, exact=True),
     row("thc-sum", "thc", form="sum", chunk=16, error_feedback=False, exact=True),
     row("thc-uniform", "thc", table="uniform", overflow=0.0002, chunk=64, optimizer="adamw", exact=True),
+    row("dynamiq", "dynamiq", SGD, momentum=0.9, exact=True),
+    row("dynamiq-independent-3", "dynamiq", bits=3.0, rounding="independent", optimizer="adamw", exact=True),
     row("sdp4bit", "sdp4bit", SGD, momentum=0.9, exact=True),
     row(
         "sdp4bit-clipped",

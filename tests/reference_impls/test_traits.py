@@ -121,14 +121,14 @@ BIASED = frozenset(
     {
         "allreduce-bf16", "allreduce-fp16", "ef-sign-adam", "ef-signsgd", "intsgd-heuristic", "powersgd", "thc", "l-greco",
         "sdp4bit-gradients", "loco", "top-k", "gtop-k", "dgc", "sketched-sgd", "sketched-sgd-theory", "gs-sgd",
-        "control-random-k",
+        "control-random-k", "dynamiq",
     }
 )  # fmt: skip
 """Methods whose `reduce` estimates the mean gradient; others take local steps, or vote."""
 OTHERWISE = frozenset(
     {
         "terngrad-clipped-base3", "cgx-nearest-gather", "intsgd-nearest", "random-k-feedback", "top-k-all",
-        "sdp4bit-gradients-stochastic",
+        "sdp4bit-gradients-stochastic", "dynamiq-independent-3",
     }
 )  # fmt: skip
 """Rows whose options turn it round."""
