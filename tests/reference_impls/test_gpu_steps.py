@@ -30,6 +30,7 @@ ASKING = {
     "gtop-k": "two messages are merged, of which equal places are looked for",
     "l-greco": "errors of compression decide the ranks of matrices",
     "lag": "every worker decides whether it sends",
+    "pulse-loco": "what is seen in bfloat16 decides how many elements are sent",
     "sketched-sgd-theory": "estimates decide how many elements are sent",
     "swap": "the accuracy decides when workers part",
 }
