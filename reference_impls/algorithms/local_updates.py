@@ -371,6 +371,10 @@ class LocalUpdates(WithLocalOptimizer):
     def check(self, world: Group) -> None:
         self.outer_optimizer  # noqa: B018 - refuses impossible options
         self.compression.check(world.size)
+        if type(self).compression is not LocalUpdates.compression and self.carrier != "fp32":
+            raise UnsupportedError(
+                f"{type(self).__name__} has a compression of its own: leave carrier={self.carrier!r} out"
+            )
 
 
 def average_inner_states(bucket: Bucket, names: Collection[str] | None = None) -> Exchange[None]:
@@ -500,11 +504,6 @@ class CodedMuLoCo(MuLoCo):
             MinMax(self.bits, 0, "nearest") if linear else DeviationBins(self.bits), self.error_decay
         )
 
-    def check(self, world: Group) -> None:
-        super().check(world)
-        if self.carrier != "fp32":
-            raise UnsupportedError(f"coded MuLoCo has a code of its own: leave carrier={self.carrier!r} out")
-
     timed: ClassVar[Timed] = TIMED_ROUNDS
 
 
@@ -552,12 +551,5 @@ class SparseLoCo(PeriodicAveraging):
     def compression(self) -> Compression:
         """The k largest of each chunk of e, the rest of which stays."""
         return DecayingFeedback(ChunkTopK(self.k, self.chunk, self.value_bits), self.error_decay)
-
-    def check(self, world: Group) -> None:
-        super().check(world)
-        if self.carrier != "fp32":
-            raise UnsupportedError(
-                f"SparseLoCo has a compression of its own: leave carrier={self.carrier!r} out"
-            )
 
     timed: ClassVar[Timed] = TIMED_ROUNDS

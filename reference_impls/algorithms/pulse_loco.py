@@ -12,8 +12,7 @@ from torch import Tensor
 from reference_impls.algorithms.local_updates import TIMED_ROUNDS, Compression, DiLoCo
 from reference_impls.core import compute
 from reference_impls.core.algorithm import Bucket, StateSpec, Timed, option, per_rank
-from reference_impls.core.collectives import Exchange, Group
-from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.collectives import Exchange
 
 
 def visible(anchor: Tensor, move: Tensor) -> Tensor:
@@ -85,12 +84,5 @@ class PULSELoCo(DiLoCo):
     @property
     def compression(self) -> Compression:
         return VisibleMean()
-
-    def check(self, world: Group) -> None:
-        super().check(world)
-        if self.carrier != "fp32":
-            raise UnsupportedError(
-                f"PULSELoCo has a compression of its own: leave carrier={self.carrier!r} out"
-            )
 
     timed: ClassVar[Timed] = TIMED_ROUNDS
