@@ -82,6 +82,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def test_weights_arrive_as_the_example_says() -> None:
+    (example,) = [b for b in blocks("docs/in-your-training.md", "python") if "PatchStream" in b]
+    state = {"w": torch.randn(100, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)}
+    names = {"state": state, "new_state": {"w": state["w"].where(torch.arange(100) % 7 > 0, 1.0)}}
+    exec(example, names)
+    assert torch.equal(names["generator"].state["w"], names["new_state"]["w"])
+
+
 def test_the_simulation_of_the_tutorial(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = [block for block in blocks("docs/tutorial.md", "python") if not block.startswith("# ")]
     names: dict[str, Any] = {}
