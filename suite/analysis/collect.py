@@ -34,7 +34,7 @@ from suite.analysis.equal_time import worth_table
 from suite.analysis.gates import gate_rows
 from suite.analysis.net_speedup import Trials
 from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path
-from suite.analysis.rho import PLAIN, rho_tables
+from suite.analysis.rho import rho_tables
 from suite.analysis.statistics import (
     MINIMUM_FOR_INTERVAL,
     Control,
@@ -175,10 +175,6 @@ class Study:
                 raise StudyError(
                     f"sweep {self.name}: {arm.baseline} has a baseline, so it cannot be {arm.name}'s"
                 )
-        if self.by_rho and (not self.references or known[self.references[0]].algorithm != PLAIN):
-            raise StudyError(
-                f"sweep {self.name}: rho counts in bytes of plain bf16 all-reduce: name an arm of {PLAIN} first in `references`"
-            )
         for entry in self.entries:
             if entry.arm not in known:
                 raise StudyError(

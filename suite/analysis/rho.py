@@ -40,8 +40,6 @@ from suite.runs.sweep import ONE_WORKER, WHOLE
 if TYPE_CHECKING:
     from suite.analysis.collect import Arm, Study
 
-PLAIN: Final = "allreduce-bf16"
-"""The method whose bytes rho counts in."""
 UNCOMPRESSED: Final = "allreduce-"
 """What the names of plain all-reduces begin with."""
 GRID: Final = 10 ** (np.arange(-12, 25) / 12)

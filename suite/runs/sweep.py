@@ -78,6 +78,8 @@ QUARTER_LENGTH: Final = 3.2
 """Length of the arm with a quarter of the batch: as many steps are worth at most what one of the whole batch is."""
 WIDEST: Final = 16.0
 """No budget is larger, nor smaller by more, than this."""
+PLAIN: Final = "allreduce-bf16"
+"""The method in whose bytes rho counts."""
 ONE_WORKER: Final = "control-one-worker"
 """The method that sends nothing and leaves the other workers out: an alternative to plain training, and no negative control of
 what is judged in seconds.
@@ -552,6 +554,12 @@ def _check(sweep: Sweep) -> None:
         _check_budgets(sweep)
     if sweep.gates:
         _check_gates(sweep, sweep.gates)
+        if sweep.references and sweep.arms[sweep.references[0]].algorithm != PLAIN:
+            raise sweep.error(
+                "references",
+                "a study with gates is judged over rho, which counts in bytes of plain bf16 all-reduce: name an arm of "
+                f"{PLAIN} first",
+            )
 
 
 def _check_gates(sweep: Sweep, gates: Gates) -> None:

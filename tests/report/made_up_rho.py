@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from suite.analysis.collect import Arm, Entry, Study, Yardstick, collect, write
-from suite.analysis.rho import PLAIN
 from suite.runs.spec import Part, Rate, RunSpec
 from suite.runs.store import Status, Store
+from suite.runs.sweep import PLAIN
 from tests.suite.analysis import made_up_study as made
 
 NAME: Final = "over-rho"

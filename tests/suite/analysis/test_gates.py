@@ -170,6 +170,13 @@ def test_gates_that_make_no_sense_are_refused(old: str, new: str, message: str, 
         load_sweep(write_sweep(tmp_path, GATED.replace(old, new)))
 
 
+def test_what_is_judged_over_rho_is_held_against_plain_training_in_bf16(tmp_path: Path) -> None:
+    over_rho = GATED + "references: [plain]\nbudgets: [0.5, 1]\n"
+    load_sweep(write_sweep(tmp_path, over_rho))
+    with pytest.raises(YamlError, match="name an arm of allreduce-bf16 first"):
+        load_sweep(write_sweep(tmp_path, over_rho.replace("allreduce-bf16", "allreduce-sgd")))
+
+
 def test_the_command_measures_shows_and_refuses(
     tmp_path: Path, told: list[int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

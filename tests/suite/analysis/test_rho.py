@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from suite.analysis.collect import Arm, Study, StudyError, Yardstick, collect, write
-from suite.analysis.rho import GRID, PLAIN, null_test, rho_tables
+from suite.analysis.collect import Arm, Study, Yardstick, collect, write
+from suite.analysis.rho import GRID, null_test, rho_tables
 from suite.analysis.tables import BY_RHO, RHO, WINDOWS, Table, read_frame, table_path, to_csv
-from suite.runs.sweep import ONE_WORKER
+from suite.runs.sweep import ONE_WORKER, PLAIN
 from tests.suite.analysis import made_up_ladder as ladder
 
 CELL = ("code", "iid", 4)
@@ -209,9 +209,7 @@ def test_plain_training_that_is_not_worth_1_fails_the_null_test() -> None:
         assert found["passed"].tolist() == [passed]
 
 
-def test_rho_counts_in_bytes_of_bf16() -> None:
-    with pytest.raises(StudyError, match="allreduce-bf16"):
-        replace(study(), references=("plain-fp32",))
+def test_where_plain_training_sends_nothing_there_is_no_rho() -> None:
     assert rho_tables(study(), runs().assign(wire_bytes_per_step=0.0))[WINDOWS].empty
 
 
