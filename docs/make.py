@@ -355,17 +355,19 @@ def counts(root: Path) -> str:
 
 
 def claims(root: Path) -> str:
-    """A table a paper, a line a claim that was measured; the others by name."""
+    """A table a paper, a line a claim of which something was measured; the others by name."""
     rows, parts = (read_table(table_path(root, table), table) for table in (CLAIMS, PARTS))
     lines: list[str] = []
     for paper, mine in itertools.groupby(rows, key=lambda row: row["paper"]):
         measured, others = [], defaultdict(list)
         for row in mine:
-            if group_of(row) != MEASURED[0]:
-                others[row["verdict"]].append(f"`{row['claim']}`")
-                continue
             of_it = [part for part in parts if part["claim"] == row["claim"]]
             part, many = deciding(row, of_it), sum(one["role"] == "part" for one in of_it)
+            awaited = part is not None and not part["n"]
+            if awaited or group_of(row) != MEASURED[0]:
+                why = f" ({(row['why'] or '').partition('.')[0]})" if awaited else ""
+                others[row["verdict"] + why].append(f"`{row['claim']}`")
+                continue
             decided = [None, None, None]
             if part is not None:
                 shown = effect(part) + (f", one of {many}" if many > 1 else "")
@@ -375,7 +377,7 @@ def claims(root: Path) -> str:
         lines.append(f"### {paper}")
         if measured:
             lines.append(markdown(("claim", "what", "verdict", "effect", "bar", "n"), measured))
-        lines += [f"{word.capitalize()}: {', '.join(names)}." for word, names in others.items()]
+        lines += [f"{word[:1].upper()}{word[1:]}: {', '.join(names)}." for word, names in others.items()]
     return "\n\n".join(lines)
 
 
