@@ -252,18 +252,20 @@ def test_one_rank_is_killed_the_other_is_stopped_and_a_retry_goes_on(slurm: Clus
 
 
 def holding(slurm: Cluster, study: Study) -> tuple[str, Process] | None:
-    """A node and the process of a task there which is at a run."""
+    """A node and the process of the task there which is at a run, of several the one that began last and has most before it."""
     notes = [study.store.note(spec.run_id) for spec in study.specs]
-    owners = {note.owner for note in notes if note and note.state == "running"}
+    began = {note.owner: note.updated_s for note in notes if note and note.state == "running"}
+    found: dict[str, tuple[str, Process]] = {}
     for (node, _), process in ranks(slurm).items():
         try:
             text = Path(f"/proc/{process.pid}/environ").read_bytes().decode()
         except OSError:
             continue
         own = dict(word.partition("=")[::2] for word in text.split("\0"))
-        if f"slurm {own.get('SLURM_ARRAY_JOB_ID')}_{own.get('SLURM_ARRAY_TASK_ID')}" in owners:
-            return node, process
-    return None
+        task = f"slurm {own.get('SLURM_ARRAY_JOB_ID')}_{own.get('SLURM_ARRAY_TASK_ID')}"
+        if task in began:
+            found[task] = node, process
+    return found[max(found, key=began.__getitem__)] if found else None
 
 
 ARMS: dict[str, dict[str, int]] = {"a": {}, "b": {"period": 1}, "c": {"period": 2}, "d": {"period": 4}}
