@@ -50,7 +50,7 @@ from suite.analysis.tables import (
     read_table,
     table_path,
 )
-from suite.claims.claim import WORDS, load_claims
+from suite.claims.claim import JUDGED, WORDS, load_claims
 from suite.claims.verdict import COUNTS_AS, MEASURED, deciding, effect, group_of, statements
 from suite.runs.files import write_atomic
 from suite.runs.sweep import ONE_WORKER, Sweep
@@ -363,9 +363,8 @@ def claims(root: Path) -> str:
         for row in mine:
             of_it = [part for part in parts if part["claim"] == row["claim"]]
             part, many = deciding(row, of_it), sum(one["role"] == "part" for one in of_it)
-            awaited = part is not None and not part["n"]
-            if awaited or group_of(row) != MEASURED[0]:
-                why = f" ({(row['why'] or '').partition('.')[0]})" if awaited else ""
+            if group_of(row) != MEASURED[0]:
+                why = f" ({(row['why'] or '').partition('.')[0]})" if row["kind"] in JUDGED else ""
                 others[row["verdict"] + why].append(f"`{row['claim']}`")
                 continue
             decided = [None, None, None]

@@ -26,6 +26,8 @@ Word = Literal[
 WORDS: Final[tuple[Word, ...]] = get_args(Word)
 Kind = Literal["training", "speed", "not-run", "not-comparable"]
 JUDGED: Final = ("training", "speed")
+AWAITED: Final = "not published yet"
+"""What is said of the study or session of a claim which is still to come."""
 FOREIGN: Final[Mapping[Kind, tuple[str, ...]]] = MappingProxyType(
     {
         "training": ("session", "link"),

@@ -45,7 +45,7 @@ from suite.analysis.tables import (
     TableError,
     rows_of,
 )
-from suite.claims.claim import STEPS_OF, WORTH_OF, Claim, ClaimError, Part
+from suite.claims.claim import AWAITED, STEPS_OF, WORTH_OF, Claim, ClaimError, Part
 from suite.claims.verdict import Found, Judged, of_found
 from suite.runs.plan import make_plan
 from suite.runs.sweep import ONE_WORKER, load_sweep
@@ -95,7 +95,7 @@ def judge_measured(root: Path, claim: Claim, parts: Sequence[Part]) -> list[Judg
 
 def _judged(root: Path, claim: Claim, part: Part, cell: Cell | None, families: Iterable[str]) -> Judged:
     if cell is None:
-        return of_found(part, Found(doubts=(f"study {part.study or claim.study} is not published yet",)))
+        return of_found(part, Found(doubts=(f"study {part.study or claim.study} is {AWAITED}",)))
     higher = True
     if claim.kind == "speed":
         found = _net(root, claim, part, cell)
@@ -170,7 +170,7 @@ def _net(root: Path, claim: Claim, part: Part, cell: Cell) -> Found:
     place = {"link": part.link, "sharding": cell.place["sharding"], "arm": part.arm}
     rows, arms = (_of_session(root, table, claim, place) for table in (NET, ARMS))
     if rows is None:
-        return Found(doubts=(f"net speedups of session {claim.session} are not published yet",))
+        return Found(doubts=(f"net speedups of session {claim.session} are {AWAITED}",))
     if not rows:
         asked = ", ".join(f"{name} {value}" for name, value in place.items())
         raise _error(claim, part, f"session {claim.session} has no net speedup with {asked}")

@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Final
 
 from suite.analysis.tables import Row
-from suite.claims.claim import JUDGED, Claim, Part, Word
+from suite.claims.claim import AWAITED, JUDGED, Claim, Part, Word
 
 COUNTS_AS: Final = "by the numbers; counts as"
 """Stands in the reason of a verdict that is not what its numbers say."""
@@ -148,8 +148,8 @@ MEASURED: Final = ("measured", "not measured")
 
 
 def group_of(row: Row) -> str:
-    """To which of `MEASURED` a claim on record belongs."""
-    return MEASURED[row["kind"] not in JUDGED]
+    """To which of `MEASURED` a claim on record belongs; one whose study is still to come is not measured."""
+    return MEASURED[row["kind"] not in JUDGED or AWAITED in (row["why"] or "")]
 
 
 def statements(rows: Sequence[Row]) -> list[Row]:
