@@ -402,7 +402,7 @@ def test_accelerate_s_save_state_with_an_optimizer_of_the_package(tmp_path: Path
 
 
 def test_every_block_of_the_page_is_run() -> None:
-    elsewhere = 3  # tests/test_docs.py: DataParallelOptimizer, PatchStream; tests/bandwise/test_training_log.py
+    elsewhere = 3  # two in tests/test_docs.py, one in tests/bandwise/test_training_log.py
     here = [
         "streaming-diloco", "register_step_pre_hook", 'ddp_hook("qsgd", ddp', "fsdp_hook(model",
         "fsdp_optimizer(model", "consolidate()", "register_save_state_pre_hook",
