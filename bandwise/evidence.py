@@ -83,7 +83,7 @@ class Measured:
             return None
         return self.worth, self.low, self.high
 
-    def share(self, parameters: float, compute_s: float, gpu: bool) -> float | None:
+    def kappa_for(self, parameters: float, compute_s: float, gpu: bool) -> float | None:
         """Own computing as a share of the computing of a step; None: not known.
 
         Args:

@@ -82,7 +82,10 @@ def files() -> Iterator[tuple[Path, str]]:
 def gpu_words() -> str:
     """What `gpu_ns` were measured on."""
     row = gpu.newest("steps")[0]
-    return f"an {row['device']} in a GPT of {int(row['parameters']) / 1e6:.0f} M parameters, the method as it is by default"
+    return (
+        f"an {row['device']} in a GPT of {int(row['parameters']) / 1e6:.0f} M parameters (median of {row['blocks']} blocks), the "
+        "method as it is by default"
+    )
 
 
 def gpu_ns() -> dict[str, float]:

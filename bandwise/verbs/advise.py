@@ -291,7 +291,7 @@ def _predicted(text: str, known: Measured | None, asked: Question) -> Predicted:
 
 
 def _kappa(known: Measured, asked: Question) -> float | None:
-    return known.share(asked.parameters, asked.compute_s * known.batch, asked.gpu)
+    return known.kappa_for(asked.parameters, asked.compute_s * known.batch, asked.gpu)
 
 
 def _row(

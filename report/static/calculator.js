@@ -47,7 +47,7 @@ function predict(kinds, rate, compute, kappa) {
 }
 
 /* Own computing as a share of computing: on a GPU by the parameter. */
-function share(arm, asked) {
+function kappaFor(arm, asked) {
   if (!field.device.value) return arm.kappa;
   return arm.gpu_ns === null ? null : (1e-9 * arm.gpu_ns * asked.parameters) / (asked.compute * arm.batch);
 }
@@ -220,7 +220,7 @@ function show() {
   for (const arm of study.arms.filter((one) => one.role !== "reference")) {
     const kinds = arm.workers > 1 ? sent(arm.method, asked) : [[1, 0]];
     if (!kinds) { refused.push(arm.name); continue; }
-    const found = predict(kinds, asked.rate, asked.compute * arm.batch, share(arm, asked));
+    const found = predict(kinds, asked.rate, asked.compute * arm.batch, kappaFor(arm, asked));
     const time = Object.fromEntries(ENDS.map((end) => [end, (arm.length * found[end]) / asked.plain[end]]));
     all.push({ arm, time, nbytes: found.nbytes });
   }

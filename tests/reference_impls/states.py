@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,14 @@ def contents(state: Mapping[str, Any]) -> dict[str, Any]:
     held = state["param_groups"][0] if "param_groups" in state else state
     shared, own = (leaf[0] for leaf in held.values() if isinstance(leaf, tuple))
     return {**shared, **own, "slots": {**shared["slots"], **own["slots"]}}
+
+
+def through_a_file(state: Any) -> Any:
+    """A state as it comes back from disk."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from typing import Any
 
@@ -14,6 +13,7 @@ from reference_impls import SimulatedCluster
 from reference_impls.algorithms.dion import basis, unit_rows
 from reference_impls.core.compute import Key
 from tests.reference_impls.local_training import sent
+from tests.reference_impls.states import through_a_file
 from tests.support import each
 
 SHAPES = {
@@ -241,10 +241,7 @@ def test_a_checkpoint_changes_no_bit_and_no_byte() -> None:
     whole, first, second = (cluster(3) for _ in range(3))
     advance(whole, 0, 8)
     advance(first, 0, 4)
-    file = io.BytesIO()
-    torch.save(first.state_dict(), file)
-    file.seek(0)
-    second.load_state_dict(torch.load(file, weights_only=True))
+    second.load_state_dict(through_a_file(first.state_dict()))
     advance(second, 4, 8)
     for rank in range(3):
         for a, b in zip(whole.parameters(rank), second.parameters(rank), strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from typing import Any
 
@@ -13,6 +12,7 @@ from reference_impls import SimulatedCluster, create
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.optimizers import Dion2, local_optimizer
 from reference_impls.frontends.sharded import _refuse_whole
+from tests.reference_impls.states import through_a_file
 from tests.reference_impls.test_muon import DECAY, RATE, SHAPES, draw, orthogonalised, state
 from tests.support import each
 
@@ -106,25 +106,6 @@ def test_a_gradient_of_zeros_leaves_decay_alone() -> None:
     torch.testing.assert_close(x, torch.full((4, 6), 0.95))
 
 
-def test_a_rate_that_nobody_may_read_gives_the_step_of_the_number() -> None:
-    """Two steps on the same gradients; one has no gradient, and stays."""
-    by_number, by_tensor = (
-        {name: p.float() for name, p in zip(SHAPES, draw(9), strict=True)} for _ in range(2)
-    )
-    still = torch.ones(3, 2)
-    for params, rate in ((by_number, RATE), (by_tensor, torch.tensor(RATE))):
-        optimizer = Dion2([*params.items(), ("still", still)], weight_decay=DECAY)
-        optimizer.param_groups[0]["lr"] = rate
-        for step in range(2):
-            for p, found in zip(params.values(), draw(step), strict=True):
-                p.grad = found.float()
-            optimizer.step()
-    for name, p in by_number.items():
-        assert not torch.equal(p, draw(9)[list(SHAPES).index(name)].float())
-        torch.testing.assert_close(by_tensor[name], p, rtol=1e-5, atol=1e-6)
-    assert torch.equal(still, torch.ones(3, 2))
-
-
 def test_in_bfloat16_the_momentum_is_not_normalised() -> None:
     x, g = torch.zeros(4, 6, dtype=torch.bfloat16), torch.arange(24.0).view(4, 6).bfloat16()
     x.grad = g.clone()
@@ -143,10 +124,7 @@ def test_a_checkpoint_changes_no_bit() -> None:
 
     advance(whole, 0, 8)
     advance(first, 0, 4)
-    file = io.BytesIO()
-    torch.save(first.state_dict(), file)
-    file.seek(0)
-    second.load_state_dict(torch.load(file, weights_only=True))
+    second.load_state_dict(through_a_file(first.state_dict()))
     advance(second, 4, 8)
     for rank in range(3):
         for a, b in zip(whole.parameters(rank), second.parameters(rank), strict=True):

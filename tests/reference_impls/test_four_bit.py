@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from typing import Any
 
@@ -18,6 +17,7 @@ from reference_impls.core.errors import LayoutError
 from reference_impls.core.facts import facts
 from reference_impls.runtime.alone import traced
 from tests.reference_impls.averages import mean, normal, sent, stepped
+from tests.reference_impls.states import through_a_file
 from tests.support import each
 
 SIZES = (50, 91, 3)
@@ -85,13 +85,6 @@ def flat(members: SimulatedCluster, rank: int = 0) -> Tensor:
 
 def master(members: SimulatedCluster) -> Tensor:
     return torch.cat([members.state(rank, "master")[0] for rank in range(members.world_size)])
-
-
-def through_a_file(state: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
 
 
 # ---- the code ------------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,12 +15,13 @@ from reference_impls.algorithms.four_bit import SDP4Bit
 from reference_impls.algorithms.local_updates import DecayingFeedback, MuLoCo
 from reference_impls.compressors.sparse import ChunkTopK
 from reference_impls.core.errors import UnsupportedError
-from reference_impls.core.optimizers import Muon, local_optimizer
+from reference_impls.core.optimizers import ByName, Dion2, Muon, local_optimizer
 from reference_impls.core.registry import Method
 from reference_impls.frontends.attached import takes_any_optimizer
 from reference_impls.frontends.sharded import _refuse_whole
 from suite.workloads.code import GPT
 from tests.reference_impls.local_training import sent
+from tests.reference_impls.states import through_a_file
 from tests.reference_impls.table import FIRST
 from tests.support import each
 
@@ -112,14 +112,15 @@ def test_the_size_of_gradients_is_no_matter() -> None:
         assert torch.equal(a, b)
 
 
-def test_a_rate_that_nobody_may_read_gives_the_step_of_the_number() -> None:
+@each("own", [Muon, Dion2])
+def test_a_rate_that_nobody_may_read_gives_the_step_of_the_number(own: type[ByName]) -> None:
     """Two steps on the same gradients, matrices of both shapes and what AdamW has; one has no gradient, and stays."""
     by_number, by_tensor = (
         {name: p.float() for name, p in zip(SHAPES, draw(9), strict=True)} for _ in range(2)
     )
     still = torch.ones(3, 2)
     for params, rate in ((by_number, RATE), (by_tensor, torch.tensor(RATE))):
-        optimizer = Muon([*params.items(), ("still", still)], weight_decay=DECAY)
+        optimizer = own([*params.items(), ("still", still)], weight_decay=DECAY)
         optimizer.param_groups[0]["lr"] = rate
         for step in range(2):
             for p, found in zip(params.values(), draw(step), strict=True):
@@ -312,10 +313,7 @@ def test_a_checkpoint_in_the_middle_of_a_round_changes_no_bit(inner_state: str) 
     whole, first, second = (cluster("muloco", 3, **options) for _ in range(3))
     advance(whole, 0, 8)
     advance(first, 0, 4)
-    file = io.BytesIO()
-    torch.save(first.state_dict(), file)
-    file.seek(0)
-    second.load_state_dict(torch.load(file, weights_only=True))
+    second.load_state_dict(through_a_file(first.state_dict()))
     advance(second, 4, 8)
     for rank in range(3):
         assert torch.equal(flat(whole, rank), flat(second, rank))

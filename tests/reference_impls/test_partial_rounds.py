@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from typing import Any
 
@@ -27,6 +26,7 @@ from tests.reference_impls.local_training import (
     start,
     trained,
 )
+from tests.reference_impls.states import through_a_file
 from tests.support import each
 
 RING = 2 * 2 / 3 * 8  # bytes that one of three ranks sends for a float64 of an all-reduce
@@ -41,14 +41,6 @@ def step_alone(own: list[torch.nn.Parameter], alone: list[torch.optim.Optimizer]
     for rank, optimizer in enumerate(alone):
         own[rank].grad = gradient(own[rank].detach(), step, rank)
         optimizer.step()
-
-
-def resumed(own: SimulatedCluster, again: SimulatedCluster) -> SimulatedCluster:
-    file = io.BytesIO()
-    torch.save(own.state_dict(), file)
-    file.seek(0)
-    again.load_state_dict(torch.load(file, weights_only=True))
-    return again
 
 
 # ---- DES-LOC -----------------------------------------------------------------------------------------------------------
@@ -214,7 +206,7 @@ def test_a_checkpoint_while_a_mean_is_under_way_changes_no_bit() -> None:
     whole, first, second = (cluster("eager-diloco", 3, **options) for _ in range(3))
     advance(whole, 0, 11)
     advance(first, 0, 4)
-    second = resumed(first, second)
+    second.load_state_dict(through_a_file(first.state_dict()))
     advance(second, 4, 11)
     for rank in range(3):
         assert torch.equal(point(whole, rank), point(second, rank))

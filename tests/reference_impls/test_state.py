@@ -20,6 +20,7 @@ from reference_impls.core.registry import Method
 from tests.reference_impls.frontends import enter, run, values
 from tests.reference_impls.gloo import Ranks
 from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names
+from tests.reference_impls.states import through_a_file
 
 # ---- state of single parameters ------------------------------------------------------------------------------------------
 
@@ -89,13 +90,6 @@ def _advance(members: SimulatedCluster, steps: int) -> SimulatedCluster:
     return members
 
 
-def _through_a_file(state: dict[str, Any]) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
 def _equal(a: list[Tensor], b: list[Tensor]) -> bool:
     return all(map(torch.equal, a, b))
 
@@ -104,7 +98,7 @@ def _equal(a: list[Tensor], b: list[Tensor]) -> bool:
 def test_a_checkpoint_goes_on_to_the_bit_under_any_bucket_size(buckets: tuple[int, int]) -> None:
     whole, second = (_cluster(COLUMNS, 3, bucket_bytes) for bucket_bytes in buckets)
     _advance(whole, 4)
-    second.load_state_dict(_through_a_file(whole.state_dict()))
+    second.load_state_dict(through_a_file(whole.state_dict()))
     for cluster in (whole, second):
         _advance(cluster, 4)
     for rank in range(3):
@@ -129,8 +123,8 @@ SPOILT: dict[str, Callable[[dict[str, Any]], Any]] = {
 @pytest.mark.parametrize("words", SPOILT)
 def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(words: str) -> None:
     cluster = _advance(_cluster(COLUMNS, 3), 2)
-    state = _through_a_file(cluster.state_dict())
-    before = _through_a_file(_advance(cluster, 2).state_dict())["workers"][0]
+    state = through_a_file(cluster.state_dict())
+    before = through_a_file(_advance(cluster, 2).state_dict())["workers"][0]
     SPOILT[words](state["workers"][0]["slots"])
     with pytest.raises(LayoutError, match=words):
         cluster.load_state_dict(state)
