@@ -28,6 +28,7 @@ from suite.analysis.net_speedup import (
     net_speedup,
     net_speedups,
     time_ratio,
+    total,
     tuning_error,
     tuning_noise,
     verdicts,
@@ -53,9 +54,9 @@ LEVEL: Final = 0.95
 class Trained:
     """An arm of a cell beside the reference.
 
-    reference: its losses, of the seeds that pair up; losses: of the arm by these seeds, infinite where it diverged. tuning: error
-    of their difference by the choice of rates, and choice: what of its variance is the arm's; None where one of both was not
-    tuned by two seeds or more, so that it is unknown and no part of intervals. reason: why there is no number, else empty.
+    reference: its losses, of the seeds that pair up; losses: of the arm by these seeds, infinite where it diverged. choices:
+    errors that the choice of rates makes, the arm's and the reference's; none where one of both was not tuned by two seeds or
+    more, so that they are unknown and no part of intervals. reason: why there is no number, else empty.
     """
 
     cell: Cell
@@ -63,8 +64,7 @@ class Trained:
     mean: float | None
     seeds: tuple[int, ...]
     losses: np.ndarray
-    tuning: Uncertain | None
-    choice: float
+    choices: tuple[Uncertain, ...]
     reference: Reference | None
     reason: str = ""
 
@@ -73,24 +73,28 @@ class Trained:
         """Seeds that it diverged with."""
         return int(np.isinf(self.losses).sum())
 
+    @property
+    def tuning(self) -> Uncertain:
+        """Error of the difference to the reference that both choices of a rate make."""
+        return total(self.choices)
+
     def over(self, time: Uncertain, level: float = LEVEL) -> NetSpeedup:
         """Its net speedup where its training takes exp(time) of the reference's seconds. Raises StatisticsError."""
         if self.reference is None:
             raise StatisticsError(self.reason)
-        return net_speedup(self.reference, self.losses.tolist(), time, self.tuning or Uncertain(), level)
+        return net_speedup(self.reference, self.losses.tolist(), time, self.tuning, level)
 
     def at_times(self, times: np.ndarray) -> list[NetSpeedup]:
         """Its net speedups where its training takes `times` [times] of the reference's seconds; none without a reference."""
         if self.reference is None:
             return []
-        return net_speedups(self.reference, self.losses, times, self.tuning or Uncertain())
+        return net_speedups(self.reference, self.losses, times, self.tuning)
 
     def over_other(self, other: Trained, time: Uncertain) -> NetSpeedup | None:
         """Its net speedup over that of another arm, of whose seconds its training takes exp(time); None where there is none."""
         if self.reference is None or not self._pairs(other):
             return None
-        own, its, of_reference = self._beside(other)
-        return net_ratio(self.reference, own, its, time, of_reference)
+        return net_ratio(self.reference, *self._beside(other), time)
 
     def worth_over(self, other: Trained) -> Uncertain | None:
         """The logarithm of what it is worth over what another arm is; None where there is no such number."""
@@ -103,9 +107,8 @@ class Trained:
 
     def _beside(self, other: Trained) -> tuple[Method, Method, Uncertain]:
         """Both as methods, and the error of the reference's loss that the choice of its rate makes."""
-        tuning = self.tuning or Uncertain()
-        of_reference = Uncertain(0.0, max(tuning.variance - self.choice, 0.0), tuning.df)
-        return Method(self.losses, self.choice), Method(other.losses, other.choice), of_reference
+        one, its = (Method(arm.losses, *arm.choices[:1]) for arm in (self, other))
+        return one, its, total(self.choices[1:])
 
 
 def trained(study: Study, runs: pd.DataFrame) -> list[Trained]:
@@ -134,8 +137,8 @@ def _of_cell(study: Study, cell: Cell, runs: pd.DataFrame) -> Iterator[Trained]:
         for (*place, arm), tried in study.trials.items()
         if tuple(place) == cell
     }
-    noise = tuning_noise(trials.values())
-    errors = {arm: tuning_error(tried, noise).variance for arm, tried in trials.items()}
+    noises = zip(trials.items(), tuning_noise(trials.values()), strict=True)
+    errors = {arm: tuning_error(tried, noise) for (arm, tried), noise in noises}
     done = runs[runs["status"] == "done"]
     ladder = sign * done[done["arm"] == name].pivot(index="seed", columns="budget", values="value").dropna()
     whole = runs[(runs["budget"] == WHOLE) & (runs["arm"] != name)].sort_values(RUN)
@@ -145,8 +148,7 @@ def _of_cell(study: Study, cell: Cell, runs: pd.DataFrame) -> Iterator[Trained]:
         value = (sign * ended["value"]).mask(ended["status"] == "diverged", math.inf).dropna()
         seeds = ladder.index.intersection(value.index)
         finished = ended.loc[ended["status"] == "done", "value"]
-        both = name in errors and arm in errors
-        tuning = Uncertain(0.0, errors[name] + errors[arm], noise.df) if both else None
+        choices = (errors[arm], errors[name]) if name in errors and arm in errors else ()
         reference, reason = None, ""
         try:
             reference = Reference(ladder.columns.to_numpy("float64"), ladder.loc[seeds].to_numpy("float64"))
@@ -154,8 +156,7 @@ def _of_cell(study: Study, cell: Cell, runs: pd.DataFrame) -> Iterator[Trained]:
             reason = str(fault)
         mean = float(finished.mean()) if len(finished) else None
         losses = value.loc[seeds].to_numpy("float64")
-        own = errors[arm] if both else 0.0
-        yield Trained(cell, arm, mean, tuple(seeds), losses, tuning, own, reference, reason)
+        yield Trained(cell, arm, mean, tuple(seeds), losses, choices, reference, reason)
 
 
 def worth_table(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
@@ -182,7 +183,8 @@ def _worth_row(study: Study, one: Trained) -> Row:
         "metric": yard.metric,
         "unit": yard.unit,
         "mean": one.mean,
-        "tuning_sd": math.sqrt(one.tuning.variance) if one.tuning else None,
+        "tuning_sd": math.sqrt(one.tuning.variance) if one.choices else None,
+        "tuning_df": one.tuning.df if one.choices else None,
         **cells(found, "worth", ""),
         "reason": one.reason or None,
     }

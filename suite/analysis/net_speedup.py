@@ -11,7 +11,7 @@ monotone cubic (Fritsch and Carlson, SIAM Journal on Numerical Analysis 17, 1980
 One test carries all three: at a budget the difference between reference and method is compared with its standard error by
 Student's t. The variance is the sum of three: of the mean over seeds (paired, since both share data and initial model), of
 the choice of learning rates (`tuning_error`), and of the measured seconds (by the slope of R). Degrees of freedom follow
-Satterthwaite (Biometrics Bulletin 2, 1946). An interval holds every budget that the test does not reject (Fieller's idea,
+Satterthwaite (`total`). An interval holds every budget that the test does not reject (Fieller's idea,
 Journal of the Royal Statistical Society B 16, 1954), so that it leaves 1 out exactly where the test says so. Where it reaches an
 end of the reference's budgets, it is open there.
 """
@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
 from scipy.interpolate import PchipInterpolator
+from scipy.special import gammaln
 
 from suite.analysis.statistics import (
     MINIMUM_FOR_INTERVAL,
@@ -41,6 +42,9 @@ Verdict = Literal["worth it", "not worth it", "undecided"]
 POINTS: Final = 257
 """Budgets, evenly spaced in the logarithm, at which the test is made; ends of intervals are read between them."""
 DRAWS: Final = 20_000
+LEAST_ALIKE: Final = math.log(0.1)
+ALIKE: Final = math.log(1e4)
+"""Logarithms of the degrees of freedom that all arms may add to what one tells of its noise; at the most they are pooled."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,15 @@ class Uncertain:
     value: float = 0.0
     variance: float = 0.0
     df: float = math.inf
+
+
+def total(parts: Iterable[Uncertain]) -> Uncertain:
+    """A sum of independent parts, with the degrees of freedom of Satterthwaite (Biometrics Bulletin 2, 1946)."""
+    found = [*parts]
+    variance = math.fsum(part.variance for part in found)
+    squares = math.fsum(part.variance**2 / part.df for part in found)
+    df = variance**2 / squares if squares else math.inf
+    return Uncertain(math.fsum(part.value for part in found), variance, df)
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,18 +257,18 @@ def _crossing(at: np.ndarray, values: np.ndarray, side: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Method:
-    """Final losses of a method by the seeds of a reference [seeds], and the variance that the choice of its rate makes."""
+    """Final losses of a method by the seeds of a reference [seeds], and the error that the choice of its rate makes."""
 
     losses: np.ndarray
-    choice: float = 0.0
+    choice: Uncertain = Uncertain()
 
 
 def net_ratio(
     reference: Reference,
     one: Method,
     other: Method,
+    choice: Uncertain,
     time: Uncertain,
-    choice: Uncertain = Uncertain(),
     level: float = 0.95,
 ) -> NetSpeedup | None:
     """The net speedup of one method over that of another, both read on one reference and paired by its seeds.
@@ -267,8 +280,8 @@ def net_ratio(
         reference: Losses of the reference, by seed and budget.
         one: The method.
         other: The one that it is held against.
+        choice: Error of the reference's loss that the choice of its rate makes.
         time: Logarithm of the seconds of the method's training over those of the other's, in the same rounds.
-        choice: Error of the reference's loss that the choice of its rate makes; its degrees of freedom are those of all choices.
         level: Of the interval.
 
     Returns:
@@ -277,9 +290,7 @@ def net_ratio(
     ratio = worth_ratio(reference, one, other, choice)
     if ratio is None:
         return None
-    variance, tiny = ratio.variance + time.variance, float(np.finfo(np.float64).tiny)
-    squares = math.fsum(part.variance**2 / max(part.df, tiny) for part in (ratio, time))
-    both = Uncertain(ratio.value, variance, variance**2 / max(squares, tiny))
+    both = total([ratio, replace(time, value=0.0)])
     return net_ratios(both, np.exp([time.value]), len(one.losses), level)[0]
 
 
@@ -318,18 +329,16 @@ def worth_ratio(reference: Reference, one: Method, other: Method, choice: Uncert
     losses, n = np.column_stack([one.losses, other.losses]), len(one.losses)
     steep = 1 / reference.slope(budgets)
     apart = ((losses - reference.at(budgets)) * steep) @ np.array([1.0, -1.0])
+    ratio = math.log(budgets[0] / budgets[1])
     parts = (
-        (float(apart.var(ddof=1)) / n, n - 1.0),
-        (
-            choice.variance * float(steep[0] - steep[1]) ** 2
-            + float(np.array([one.choice, other.choice]) @ steep**2),
-            choice.df,
+        Uncertain(ratio, max(float(apart.var(ddof=1)) / n, float(np.finfo(np.float64).tiny)), n - 1.0),
+        replace(choice, variance=choice.variance * float(steep[0] - steep[1]) ** 2),
+        *(
+            replace(method.choice, variance=method.choice.variance * own**2)
+            for method, own in zip((one, other), steep.tolist(), strict=True)
         ),
     )
-    tiny = np.finfo(np.float64).tiny
-    variance = max(math.fsum(part for part, _ in parts), tiny)
-    df = variance**2 / max(math.fsum(part**2 / known for part, known in parts), tiny)
-    return Uncertain(math.log(budgets[0] / budgets[1]), variance, df)
+    return total(parts)
 
 
 def beats_all(words: Iterable[Verdict | None]) -> Verdict:
@@ -383,7 +392,7 @@ def tuning_error(trials: Trials, noise: Uncertain, seed: int = 0) -> Uncertain:
 
     Args:
         trials: Of one arm.
-        noise: Variance of one loss at one rate, apart from what the seeds have in common (`tuning_noise`).
+        noise: Variance of one loss of this arm, apart from what its rate and the seed make (`tuning_noise`).
         seed: Of the draws.
 
     Returns:
@@ -413,7 +422,9 @@ def _regrets(trials: Trials, noise: Uncertain, rng: np.random.Generator) -> np.n
     """Losses at the vertices of tunings like this one less that at its own, were the curve through its means true, [draws].
 
     The curve is the parabola of the vertex in use; beyond its three rates, and with other options, it is straight between means.
-    A tuning that chooses an end of its grid lets it grow: so does one here, by a rate of which the parabola tells the loss.
+    Where a neighbour collapsed, the parabola would dip far below all that was seen: nowhere is the curve more than two standard
+    errors below the best mean. A tuning that chooses an end of its grid lets it grow: so does one here, by a rate of which the
+    parabola tells the loss.
     """
     tried = np.log(trials.rates)
     means = np.array([np.mean(values) for values in trials.losses]).reshape(
@@ -427,6 +438,7 @@ def _regrets(trials: Trials, noise: Uncertain, rng: np.random.Generator) -> np.n
     means = np.pad(means, ((1, 1), (0, 0)), constant_values=np.nan)
     means[[0, -1], one] = parabola(x[[0, -1]])
     spread = math.sqrt(noise.variance / len(trials.losses[trials.chosen]))
+    least = means[own + 1, one] - 2 * spread
     drawn = means + spread * rng.standard_normal((DRAWS, *means.shape))
     rate, option = np.unravel_index(np.nanargmin(drawn.reshape(DRAWS, -1), axis=1), means.shape)
     inner = rate.clip(1, len(x) - 2)
@@ -439,38 +451,73 @@ def _regrets(trials: Trials, noise: Uncertain, rng: np.random.Generator) -> np.n
         losses[here] = np.interp(at[here], x[ended], row[ended])
     here = (option == one) & (near[0] < at) & (at < near[2])
     losses[here] = parabola(at[here])
-    found: np.ndarray = losses - parabola(vertex(near, means[own : own + 3, one]))
+    in_use = parabola(vertex(near, means[own : own + 3, one]))
+    found: np.ndarray = np.maximum(losses, least) - max(in_use, least)
     return found
 
 
-def tuning_noise(arms: Iterable[Trials]) -> Uncertain:
-    """The variance of a loss beyond what its rate and its seed explain, pooled over arms: residuals of two-way tables.
+def tuning_noise(arms: Iterable[Trials]) -> list[Uncertain]:
+    """For every arm the variance of a loss beyond what its rate and its seed explain: its own residuals, moderated by all arms.
 
-    Of an arm with a second stage these are the rates that entered it, since the choice is among them. Rates far off may be
-    noisier, near divergence, or quieter, where nothing is learnt: pooled with them, simulated errors came out four times too
-    large or without the margin that they have otherwise.
+    The residuals are of the two best rates, between which the choice is, of those with the most seeds. Rates far off may be
+    noisier, near divergence, or quieter, where nothing is learnt; a run of one that collapses says nothing of the best.
+
+    A few seeds show little of an arm, and arms differ. So variances of arms are taken to come from a scaled inverse chi-squared
+    distribution, which all of them tell, and an arm's is its mean given the arm's residuals (Smyth, Statistical Applications in
+    Genetics and Molecular Biology 3, 2004): where arms are alike all are pooled, where they are not each keeps its own.
 
     Args:
         arms: Rates at which a run failed are left out.
 
     Returns:
-        The variance with its degrees of freedom; none where tuning had one seed.
+        One an arm, with its degrees of freedom; of an arm tuned on one seed, what the others tell; nothing where all were.
     """
-    squares, df = 0.0, 0
-    for table in map(_deciding, arms):
-        if min(table.shape) < 2:
-            continue
-        residual = table - table.mean(1, keepdims=True) - table.mean(0, keepdims=True) + table.mean()
-        squares += float((residual**2).sum())
-        df += (table.shape[0] - 1) * (table.shape[1] - 1)
-    return Uncertain(0.0, squares / df, df) if df else Uncertain()
+    sums = np.array([_residuals(trials) for trials in arms]).reshape(-1, 2)
+    squares, df = sums.T
+    if not squares.any():
+        return [Uncertain() for _ in sums]
+    known, variance = _prior(squares[df > 0], df[df > 0])
+    own = (known * variance + squares) / (known + df)
+    return [
+        Uncertain(0.0, *one)
+        for one in zip(own.tolist(), np.minimum(known + df, df.sum()).tolist(), strict=True)
+    ]
 
 
-def _deciding(trials: Trials) -> np.ndarray:
-    """Losses [rates][seeds] of the rates with the most seeds, of those that ended well."""
+def _residuals(trials: Trials) -> tuple[float, float]:
+    """Sum of squares of the two best rates beyond rate and seed, of those with the most seeds, and its degrees of freedom."""
     finite = [values for values in trials.losses if np.isfinite(values).all()]
     most = max(map(len, finite), default=0)
-    return np.array([values for values in finite if len(values) == most], dtype=np.float64, ndmin=2)
+    table = np.array(sorted((values for values in finite if len(values) == most), key=np.mean)[:2], ndmin=2)
+    if min(table.shape) < 2:
+        return 0.0, 0.0
+    residual = table - table.mean(1, keepdims=True) - table.mean(0, keepdims=True) + table.mean()
+    return float((residual**2).sum()), most - 1.0
+
+
+def _prior(squares: np.ndarray, df: np.ndarray) -> tuple[float, float]:
+    """Degrees of freedom and scale of the distribution of variances under which sums of squares [arms] are the likeliest."""
+    pooled = squares.sum() / df.sum()
+
+    def unlikely(logs: np.ndarray) -> float:
+        known, scale = np.exp(logs)
+        own, all_of = known / 2, (known + df) / 2
+        spread = known * scale * pooled
+        each = gammaln(all_of) - gammaln(own) + own * np.log(spread) - all_of * np.log(spread + squares)
+        return -float(each.sum())
+
+    found = [
+        optimize.minimize(
+            unlikely,
+            (start, min(0.0, start - 3)),
+            method="Nelder-Mead",
+            bounds=[(LEAST_ALIKE, ALIKE), (-30.0, 5.0)],
+            options={"xatol": 1e-7, "fatol": 1e-10},
+        )
+        for start in (0.0, 3.0, ALIKE)
+    ]
+    known, scale = np.exp(min(found, key=lambda one: one.fun).x)
+    return float(known), float(scale * pooled)
 
 
 def time_ratio(sessions: Sequence[Sequence[float]]) -> Uncertain:

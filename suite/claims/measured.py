@@ -28,7 +28,7 @@ from scipy import stats
 
 from suite.analysis.collect import study_of
 from suite.analysis.equal_time import LEVEL, trained
-from suite.analysis.net_speedup import Uncertain
+from suite.analysis.net_speedup import Uncertain, total
 from suite.analysis.published import facts_path, find_frame, runs_at_all_budgets, source
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
 from suite.analysis.tables import (
@@ -131,9 +131,10 @@ def _difference(claim: Claim, part: Part, cell: Cell) -> Found:
         return Found(n=n, lost=lost, doubts=tuple(doubts))
     column = "nll" if part.quantity == "nll" else "value"
     found = paired_difference(pairs[column].tolist(), pairs[f"{column}_against"].tolist(), part.level)
-    squares = (row["tuning_sd"] ** 2 for row in _tuned(part, cell) if row["tuning_sd"] is not None)
-    choice = math.sqrt(sum(squares)) * float(stats.t.ppf(0.5 + part.level / 2, n - 1))
-    half, middle = math.hypot((found.high - found.low) / 2, choice), found.estimate
+    errors = (row for row in _tuned(part, cell) if row["tuning_sd"] is not None)
+    choice = total(Uncertain(0.0, row["tuning_sd"] ** 2, row["tuning_df"]) for row in errors)
+    of_choice = math.sqrt(choice.variance) * float(stats.t.ppf(0.5 + part.level / 2, min(choice.df, n - 1)))
+    half, middle = math.hypot((found.high - found.low) / 2, of_choice), found.estimate
     few = f"{n} of {claim.planned} seeds" if n < claim.planned else ""
     return Found(middle, middle - half, middle + half, n, few, lost, tuple(doubts))
 

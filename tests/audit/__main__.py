@@ -10,13 +10,13 @@ Read is what lies in git alone: `<sweep>-runs.csv` and `-rungs.csv`, `<sweep>-st
   normals, where the tables have 20,000 draws: 5 % are allowed, or four standard errors of such draws where few of them
   decide. After a second stage of tuning it is the mean of 400,000 draws of both stages, by other random numbers; where all
   of them choose alike, the chance of each other rate alone to come out ahead, by the normal distribution. Intervals are
-  then computed with the table's own `tuning_sd`, so that each step is held to its own tolerance. Of the ratio to one worker
-  alone the arm's share of that error is computed again, so that ends of it may deviate by two thousandths, and its p by 5
-  %.
+  then computed with the table's own `tuning_sd` and `tuning_df`, so that each step is held to its own tolerance. Of the
+  ratio to one worker alone the arm's share of that error is computed again, so that ends of it may deviate by two
+  thousandths, and its p by 5 %, or of a thousandth where it is below: far from every verdict it moves by more than an
+  interval does.
 - `rho` and `windows`: the same, from steps, batches and bytes in the table of runs; roles of arms and kappa are taken from
   `windows`. Ends of windows are solved for; ends of their intervals, which carry the share of tuning, may deviate by a
-  hundredth, and a verdict must change within two hundredths of where `windows` says so. A p over an alternative that is below a
-  thousandth may deviate by 5 % of a thousandth: far from every verdict it moves by more than an interval does.
+  hundredth, and a verdict must change within two hundredths of where `windows` says so.
 
 All else may deviate by a thousandth: of the value where it is a ratio, of half the interval where it is a difference or a
 mean. Exit codes: 0 all agrees, or there is nothing to audit yet, which is said; 1 something deviates; 2 no such folder.
@@ -29,7 +29,7 @@ import json
 import math
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -220,20 +220,56 @@ def speedup(reference: Reference, losses: np.ndarray, tuning: Known, time: Known
     return {"net": ends, "gain": gain, "p": float(p)}
 
 
-def noise_of(arms: Iterable[Sequence[Sequence[float]]]) -> Known:
-    """The variance of one tuning loss beyond its rate and its seed, over arms [rates][seeds]: of the rates with most seeds."""
-    squares, df = 0.0, 0
-    for rates in arms:
-        ended = sorted((values for values in rates if np.isfinite(values).all()), key=len)
-        table = pd.DataFrame([v for v in ended if len(v) == len(ended[-1])], dtype="float64")
-        if min(table.shape) < 2:
-            continue
-        residual = (
-            table.sub(table.mean(axis=1), axis=0).sub(table.mean(axis=0), axis=1) + table.to_numpy().mean()
+def noise_of(arms: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Known]:
+    """By arm the variance of one tuning loss [rates][seeds] beyond its rate and its seed, of the two best rates with most seeds.
+
+    Squares of residuals over the true variance are chi-squared, and one over that variance is so too, with a scale and degrees of
+    freedom that all arms share: so the squares follow F distributions, by which both are the likeliest. An arm's variance is the
+    mean that they have given its own squares.
+    """
+    squares, df = {}, {}
+    for arm, rates in arms.items():
+        ended = [values for values in rates if np.isfinite(values).all()]
+        whole = pd.DataFrame(
+            [values for values in ended if len(values) == max(map(len, ended))], dtype="float64"
         )
-        squares += float((residual**2).to_numpy().sum())
-        df += (table.shape[0] - 1) * (table.shape[1] - 1)
-    return Known(0.0, squares / df, df) if df else Known(0.0, 0.0, math.inf)
+        best = whole.loc[whole.mean(axis=1).sort_values(kind="stable").index[:2]]
+        known = len(best) == 2 and len(best.columns) > 1
+        apart = best.diff().iloc[-1] if known else pd.Series(dtype="float64")
+        squares[arm] = float(((apart - apart.mean()) ** 2).sum()) / 2
+        df[arm] = float(len(apart) - 1) if known else 0.0
+    told = [arm for arm in arms if df[arm] > 0]
+    if not any(squares.values()):
+        return {arm: Known(0.0, 0.0, math.inf) for arm in arms}
+    ss, own = np.array([squares[arm] for arm in told]), np.array([df[arm] for arm in told])
+    means, middle = np.maximum(ss, 1e-30 * ss.max()) / own, math.log(ss.sum() / own.sum())
+
+    def likely(shared: float, scale: float) -> float:
+        found = stats.f.logpdf(means / math.exp(scale), own, math.exp(shared)) - scale
+        return float(np.sum(found))
+
+    def best_scale(shared: float) -> float:
+        found = optimize.minimize_scalar(
+            lambda scale: -likely(shared, scale),
+            bounds=(middle - 30, middle + 5),
+            method="bounded",
+            options={"xatol": 1e-10},
+        )
+        return float(found.x)
+
+    logs = np.linspace(math.log(0.1), math.log(1e4), 40)
+    best_of = max(range(40), key=lambda i: likely(logs[i], best_scale(logs[i])))
+    around = logs[max(best_of - 1, 0)], logs[min(best_of + 1, 39)]
+    shared = optimize.minimize_scalar(
+        lambda log: -likely(log, best_scale(log)), bounds=around, method="bounded", options={"xatol": 1e-9}
+    ).x
+    prior, scale = math.exp(shared), math.exp(best_scale(shared))
+    return {
+        arm: Known(
+            0.0, (prior * scale + squares[arm]) / (prior + df[arm]), min(prior + df[arm], sum(df.values()))
+        )
+        for arm in arms
+    }
 
 
 def of_choice(rates: Sequence[Sequence[float]], chosen: int, noise: Known) -> tuple[float, float]:
@@ -281,8 +317,8 @@ def of_vertex(
     """As `of_choice`, where the vertex of a parabola through the best rate and its neighbours was scored.
 
     Other tunings lie around these means with the noise of means; what their vertices, or their best rates where one is an end,
-    lose against the one in use is read on its parabola, and beyond that on straight lines between the means. Their grids have a
-    rate more at each end, with the loss that the parabola has there.
+    lose against the one in use is read on its parabola, and beyond that on straight lines between the means, but nowhere further
+    below the best mean than twice its noise. Their grids have a rate more at each end, with the loss that the parabola has there.
     """
     tried, y = np.log(rates), np.array([np.mean(values) for values in losses])
     near, low = tried[chosen - 1 : chosen + 2], y[chosen - 1 : chosen + 2]
@@ -291,7 +327,8 @@ def of_vertex(
     x = np.concatenate([tried[:1] - gap, tried, tried[-1:] + gap])
     y = np.concatenate([curve(x[:1]), y, curve(x[-1:])])
     rng = np.random.default_rng(314159)
-    tuned = y + math.sqrt(noise.variance / len(losses[chosen])) * rng.standard_normal((20 * DRAWS, len(y)))
+    sd = math.sqrt(noise.variance / len(losses[chosen]))
+    tuned = y + sd * rng.standard_normal((20 * DRAWS, len(y)))
     best = np.nanargmin(tuned, axis=1)
     at = x[best]
     for inner in range(1, len(x) - 1):
@@ -300,7 +337,10 @@ def of_vertex(
         at[here] = np.where(np.isnan(found), at[here], found)
     inside = (near[0] < at) & (at < near[2])
     ended = np.isfinite(y)
-    lost = np.where(inside, curve(at), np.interp(at, x[ended], y[ended])) - curve(lowest(near, low))
+    reached = np.append(
+        np.where(inside, curve(at), np.interp(at, x[ended], y[ended])), curve(lowest(near, low))
+    ).clip(min=low[1] - 2 * sd)
+    lost = reached[:-1] - reached[-1]
     squares = lost**2
     return float(squares.mean()), float(squares.std() / math.sqrt(DRAWS))
 
@@ -320,11 +360,11 @@ class Trained:
     losses: np.ndarray
     mean: float
     reference: Reference | None
-    noise_df: float
-    variance: float
+    tuning: Known
     of_draws: float
     seeds: list[int]
-    own: float
+    own: Known
+    of_reference: Known
     algorithm: str
 
 
@@ -356,13 +396,14 @@ def trained_of(tables: Path, sweeps: Path, name: str, reference: str) -> dict[Ke
                     [sign * value for value in trial.get("values") or [math.nan] * seeds]
                     for trial in entry["trials"]
                 ]
-        noise = noise_of(trials.values())
-        errors = {
-            arm: of_vertex(between[arm], losses, used[arm], noise)
-            if arm in between
-            else of_choice(losses, used[arm], noise)
-            for arm, losses in trials.items()
-        }
+        noises = noise_of(trials)
+        errors: dict[str, tuple[Known, float]] = {}
+        for arm, losses in trials.items():
+            if arm in between:
+                variance, draws = of_vertex(between[arm], losses, used[arm], noises[arm])
+            else:
+                variance, draws = of_choice(losses, used[arm], noises[arm])
+            errors[arm] = Known(0.0, variance, noises[arm].df), draws
         of_reference = of_cell[(of_cell["arm"] == reference) & (of_cell["status"] == "done")]
         ladder = of_reference.pivot(index="seed", columns="budget", values="loss").dropna()
         others = of_cell[(of_cell["budget"] == 1) & (of_cell["arm"] != reference)].sort_values("seed")
@@ -372,16 +413,17 @@ def trained_of(tables: Path, sweeps: Path, name: str, reference: str) -> dict[Ke
             seeds = [seed for seed in ladder.index if seed in losses.index]
             usable = len(seeds) >= FEWEST and len(ladder.columns) >= 3
             known = arm in errors and reference in errors
-            choice, draws = np.add(errors[arm], errors[reference]) if known else (math.nan, 0.0)
+            unknown = Known(0.0, math.nan, math.nan), 0.0
+            own, its = (errors[arm], errors[reference]) if known else (unknown, unknown)
             found[*cell, arm] = Trained(
                 losses.loc[seeds].to_numpy("float64"),
                 ended.loc[ended["status"] == "done", "value"].mean(),
                 Reference(ladder.loc[seeds]) if usable else None,
-                noise.df,
-                float(choice),
-                float(draws),
+                summed([own[0], its[0]]),
+                own[1] + its[1],
                 seeds,
-                float(errors[arm][0]) if known else 0.0,
+                own[0],
+                its[0],
                 str(of_arm["algorithm"].iloc[0]),
             )
     return found
@@ -403,9 +445,17 @@ def place_of(entry: dict[str, Any]) -> tuple[float, dict[str, Any]]:
     return entry["lr"], entry.get("options", {})
 
 
-def tuning_of(sd: float, one: Trained) -> Known:
+def summed(parts: Sequence[Known]) -> Known:
+    """Errors that are independent, with Satterthwaite's degrees of freedom."""
+    variance = sum(one.variance for one in parts)
+    squares = sum(one.variance**2 / one.df for one in parts)
+    return Known(0.0, variance, variance**2 / squares if squares != 0 else math.inf)
+
+
+def tuning_of(row: Any) -> Known:
     """The error of tuning as the table has it; where it is unknown, it is no part of the intervals."""
-    return Known(0.0, 0.0, math.inf) if math.isnan(sd) else Known(0.0, sd**2, one.noise_df)
+    sd, df = row["tuning_sd"], row["tuning_df"]
+    return Known(0.0, 0.0, math.inf) if math.isnan(sd) else Known(0.0, sd**2, df)
 
 
 def audit_worth(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
@@ -421,15 +471,17 @@ def audit_worth(path: Path, tables: Path, sweeps: Path, found: Compared) -> None
     for key in rows.keys() & trained.keys():
         row, one = rows[key], trained[key]
         at = Published(found, "worth", f"{name}: {', '.join(map(str, key))}", row)
-        allowed = max(OF_TUNING, 2 * one.of_draws / one.variance) if one.variance > 0 else OF_TUNING
-        at.number("tuning_sd", math.sqrt(one.variance), allowed=allowed)
+        variance = one.tuning.variance
+        allowed = max(OF_TUNING, 2 * one.of_draws / variance) if variance > 0 else OF_TUNING
+        at.number("tuning_sd", math.sqrt(variance), allowed=allowed)
+        if row["tuning_sd"] != 0:  # no draw chose otherwise: there is nothing to know
+            at.number("tuning_df", one.tuning.df, allowed=2 * allowed)  # of variances, not of their roots
         at.same("n", len(one.losses))
         at.same("n_diverged", int(np.isinf(one.losses).sum()))
         at.number("mean", one.mean)
         again = (math.nan,) * 3
         if one.reference:
-            tuning, known = tuning_of(row["tuning_sd"], one), Known(0.0, 0.0, math.inf)
-            again = speedup(one.reference, one.losses, tuning, known)["net"]
+            again = speedup(one.reference, one.losses, tuning_of(row), Known(0.0, 0.0, math.inf))["net"]
         at.numbers(("worth", "low", "high"), again)
 
 
@@ -444,11 +496,11 @@ def time_of(rounds: pd.DataFrame) -> Known | None:
     return between if between.variance > within.variance else within
 
 
-def log_ratio(one: Trained, other: Trained, sds: tuple[float, float]) -> Known | None:
+def log_ratio(one: Trained, other: Trained, tunings: tuple[Known, Known]) -> Known | None:
     """The logarithm of worth of one arm over another's, by implicit functions; None beyond the budgets.
 
-    Where the reference's loss at log budget x is the arm's, x moves with that loss by one over the slope. sds: errors of tuning,
-    each of arm and reference together, as the table `worth` has them; the arm's share of its variance is computed again.
+    Where the reference's loss at log budget x is the arm's, x moves with that loss by one over the slope. tunings: errors of
+    tuning, each of arm and reference together, as the table `worth` has them; the arm's share of it is computed again.
     """
     usable = one.reference is not None and other.reference is not None and one.seeds == other.seeds
     if not usable or not (np.isfinite(one.losses).all() and np.isfinite(other.losses).all()):
@@ -468,24 +520,23 @@ def log_ratio(one: Trained, other: Trained, sds: tuple[float, float]) -> Known |
             for name, arm, budget, slope in zip("ab", (one, other), at, slopes, strict=True)
         }
     )
-    shares = [arm.own / arm.variance if arm.variance > 0 else 0.0 for arm in (one, other)]
-    own = [0.0 if math.isnan(sd) else sd**2 * share for sd, share in zip(sds, shares, strict=True)]
-    both = 0.0 if math.isnan(sds[0]) else sds[0] ** 2 - own[0]
-    tuning = both * (1 / slopes[0] - 1 / slopes[1]) ** 2 + own[0] / slopes[0] ** 2 + own[1] / slopes[1] ** 2
-    parts = [
-        Known(0.0, (by_seed["a"] - by_seed["b"]).sem() ** 2, len(one.losses) - 1.0),
-        Known(0.0, tuning, one.noise_df if tuning else math.inf),
-    ]
-    total = max(sum(part.variance for part in parts), 1e-300)
-    df = total**2 / max(sum(part.variance**2 / part.df for part in parts), 1e-300)
-    return Known(math.log(at[0]) - math.log(at[1]), total, df)
+    parts = [Known(0.0, (by_seed["a"] - by_seed["b"]).sem() ** 2, len(one.losses) - 1.0)]
+    for arm, tuning, slope in zip((one, other), tunings, slopes, strict=True):
+        if tuning.variance:
+            share = arm.own.variance / arm.tuning.variance
+            parts.append(Known(0.0, tuning.variance * share / slope**2, arm.own.df))
+    if tunings[0].variance:
+        both = tunings[0].variance * one.of_reference.variance / one.tuning.variance
+        parts.append(Known(0.0, both * (1 / slopes[0] - 1 / slopes[1]) ** 2, one.of_reference.df))
+    total = summed(parts)
+    return Known(math.log(at[0]) - math.log(at[1]), max(total.variance, 1e-300), total.df)
 
 
 def ratio(
-    one: Trained, other: Trained, sds: tuple[float, float], time: Known
+    one: Trained, other: Trained, tunings: tuple[Known, Known], time: Known
 ) -> tuple[float, float, float, float] | None:
     """Net speedup of one arm over another's with its 95 % interval and p; None beyond the budgets."""
-    own = log_ratio(one, other, sds)
+    own = log_ratio(one, other, tunings)
     if own is None:
         return None
     total = own.variance + time.variance
@@ -531,7 +582,7 @@ def audit_net(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
         at.numbers(("time", "time_low", "time_high"), spread_of(time))
         none = {"net": (math.nan,) * 3, "gain": (math.nan,) * 3, "p": math.nan}
         if time is not None and one.reference is not None:
-            tuning = tuning_of(worth.loc[place[1:], "tuning_sd"], one)
+            tuning = tuning_of(worth.loc[place[1:]])
             again[place] = speedup(one.reference, one.losses, tuning, time)
         own = again.get(place, none)
         at.interval(("gain", "gain_low", "gain_high"), own["gain"], np.abs(one.losses).max(initial=0.0))
@@ -539,7 +590,7 @@ def audit_net(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
         at.number("p", own["p"], max(own["p"], 1e-8))
     for link, sharding in {place[:2] for place in rows}:
         panel = [place for place in again if place[:2] == (link, sharding)]
-        audit_verdicts(name, panel, rows, again, arms, by_place, worth["tuning_sd"], found)
+        audit_verdicts(name, panel, rows, again, arms, by_place, worth, found)
         own = by_place.get((link, sharding, net["reference"].iloc[0]), rounds.iloc[:0])
         own = time_of(own.groupby("session_id").filter(lambda one: len(one) >= FEWEST))
         driver = spread_of(own and Known(-own.value, own.variance, own.df))
@@ -575,7 +626,7 @@ def audit_verdicts(
     again: Mapping[Key, Mapping[str, Any]],
     arms: Mapping[Key, Trained],
     by_place: Mapping[Key, pd.DataFrame],
-    sds: pd.Series,
+    worth: pd.DataFrame,
     found: Compared,
 ) -> None:
     """Words of a link and sharding against the reference, against one worker alone, and against both."""
@@ -591,7 +642,8 @@ def audit_verdicts(
         both = both.assign(seconds=both["seconds_x"], reference_s=both["seconds_y"])
         time = time_of(both.groupby("session_id").filter(lambda own: len(own) >= FEWEST))
         pair = arms[place[1:]], arms[worker[1:]]
-        one = ratio(*pair, (sds[place[1:]], sds[worker[1:]]), time) if time is not None else None
+        tunings = tuning_of(worth.loc[place[1:]]), tuning_of(worth.loc[worker[1:]])
+        one = ratio(*pair, tunings, time) if time is not None else None
         if one is not None:
             ratios[place] = one
             continue
@@ -606,7 +658,7 @@ def audit_verdicts(
         at.number("over", over)
         at.number("over_low", low, allowed=OF_RATIO)
         at.number("over_high", high, allowed=OF_RATIO)
-        at.number("over_p", p, max(p, 1e-8), OF_TUNING)
+        at.number("over_p", p, max(p, OF_P), OF_TUNING)
         words = [plain[place], *([] if place == worker else [alone.get(place, "undecided")])]
         word = "worth it" if set(words) == {"worth it"} else "undecided"
         at.same("plain", plain[place])
@@ -626,7 +678,7 @@ class Line:
     steps: float
     compute: float
     sent: float
-    sd: float
+    tuning: Known
     worth: tuple[float, float, float]
 
     def time(self, rho: Any, overlap: str) -> Any:
@@ -642,8 +694,8 @@ class Line:
         if not np.isfinite(self.arm.losses).all():
             return np.zeros_like(times)
         least, most = reference.ends
-        tuning, exact = tuning_of(self.sd, self.arm), Known(0.0, 0.0, math.inf)
-        mean, _, p = reference.gap(self.arm.losses, [tuning], exact, times.clip(least, most))
+        exact = Known(0.0, 0.0, math.inf)
+        mean, _, p = reference.gap(self.arm.losses, [self.tuning], exact, times.clip(least, most))
         bound = ((times < least) & (mean < 0)) | ((times > most) & (mean > 0))
         found: np.ndarray = np.where(bound, 1.0, p)
         return found
@@ -663,11 +715,10 @@ def lines_of(
         one, exact = arms[arm], Known(0.0, 0.0, math.inf)
         steps, batch, sent = spent[arm] / spent[plain]
         kappa = 0.0 if pd.isna(row["kappa"]) else row["kappa"]
-        worth = speedup(one.reference, one.losses, tuning_of(row["sd"], one), exact)["net"]
+        tuning = tuning_of(row)
+        worth = speedup(one.reference, one.losses, tuning, exact)["net"]
         alone = one.algorithm == ONE_WORKER
-        found[arm] = Line(
-            one, row["role"], steps, batch * (1 + kappa), 0.0 if alone else sent, row["sd"], worth
-        )
+        found[arm] = Line(one, row["role"], steps, batch * (1 + kappa), 0.0 if alone else sent, tuning, worth)
     return found
 
 
@@ -680,7 +731,9 @@ class Panel:
         self.rivals = [arm for arm, line in lines.items() if line.role == "alternative"]
         self.silent = any(lines[arm].sent == 0 for arm in self.rivals) and len(self.rivals) == rivals
         self.ratios = {
-            (arm, rival): log_ratio(lines[arm].arm, lines[rival].arm, (lines[arm].sd, lines[rival].sd))
+            (arm, rival): log_ratio(
+                lines[arm].arm, lines[rival].arm, (lines[arm].tuning, lines[rival].tuning)
+            )
             for arm in self.methods
             for rival in self.rivals
         }
@@ -782,7 +835,7 @@ def audit_rho(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
         return
     plain, runs = worth["reference"].iloc[0], pd.read_csv(f"{top}-runs.csv")
     trained = trained_of(tables, sweeps, name, plain)
-    windows = windows.merge(worth[[*ARM, "tuning_sd"]].rename(columns={"tuning_sd": "sd"}), on=ARM)
+    windows = windows.merge(worth[[*ARM, "tuning_sd", "tuning_df"]], on=ARM)
     by_cell = dict(iter(runs.groupby(CELL)))
     panels: dict[Key, Panel] = {}
     for (*cell, overlap), of_cell in windows.groupby([*CELL, "overlap"]):

