@@ -28,7 +28,7 @@ from reference_impls.core.units import UnitError
 
 if TYPE_CHECKING:
     from reference_impls.core.schedules import LearningRate
-    from reference_impls.runtime.alone import Moment
+    from reference_impls.runtime.alone import Moment, Shapes
 
 EFFICIENCY: Final = 0.91
 """Share of a link's rate that payload reaches."""
@@ -138,32 +138,34 @@ class Sent:
     rounds: int
 
 
-def transformer_shapes(parameters: float) -> list[tuple[int, ...]]:
+def transformer_shapes(parameters: float) -> dict[str, tuple[int, ...]]:
     """The shapes of a model of which only the size is known: that of a GPT.
 
     Args:
         parameters: How many, at least 1.
 
     Returns:
-        The matrices of about w / 64 blocks of width w; what is left over, for embeddings, as one matrix, and less than a row.
+        By name the matrices of about w / 64 blocks of width w; what is left over as one matrix, the embedding, and as less than a
+        row.
     """
     width = max(1, min(round((parameters * 64 / 12) ** (1 / 3)), math.isqrt(int(parameters / 12))))
     depth = int(parameters / (12 * width * width))
     rows, rest = divmod(math.floor(parameters) - 12 * width * width * depth, width)
     block = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width)]
-    return [*(block * depth), *([(rows, width)] if rows else []), *([(rest,)] if rest else [])]
+    hidden = {f"weight.{i}": shape for i, shape in enumerate(block * depth)}
+    return hidden | ({"embedding": (rows, width)} if rows else {}) | ({"bias": (rest,)} if rest else {})
 
 
 PEAK_RATE: Final = 1e-3
 """Learning rate in whose course methods plan their steps: a cosine from here to a hundredth."""
 
 
-def sent(method: Method, shapes: Sequence[Sequence[int]], workers: int, steps: int) -> list[Sent]:
+def sent(method: Method, shapes: Shapes, workers: int, steps: int) -> list[Sent]:
     """What a training sends.
 
     Args:
         method: Configured.
-        shapes: Of the model's parameters, in order.
+        shapes: Of the model's parameters, in order; by name, which tells a method what it treats otherwise.
         workers: How many.
         steps: Of the training.
 

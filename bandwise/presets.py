@@ -7,7 +7,7 @@ multiply-adds of ResNet-50. What a device reaches of its peak is an assumption, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -27,7 +27,7 @@ class Model:
 
     Attributes:
         words: Its name.
-        shapes: Of its parameters.
+        shapes: Of its parameters, by names that tell tables and the output layer from hidden matrices.
         examples: What a batch is of.
         flop: Of forward and backward, for an example.
         batch: Examples a worker and step where nothing else is asked for.
@@ -35,7 +35,7 @@ class Model:
     """
 
     words: str
-    shapes: Shapes
+    shapes: Mapping[str, tuple[int, ...]]
     examples: str
     flop: float
     batch: int
@@ -44,7 +44,15 @@ class Model:
     @property
     def parameters(self) -> int:
         """How many."""
-        return sum(map(math.prod, self.shapes))
+        return sum(map(math.prod, self.shapes.values()))
+
+
+def _named(shapes: Shapes, rows: Container[int]) -> Mapping[str, tuple[int, ...]]:
+    """Shapes in order, by name. rows: how many a table or an output layer has."""
+    words = ("embedding" if len(shape) == 2 and shape[0] in rows else "weight" for shape in shapes)
+    return MappingProxyType(
+        {f"{word}.{i}": shape for i, (word, shape) in enumerate(zip(words, shapes, strict=True))}
+    )
 
 
 def _resnet50() -> Shapes:
@@ -94,18 +102,20 @@ def _llama(width: int, depth: int, keys: int, inner: int, tied: bool) -> Shapes:
     return (embedding, *(block * depth), norm, *(() if tied else (embedding,)))
 
 
-def _transformer(words: str, shapes: Shapes, tokens: int, batch: int) -> Model:
+def _transformer(words: str, shapes: Shapes, rows: Container[int], tokens: int, batch: int) -> Model:
     flop = 6.0 * sum(map(math.prod, shapes)) * tokens
-    return Model(words, shapes, f"sequences of {tokens:,} tokens", flop, batch, 0.4)
+    return Model(words, _named(shapes, rows), f"sequences of {tokens:,} tokens", flop, batch, 0.4)
 
 
 MODELS: Final[Mapping[str, Model]] = MappingProxyType(
     {
-        "resnet-50": Model("ResNet-50", _resnet50(), "images of 224 pixels", 3 * 2 * 4.1e9, 256, 0.2),
-        "gpt2-small": _transformer("GPT-2 small", _gpt2(768, 12), 1024, 16),
-        "bert-large": _transformer("BERT large", _bert(1024, 24), 512, 16),
-        "llama-1b": _transformer("Llama 3.2 1B", _llama(2048, 16, 512, 8192, True), 8192, 1),
-        "llama-8b": _transformer("Llama 3.1 8B", _llama(4096, 32, 1024, 14336, False), 8192, 1),
+        "resnet-50": Model(
+            "ResNet-50", _named(_resnet50(), (1000,)), "images of 224 pixels", 3 * 2 * 4.1e9, 256, 0.2
+        ),
+        "gpt2-small": _transformer("GPT-2 small", _gpt2(768, 12), (50257, 1024), 1024, 16),
+        "bert-large": _transformer("BERT large", _bert(1024, 24), (30522, 512, 2), 512, 16),
+        "llama-1b": _transformer("Llama 3.2 1B", _llama(2048, 16, 512, 8192, True), (128256,), 8192, 1),
+        "llama-8b": _transformer("Llama 3.1 8B", _llama(4096, 32, 1024, 14336, False), (128256,), 8192, 1),
     }
 )
 DEVICES: Final[Mapping[str, float]] = MappingProxyType(

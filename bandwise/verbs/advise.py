@@ -81,7 +81,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--shapes",
         type=Path,
         metavar="FILE",
-        help="the model itself, where matrices count: JSON of `[list(p.shape) for p in model.parameters()]`",
+        help="the model itself, where matrices count: JSON of `{n: list(p.shape) for n, p in model.named_parameters()}`, "
+        "or of a list of shapes, whose matrices are then all hidden ones",
     )
     parser.add_argument("--workers", type=int, required=True, metavar="N", help="each with a link of its own")
     parser.add_argument(
@@ -123,7 +124,7 @@ class Question:
     what was taken for a model and a device that have a name; gpu: whether the device is one."""
 
     parameters: float
-    shapes: Sequence[Sequence[int]]
+    shapes: Mapping[str, tuple[int, ...]]
     workers: int
     steps: int
     link: Link
@@ -191,7 +192,7 @@ def _question(args: argparse.Namespace) -> Question:
     from bandwise.costs import EFFICIENCY, Link, method_of, predict, sent, transformer_shapes
     from reference_impls.core.units import parse_duration
 
-    shapes: Sequence[Sequence[int]] | None = _shapes(args.shapes) if args.shapes else None
+    shapes = _shapes(args.shapes) if args.shapes else None
     about = ""
     if args.model:
         shapes, about = _preset(args)
@@ -199,7 +200,7 @@ def _question(args: argparse.Namespace) -> Question:
         raise AdviceRequestError(
             "--device and --batch say how long a --model takes: give --compute-ms with others"
         )
-    parameters = sum(math.prod(shape) for shape in shapes) if shapes else args.params
+    parameters = sum(map(math.prod, shapes.values())) if shapes else args.params
     for name, value, least in (
         ("params", parameters, 1),
         ("workers", args.workers, 2),
@@ -231,7 +232,7 @@ def _question(args: argparse.Namespace) -> Question:
     return Question(parameters, shapes, args.workers, args.steps, link, compute_s, plain, timed, about, gpu)
 
 
-def _preset(args: argparse.Namespace) -> tuple[Sequence[Sequence[int]], str]:
+def _preset(args: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], str]:
     """Shapes of a model that has a name, and what is taken for it; where a device is given, sets how long a step computes."""
     from bandwise.presets import DEVICES, MODELS, compute_seconds, known
 
@@ -260,20 +261,19 @@ def _bits(rate: str) -> float:
         raise AdviceRequestError(f"--{error}, or the name of a link{nearest(rate, LINKS)}") from error
 
 
-def _shapes(path: Path) -> list[tuple[int, ...]]:
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes by name; those of a list go by their numbers."""
+    asked = "write names with lists of whole numbers above 0, or a list of such lists, one a parameter"
     try:
-        listed = json.loads(path.read_text(encoding="utf-8"))
-        shapes = [tuple(shape) for shape in listed]
+        told = json.loads(path.read_text(encoding="utf-8"))
+        named = told if isinstance(told, dict) else {str(i): shape for i, shape in enumerate(told)}
+        shapes = {name: tuple(shape) for name, shape in named.items()}
     except OSError as error:
         raise AdviceRequestError(f"--shapes {path}: {error.strerror}") from error
     except (ValueError, TypeError) as error:
-        raise AdviceRequestError(
-            f"--shapes {path}: {error}; write a list of lists of whole numbers"
-        ) from error
-    if not shapes or not all(type(size) is int and size > 0 for shape in shapes for size in shape):
-        raise AdviceRequestError(
-            f"--shapes {path}: write a list of lists of whole numbers above 0, one a parameter"
-        )
+        raise AdviceRequestError(f"--shapes {path}: {error}; {asked}") from error
+    if not shapes or not all(type(size) is int and size > 0 for shape in shapes.values() for size in shape):
+        raise AdviceRequestError(f"--shapes {path}: {asked}")
     return shapes
 
 

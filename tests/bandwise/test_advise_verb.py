@@ -369,9 +369,10 @@ def test_what_has_no_such_name_is_said(more: list[str], words: str, capsys: Caps
     assert "give --compute-ms" in refusal(capsys, *SMALL, "1", "--device", "a100")
 
 
-def test_shapes_of_the_model_itself(capsys: Capsys, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shapes", [[[1000, 1000], [1000]], {"wte.weight": [1000, 1000], "bias": [1000]}])
+def test_shapes_of_the_model_itself(shapes: Any, capsys: Capsys, tmp_path: Path) -> None:
     path = tmp_path / "model.json"
-    path.write_text(json.dumps([[1000, 1000], [1000]]))
+    path.write_text(json.dumps(shapes))
     command = ["advise", "--shapes", str(path), *ADVISE[3:], "--methods", "powersgd:rank=4", "--json"]
     assert main(command) == 0
     found = json.loads(capsys.readouterr().out)
@@ -398,7 +399,7 @@ def test_what_cannot_be_answered_is_said(more: list[str], words: str, capsys: Ca
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["[]", "[[1, -2]]", "3", "no json"])
+@pytest.mark.parametrize("text", ["[]", "[[1, -2]]", '{"a": [1, 0]}', '{"a": 3}', "3", "no json"])
 def test_shapes_that_are_none_are_refused(text: str, tmp_path: Path, capsys: Capsys) -> None:
     path = tmp_path / "model.json"
     path.write_text(text)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from bandwise import costs, evidence
+from bandwise import costs, evidence, presets
 from bandwise.costs import Link, Predicted, Sent, pays_below, predict
 from reference_impls import SimulatedCluster
 from reference_impls.core.collectives import AllGather, AllReduce, AllToAll, Collective, Ledger
@@ -98,8 +98,19 @@ def test_what_a_training_sends_is_what_a_simulation_of_it_counts(text: str) -> N
 
 def test_a_gpt_of_a_size_has_as_many_parameters() -> None:
     for parameters in (1, 5, 1e3, 110e6, 7e9):
-        assert sum(math.prod(shape) for shape in costs.transformer_shapes(parameters)) == int(parameters)
-    assert costs.transformer_shapes(110e6)[0] == (3 * 837, 837)
+        shapes = costs.transformer_shapes(parameters)
+        assert sum(map(math.prod, shapes.values())) == int(parameters)
+    shapes = costs.transformer_shapes(110e6)
+    assert next(iter(shapes.values())) == (3 * 837, 837)
+
+
+def test_by_names_a_method_tells_tables_from_hidden_matrices() -> None:
+    """Dion sends them whole, in fp32: of GPT-2 small two thirds of what a ring's worker sends."""
+    shapes = presets.MODELS["gpt2-small"].shapes
+    dion = costs.method_of("dion:rank_fraction=0.25", 100)
+    (named,), (numbered,) = (costs.sent(dion, own, 4, 100) for own in (shapes, [*shapes.values()]))
+    tables = 1.5 * 4 * 768 * (50257 + 1024)
+    assert numbered.nbytes < tables < named.nbytes < 1.8 * tables
 
 
 def test_what_is_known_of_a_method_is_of_its_very_options_from_the_first_study_that_knows_it() -> None:
