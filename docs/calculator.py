@@ -7,7 +7,7 @@ for 4 workers at some sizes and for every preset, and once for 64.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
@@ -80,12 +80,12 @@ def kinds_of(text: str) -> list[dict[str, Any]]:
 
 
 def _nbytes(
-    text: str, shapes: Sequence[Sequence[int]], workers: int = WORKERS
+    text: str, shapes: Mapping[str, tuple[int, ...]], workers: int = WORKERS
 ) -> list[tuple[float, float]] | None:
     """Share and bytes a parameter of each kind of steps; None where the method cannot be traced."""
     try:
         kinds = sent(method_of(text, STEPS), shapes, workers, STEPS)
     except UnsupportedError:
         return None
-    parameters = sum(map(prod, shapes))
+    parameters = sum(map(prod, shapes.values()))
     return [(kind.share, float(f"{kind.nbytes / parameters:.7g}")) for kind in kinds]
