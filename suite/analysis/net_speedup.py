@@ -41,7 +41,7 @@ from suite.runs.sweep import vertex
 Verdict = Literal["worth it", "not worth it", "undecided"]
 POINTS: Final = 257
 """Budgets, evenly spaced in the logarithm, at which the test is made; ends of intervals are read between them."""
-DRAWS: Final = 20_000
+DRAWS: Final = 100_000
 LEAST_ALIKE: Final = math.log(0.1)
 ALIKE: Final = math.log(1e4)
 """Logarithms of the degrees of freedom that all arms may add to what one tells of its noise; at the most they are pooled."""

@@ -302,17 +302,16 @@ def covered(
     rng, sd, inside, told, lost = np.random.default_rng(8), 0.05, 0, list[float](), list[float]()
     lengths: list[float] = []
     for _ in range(panels):
-        arms = [
-            Simulated(
-                truth, rng.uniform(-0.7, 0.7), steepness * sd / math.log(2) ** 2 * math.exp(0.6 * rng.standard_normal()),
-                rng.choice([-0.5, 0.5]), sd * math.exp(unlike * rng.standard_normal()), rng.random() < collapse,
-            )
-            for truth in rng.standard_normal(10)
-        ]  # fmt: skip
-        tried, rates = zip(
-            *(tuned_by_growing(lambda x, arm=arm: arm.run(x, rng), factor, vertices) for arm in arms),
-            strict=True,
-        )
+        arms, tried, rates = list[Simulated](), list[Trials](), list[float]()
+        for truth in rng.standard_normal(10):
+            best, skew = rng.uniform(-0.7, 0.7), rng.choice([-0.5, 0.5])
+            steep = steepness * sd / math.log(2) ** 2 * math.exp(0.6 * rng.standard_normal())
+            own = sd * math.exp(unlike * rng.standard_normal()) if unlike else sd
+            arm = Simulated(truth, best, steep, skew, own, bool(collapse) and rng.random() < collapse)
+            trials, rate = tuned_by_growing(lambda x, arm=arm: arm.run(x, rng), factor, vertices)
+            arms.append(arm)
+            tried.append(trials)
+            rates.append(rate)
         errors = [tuning_error(*one) for one in zip(tried, tuning_noise(tried), strict=True)]
         scored = [arm.loss(rate) for arm, rate in zip(arms, rates, strict=True)]
         told += [one.variance for one in errors]
@@ -334,17 +333,15 @@ def covered(
 def test_intervals_cover_the_difference_at_the_best_rates_where_the_vertex_is_scored(
     steepness: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And do not where the best of a coarse grid is, which no interval from trials of that grid can mend; unless the loss is so
-    flat that its best rate hardly matters (0.94 there, by 400 panels; 0.83 at a steepness of 3).
-
-    The error of tuning is told 1.29, 1.27, 1.15 and 0.99 times as large as it is, by rising steepness.
+    """And do not where the best of a coarse grid is, which no interval from trials of that grid can mend; but hardly so at a
+    steepness of 1.5, where no rate is much worse than its neighbour (0.94 over 400 panels). Over 2,000 panels and with more draws
+    the error of tuning is told 1.26 times too large at 1.5, and 0.97 at 10, where a parabola's own error shows; intervals cover.
     """
     monkeypatch.setattr(net_speedup_module, "DRAWS", 400)
-    share, times, _ = covered(2.0, True, steepness, panels=100 if steepness == 3.0 else 400)
+    share, times, _ = covered(2.0, True, steepness, panels=100)
     assert 0.93 <= share <= 0.99
-    assert 0.95 <= times <= 1.5
-    if steepness >= 3:
-        assert covered(10**0.5, False, steepness, panels=40)[0] < 0.93
+    assert 1.0 <= times <= 1.5
+    assert covered(10**0.5, False, steepness, panels=40)[0] < 0.93
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,15 @@ def test_the_choice_of_both_learning_rates_widens_the_interval(tmp_path: Path) -
     assert part.found.could_see == pytest.approx((2 * (2.5706 * 0.5) ** 2 + 0.09**2) ** 0.5, abs=0.02)
 
 
+def test_an_error_of_tuning_that_is_hardly_known_widens_it_more(tmp_path: Path) -> None:
+    """t(2 degrees) = 4.303, and not that of five."""
+    write_study(tmp_path, ARMS, tuning_sd=0.5, tuning_df=2.0)
+    (part,) = judged(tmp_path).parts
+    alone = paired_difference(WORSE, BASE)
+    half = ((alone.high - alone.low) ** 2 / 4 + (4.3027 * 0.5) ** 2) ** 0.5
+    assert part.found.high - part.found.low == pytest.approx(2 * half, rel=1e-4)
+
+
 def test_seeds_that_diverged_count_against_the_arm(tmp_path: Path) -> None:
     write_study(tmp_path, {"method": [*WORSE[:5], None], "base": BASE})
     assert judged(tmp_path, ABOVE).word == "contradicted"
