@@ -192,7 +192,7 @@ def _question(args: argparse.Namespace) -> Question:
     from bandwise.costs import EFFICIENCY, Link, method_of, predict, sent, transformer_shapes
     from reference_impls.core.units import parse_duration
 
-    shapes = _shapes(args.shapes) if args.shapes else None
+    shapes: Mapping[str, tuple[int, ...]] | None = _shapes(args.shapes) if args.shapes else None
     about = ""
     if args.model:
         shapes, about = _preset(args)
