@@ -19,6 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import torch
@@ -41,6 +42,7 @@ from reference_impls.core.collectives import (
 )
 from reference_impls.core.errors import MismatchError, UnsupportedError, UsageError
 from reference_impls.runtime.checks import ENDED, Agreement, Check, of_a_peer
+from reference_impls.runtime.messages import Messages
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -330,6 +332,11 @@ class ProcessGroupBackend:
         """Begin the element-wise maximum of `x` over all ranks, in place; outside of any method, so not counted."""
         return dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group, async_op=True)
 
+    @cached_property
+    def _messages(self) -> Messages:
+        """Made for the first message, since on gloo it begins a thread."""
+        return Messages(self.group, gloo=self.backend == "gloo")
+
     def _launch(self, request: Collective) -> _Launched:
         x, n, group = request.buffer, self.size, self.group
         if isinstance(request, AllReduce):
@@ -339,23 +346,12 @@ class ProcessGroupBackend:
             return _Launched(request, [all_gather_rows(rows, x, group)], rows.view(n, -1))
         if isinstance(request, AllToAll):
             pieces = compute.empty_like(x)
-            return _Launched(
-                request,
-                [dist.all_to_all_single(pieces, x, group=group, async_op=True)],
-                pieces.view(n, -1),
-            )
+            return _Launched(request, self._messages.all_to_all(pieces, x), pieces.view(n, -1))
         if isinstance(request, SendRecv):
-            return self._send_recv(request)
+            came = None if request.source is None else compute.empty_like(x)
+            works = self._messages.exchange(x, request.to, came, request.source)
+            return _Launched(request, works, came)
         raise UnsupportedError(f"a process group cannot carry out {type(request).__name__}")
-
-    def _send_recv(self, request: SendRecv) -> _Launched:
-        operations, came = [], None
-        if request.to is not None:
-            operations.append(dist.P2POp(dist.isend, request.buffer, group=self.group, group_peer=request.to))
-        if request.source is not None:
-            came = compute.empty_like(request.buffer)
-            operations.append(dist.P2POp(dist.irecv, came, group=self.group, group_peer=request.source))
-        return _Launched(request, dist.batch_isend_irecv(operations) if operations else [], came)
 
 
 def refuse_no_group(group: Any) -> None:

@@ -25,7 +25,7 @@ MAX_WORKERS = 250
 """The workers share one /24 of addresses."""
 
 ALL_REDUCE_FP32, ALL_REDUCE_BF16 = "all-reduce fp32", "all-reduce bf16"
-ALL_GATHER, ALL_TO_ALL = "all-gather", "all-to-all"
+ALL_GATHER, ALL_TO_ALL, EXCHANGE = "all-gather", "all-to-all", "exchange of pairs"
 """Collectives that a link is probed with (`suite.links.probe`)."""
 ROUND_TRIP = "round-trip"
 """Begins the names of a probe's smallest messages; they say nothing of a rate."""

@@ -3,7 +3,7 @@
 All ranks call the same function at the same time and get the same answer. Seconds are those of the slowest rank, from
 a barrier on; a first exchange of the same size is not counted. Bits a second are the bits that a rank has to send over
 the median of the seconds: for vectors of B bytes on n ranks, 2 (n - 1) / n x B in a ring all-reduce, (n - 1) x B in an
-all-gather of B bytes from each, (n - 1) / n x B in an all-to-all. Headers of the network
+all-gather of B bytes from each, (n - 1) / n x B in an all-to-all, B where pairs exchange. Headers of the network
 are not among them: TCP over Ethernet reaches 94.9 % of its link at the best.
 """
 
@@ -14,17 +14,20 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from reference_impls.runtime.engine import all_gather_rows
+from reference_impls.runtime.messages import Messages
 from suite.links.link import (
     ALL_GATHER,
     ALL_REDUCE_BF16,
     ALL_REDUCE_FP32,
     ALL_TO_ALL,
+    EXCHANGE,
     ROUND_TRIP,
 )
 
@@ -57,22 +60,34 @@ class Measurement:
 class _Kind:
     """A collective: its call, the type of its elements, and the bytes a rank sends for each byte of its buffer."""
 
-    call: Callable[[Tensor, Tensor], None]
+    call: Callable[[Tensor, Tensor, Messages], None]
     dtype: torch.dtype
     sent: Callable[[int], float]
     answer: Callable[[int], int] = lambda _: 0  # buffers that the answer takes
 
 
-def _all_reduce(x: Tensor, _: Tensor) -> None:
+def _all_reduce(x: Tensor, _: Tensor, __: Messages) -> None:
     dist.all_reduce(x)
 
 
-def _all_gather(x: Tensor, rows: Tensor) -> None:
+def _all_gather(x: Tensor, rows: Tensor, _: Messages) -> None:
     all_gather_rows(rows, x).wait()
 
 
-def _all_to_all(x: Tensor, pieces: Tensor) -> None:
-    dist.all_to_all_single(pieces, x)
+def _all_to_all(x: Tensor, pieces: Tensor, messages: Messages) -> None:
+    _complete(messages.all_to_all(pieces, x))
+
+
+def _exchange(x: Tensor, came: Tensor, messages: Messages) -> None:
+    """Ranks 0 and 1, 2 and 3, ... give each other what they have; of an odd number the last has nobody."""
+    peer = dist.get_rank() ^ 1
+    if peer < dist.get_world_size():
+        _complete(messages.exchange(x, peer, came, peer))
+
+
+def _complete(works: list[Any]) -> None:
+    for work in works:
+        work.wait()
 
 
 def _ring(n: int) -> float:
@@ -85,6 +100,7 @@ COLLECTIVES: Mapping[str, _Kind] = MappingProxyType(
         ALL_REDUCE_BF16: _Kind(_all_reduce, torch.bfloat16, _ring),
         ALL_GATHER: _Kind(_all_gather, torch.uint8, lambda n: n - 1.0, lambda n: n),
         ALL_TO_ALL: _Kind(_all_to_all, torch.uint8, lambda n: (n - 1) / n, lambda _: 1),
+        EXCHANGE: _Kind(_exchange, torch.uint8, lambda _: 1.0, lambda _: 1),
     }
 )
 
@@ -94,7 +110,7 @@ def probe(link_rate_bps: float, repeats: int = 3, device: str = "cpu") -> list[M
 
     device: of the buffers; round trips are of the host.
 
-    Needs a group of at least 2 ranks. Takes about 6 s on 4 ranks. Raises ValueError.
+    Needs a group of at least 2 ranks. Takes about 7 s on 4 ranks. Raises ValueError.
     """
     n = _size()
     if not link_rate_bps > 0:
@@ -155,6 +171,7 @@ def bandwidth(collective: str, nbytes: float, repeats: int = 3, device: str = "c
         raise ValueError(f"no collective {collective!r}; there are {', '.join(COLLECTIVES)}")
     kind, n = COLLECTIVES[collective], _size()
     buffer_bytes = _whole(nbytes, n)
+    messages = Messages(None, gloo=device == "cpu")
     # zeros stay zeros however often they are summed
     x = torch.zeros(buffer_bytes // kind.dtype.itemsize, dtype=kind.dtype, device=device)
     answer = torch.zeros(x.numel() * kind.answer(n), dtype=kind.dtype, device=device)
@@ -162,7 +179,7 @@ def bandwidth(collective: str, nbytes: float, repeats: int = 3, device: str = "c
     def exchange(size: int) -> float:
         count = size // kind.dtype.itemsize
         given, taken = x[:count], answer[: count * kind.answer(n)]
-        return max(_on_all_ranks(_timed(lambda: kind.call(given, taken), device)))
+        return max(_on_all_ranks(_timed(lambda: kind.call(given, taken, messages), device)))
 
     size = _shrunk(buffer_bytes, exchange(buffer_bytes), n)
     return _measurement(collective, size, [exchange(size) for _ in range(repeats)], kind.sent(n) * size)

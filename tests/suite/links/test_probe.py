@@ -28,7 +28,7 @@ def test_everything_is_measured_and_all_ranks_agree() -> None:
     by_name = {measured["what"]: measured for measured in one}
     assert list(by_name) == [
         "round-trip 0-1", "round-trip 0-2",
-        "all-reduce fp32", "all-reduce bf16", "all-gather", "all-to-all",
+        "all-reduce fp32", "all-reduce bf16", "all-gather", "all-to-all", "exchange of pairs",
     ]  # fmt: skip
     for name, measured in by_name.items():
         assert len(measured["seconds"]) == (10 if name.startswith("round") else 2)
