@@ -294,9 +294,11 @@ class Workload(ABC):
     """Examples per worker and step where the caller names none."""
     stacks: ClassVar[bool] = False
     """Whether the model, of layers of `suite.workloads.stacked`, also takes parameters and batches [rows, ...] of many workers
-    and answers their losses [rows]: what a GPU is fast with, in bfloat16."""
+    and answers their losses [rows]: what a GPU is fast with."""
     mixed: ClassVar[bool] = False
-    """Whether such a model is computed in bfloat16, and compiled, on CPUs too; a simulated run then is a group of its own."""
+    """Whether such a model is computed so, and compiled, on CPUs too; a simulated run then is a group of its own."""
+    products: ClassVar[torch.dtype] = torch.bfloat16
+    """What matrices of such a model are multiplied in."""
     shardings: ClassVar[tuple[str, ...]]
 
     @property
@@ -447,7 +449,7 @@ def predict(task: Task, params: Mapping[str, Tensor], *inputs: Tensor | None) ->
             return output
         rows = {name: value.unsqueeze(0) for name, value in params.items()}
         row = tuple(part if part is None else part.unsqueeze(0) for part in there)
-        return _in_mixed(model, rows, row, may_compile())[0]
+        return _in_mixed(model, task.workload.products, rows, row, may_compile())[0]
 
 
 def classified(chunks: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
@@ -497,6 +499,7 @@ class BatchedGradients:
     def __init__(self, task: Task, mixed: bool = False) -> None:
         own = task.workload
         self._everywhere, self._stacks = own.mixed, own.mixed or (mixed and own.stacks)
+        self._products = own.products
         self._model, self._by_rows = skeleton(own), vmap(grad_and_value(task.loss))
 
     def __call__(
@@ -513,7 +516,7 @@ class BatchedGradients:
         leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
         compiled = may_compile() and (self._everywhere or batch[0].is_cuda)
         self.path = "compiled" if compiled else "eager"
-        losses = _in_mixed(self._model, leaves, batch, compiled)
+        losses = _in_mixed(self._model, self._products, leaves, batch, compiled)
         found = torch.autograd.grad(losses.sum(), list(leaves.values()))
         return dict(zip(leaves, found, strict=True)), losses.detach()
 
@@ -524,18 +527,24 @@ def may_compile() -> bool:
 
 
 def _in_mixed(
-    model: nn.Module, params: dict[str, Tensor], batch: Sequence[Tensor | None], compiled: bool
+    model: nn.Module,
+    products: torch.dtype,
+    params: dict[str, Tensor],
+    batch: Sequence[Tensor | None],
+    compiled: bool,
 ) -> Tensor:
     """What a model answers for rows of workers, by plain autograd."""
     if not compiled:
-        return _mixed(model, params, *batch)
+        return _mixed(model, products, params, *batch)
     with torch._dynamo.config.patch(recompile_limit=SHAPES):
-        return _compiled()(model, params, *batch)
+        return _compiled()(model, products, params, *batch)
 
 
-def _mixed(model: nn.Module, params: dict[str, Tensor], *batch: Tensor | None) -> Tensor:
+def _mixed(
+    model: nn.Module, products: torch.dtype, params: dict[str, Tensor], *batch: Tensor | None
+) -> Tensor:
     device = next(iter(params.values())).device.type
-    with torch.autocast(device, torch.bfloat16):
+    with torch.autocast(device, products, enabled=products != torch.float32):
         output: Tensor = functional_call(model, params, batch)
     return output
 
@@ -655,6 +664,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "label-noise-diagonal": "suite.workloads.synthetic:LabelNoiseDiagonal",
     "masked-lm": "suite.workloads.language:MaskedLM",
     "python-gpt": "suite.workloads.python_text:PythonGPT",
+    "python-gpt-fp32": "suite.workloads.python_text:PythonGPTFloat32",
     "quadratic": "suite.workloads.synthetic:Quadratic",
 }
 ENTRY_POINTS: Final = "bandwise.workloads"

@@ -258,6 +258,15 @@ class PythonGPT(BytesWorkload):
         return PythonTask(self, seed, world_size, sharding, size, len(train), JUDGED, test, sampler)
 
 
+@dataclasses.dataclass(frozen=True)
+class PythonGPTFloat32(PythonGPT):
+    """For processors without instructions for bfloat16, which make a step twice as long."""
+
+    name = "python-gpt-fp32"
+    summary = "python-gpt with products in float32: twice as fast on a processor that has no bfloat16"
+    products = torch.float32
+
+
 # ---- whether a training is of the kind that it is meant to be ----------------------------------------------------------------
 
 

@@ -152,7 +152,7 @@ def test_the_losses_of_stacked_rows_compile_as_a_whole() -> None:
     """Where the graph breaks, a GPU refuses."""
     task = get("code-gpt").task(0, 2, batch_size=1)
     params = {name: torch.stack([value] * 2) for name, value in task.initial().items()}
-    given = (skeleton(task.workload), params, *task.batch(0))
+    given = (skeleton(task.workload), torch.bfloat16, params, *task.batch(0))
     with torch._dynamo.config.patch(recompile_limit=SHAPES):
         found = torch.compile(_mixed, fullgraph=True, dynamic=False, backend="eager")(*given)
     torch.testing.assert_close(found, _mixed(*given))

@@ -16,7 +16,7 @@ import torch
 from suite import DATA
 from suite.runs.plan import COPIES, elements, groups
 from suite.workloads import get, python_text
-from suite.workloads.base import DataError
+from suite.workloads.base import BatchedGradients, DataError
 from suite.workloads.python_text import (
     GENERATED,
     HELD_OUT,
@@ -147,6 +147,21 @@ def test_no_byte_sees_a_later_one_in_rows_as_alone() -> None:
         found, other = (torch.func.functional_call(module, params, (given,)) for given in (before, after))
         assert torch.equal(found[..., :200, :], other[..., :200, :])
         assert not torch.equal(found[..., 200, :], other[..., 200, :])
+
+
+def test_products_are_in_float32_where_the_name_says_so() -> None:
+    """Against the gradient of the model itself, a row alone, from which bfloat16 is farther."""
+    off = {}
+    for name in ("python-gpt", "python-gpt-fp32"):
+        task = get(name, size="0.15m").task(0, 1, batch_size=1)
+        batch, module = task.batch(0), task.workload.module(0)
+        module(*(part[0] for part in batch)).backward()
+        params = {key: value.unsqueeze(0) for key, value in task.initial().items()}
+        found, _ = BatchedGradients(task)(params, batch)
+        wanted = {key: parameter.grad for key, parameter in module.named_parameters()}
+        off[name] = max(float((found[key][0] - grad).norm() / grad.norm()) for key, grad in wanted.items())
+    assert off["python-gpt-fp32"] < 1e-5
+    assert off["python-gpt"] > 1e-3
 
 
 def test_a_simulated_run_is_a_group_of_its_own_but_on_gpus() -> None:
