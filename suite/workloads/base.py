@@ -296,7 +296,7 @@ class Workload(ABC):
     """Whether the model, of layers of `suite.workloads.stacked`, also takes parameters and batches [rows, ...] of many workers
     and answers their losses [rows]: what a GPU is fast with."""
     mixed: ClassVar[bool] = False
-    """Whether such a model is computed so, and compiled, on CPUs too; a simulated run then is a group of its own."""
+    """Whether its rows are computed at once, and compiled, on CPUs too; a simulated run then is a group of its own."""
     products: ClassVar[torch.dtype] = torch.bfloat16
     """What matrices of such a model are multiplied in."""
     shardings: ClassVar[tuple[str, ...]]
