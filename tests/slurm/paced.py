@@ -1,11 +1,12 @@
-"""A method for tests that take runs away in the middle: local AdamW that can be slowed down.
+"""A method for tests that take runs away in the middle: local AdamW that can be slowed down, and held.
 
-How slow is said by the environment and so is no part of a run's identity: a run that takes a minute in a job is trained
+Both are said by the environment and so are no part of a run's identity: a run that takes a minute in a job is trained
 again in a moment, to the bit. It is found through an entry point, as any method of another package; `install` makes one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -21,6 +22,24 @@ from reference_impls.core.registry import registry
 NAME: Final = "paced-adamw"
 PACE_S: Final = "TEST_PACE_S"
 """Variable: seconds that every worker rests before a step. Without it there is no rest."""
+HOLD: Final = "TEST_HOLD"
+"""Variable: a folder. The first job whose run completes `HELD_AT` steps goes on; others leave their node's name there and wait
+for `GO` in it."""
+HELD_AT: Final = 50
+FREE: Final = "free"
+GO: Final = "go"
+
+
+def wait(folder: Path) -> None:
+    """Wait until `GO` is in the folder, unless this job was the first to come."""
+    job = os.environ["SLURM_JOB_ID"]
+    with contextlib.suppress(FileExistsError), (folder / FREE).open("x", encoding="utf-8") as first:
+        first.write(job)
+    if (folder / FREE).read_text(encoding="utf-8") == job:
+        return
+    (folder / os.environ["SLURMD_NODENAME"]).touch()
+    while not (folder / GO).exists():
+        time.sleep(0.02)
 
 
 @dataclass(frozen=True)
@@ -32,6 +51,8 @@ class PacedAdamW(PeriodicAveraging):
 
     def plan(self, train_state: TrainState) -> Exchange[str] | str:
         time.sleep(float(os.environ.get(PACE_S, "0")))
+        if train_state.step == HELD_AT and HOLD in os.environ:
+            wait(Path(os.environ[HOLD]))
         return super().plan(train_state)
 
 
