@@ -65,6 +65,8 @@ class DeMo(WithLocalOptimizer):
     def _mean(self, sent: Tensor) -> Tensor:
         """[n, ...] -> [...]; rows added in their order."""
         total, count = (compute.empty_like(sent[0]).zero_() for _ in range(2))
+        if sent.is_meta:
+            return total
         some = compute.empty_like(total)
         for row in sent:
             total.add_(row)

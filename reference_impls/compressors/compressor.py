@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -58,17 +59,21 @@ class PerTensor:
         return sum(self.compressor.wire_bytes(length) for length in self.lengths)
 
     def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
+        if wire.is_meta:
+            return
         for first, length, message in self._pieces(x.shape[-1], wire):
             self.compressor.encode(x[..., first : first + length], key.at(first), message)
 
     def decode(self, wire: Tensor, out: Tensor) -> None:
+        if out.is_meta:
+            return
         for first, length, message in self._pieces(out.shape[-1], wire):
             self.compressor.decode(message, out[..., first : first + length])
 
     def _pieces(self, numel: int, wire: Tensor) -> Sequence[tuple[int, int, Tensor]]:
         self._check(numel)
         sizes = [self.compressor.wire_bytes(length) for length in self.lengths]
-        firsts = [sum(self.lengths[:i]) for i in range(len(self.lengths))]
+        firsts = accumulate(self.lengths[:-1], initial=0)
         return list(zip(firsts, self.lengths, torch.split(wire, sizes, dim=-1), strict=True))
 
     def _check(self, numel: int) -> None:

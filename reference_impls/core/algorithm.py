@@ -162,7 +162,7 @@ class Bucket:
         self.pending: dict[str, Pending] = {}
         self.gradients: dict[str, Tensor] = {}
         self._optimizer_groups = optimizer_groups
-        self._inner_state = inner_state
+        self.inner_state_of = inner_state
         self._scratch: dict[tuple[str, int, torch.dtype], Tensor] = {}
 
     @property
@@ -196,7 +196,7 @@ class Bucket:
 
     def inner_state(self, view: View) -> dict[str, Any]:
         """What the inner optimizer keeps for a parameter, by its own names; itself, not a copy. Empty before a step."""
-        return {} if self._inner_state is None else self._inner_state(view.param)
+        return {} if self.inner_state_of is None else self.inner_state_of(view.param)
 
     def chunk(self, rank: int | None = None, multiple: int = 8) -> slice:
         """The piece of the bucket that `rank` (default: this one) serves: ceil(d / (multiple n)) * multiple elements.

@@ -28,6 +28,8 @@ from reference_impls.runtime.worker import Worker
 
 LARGEST: Final = 1 << 27
 """Parameters of the largest model whose gradients are drawn."""
+MOST: Final = 16
+"""Ranks that each take a step where they send unlike each other."""
 _TOLD: Final[Mapping[str, float]] = {"loss": 1.0, "accuracy": 0.0}
 """What `optimizer.observe` has told."""
 Shapes = Sequence[Sequence[int]] | Mapping[str, Sequence[int]]
@@ -171,15 +173,30 @@ def taken(method: Method, shapes: Shapes, n: int, moments: Mapping[str, Moment])
 def _mean(
     method: Method, shapes: Shapes, n: int, moments: Mapping[str, Moment], device: str
 ) -> dict[str, Taken]:
-    """Of all ranks; of the first alone where all send alike, as in every collective but one."""
+    """Of all ranks; of the first alone where all send alike, as in every collective but one.
+
+    Of many that send unlike each other it is that of n / 2^i and n / 2^(i+1) ranks on a line in 1/n, which is so in trees, in
+    halving and doubling, in rings and in pairs.
+    """
     first = _of_rank(method, shapes, 0, n, moments, device)
     if not any(row["collective"] == "send-recv" for one in first.values() for row in one.rows):
         return first
-    every = [first, *(_of_rank(method, shapes, rank, n, moments, device) for rank in range(1, n))]
-    return {
-        kind: Taken(fmean(one[kind].nbytes for one in every), taken.planning, taken.rows)
-        for kind, taken in first.items()
-    }
+    if n <= MOST:
+        every = [first, *(_of_rank(method, shapes, rank, n, moments, device) for rank in range(1, n))]
+        means = {kind: fmean(one[kind].nbytes for one in every) for kind in first}
+    else:
+        halved = (n - 1).bit_length() - MOST.bit_length() + 1
+        some, fewer = (_like(n, halved + i) for i in range(2))
+        at, below = (_mean(method, shapes, ranks, moments, device) for ranks in (some, fewer))
+        share = (1 / some - 1 / n) / (1 / fewer - 1 / some)
+        means = {kind: at[kind].nbytes + share * (at[kind].nbytes - below[kind].nbytes) for kind in first}
+    return {kind: Taken(means[kind], taken.planning, taken.rows) for kind, taken in first.items()}
+
+
+def _like(n: int, halved: int) -> int:
+    """About n / 2^halved ranks: odd where n is, which leaves one without a partner, and a power of two where n is one."""
+    found = (n >> halved) + ((n >> halved) + n) % 2
+    return found + 2 if found & (found - 1) == 0 and n & (n - 1) else found
 
 
 def _of_rank(
@@ -234,7 +251,8 @@ def _endless(algorithm: Algorithm) -> Algorithm:
 class _Alone:
     """A rank that hears from nobody. Its steps leave out what sends nothing: `update`, `remember`, the local optimizer.
 
-    That one is stepped once, since what it keeps may be sent, and in every local step where values decide what is sent.
+    That one is stepped once, since what it keeps may be sent, and in every local step where values decide what is sent. Where
+    there are none it is stepped only if somebody asks for what it keeps, since that takes far longer than all else.
     """
 
     def __init__(self, method: Method, shapes: Shapes, rank: int, n: int, device: str) -> None:
@@ -252,7 +270,15 @@ class _Alone:
         )
         if method.algorithm.has_inner_optimizer:
             worker.given = None  # all parameters are used
-            worker.step_optimizer()
+            if device == "meta":
+                self._bucket.inner_state_of = self._kept
+            else:
+                worker.step_optimizer()
+
+    def _kept(self, param: Tensor) -> dict[str, Any]:
+        if not self._optimizer.state:
+            self._worker.step_optimizer()
+        return dict(self._optimizer.state[param])
 
     @torch.no_grad()
     def take(self, moment: Moment | None = None) -> Taken:

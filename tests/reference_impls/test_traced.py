@@ -74,6 +74,27 @@ def test_a_model_of_any_size_costs_nothing() -> None:
     assert found["step"] == 2 * 3 * piece((1 << 34) + 1, 4) / 8
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "n", "rows"),
+    [
+        *(("global-qsgd", {"dithering": "exponential", "form": "tree"}, n, 30_000) for n in (18, 19, 32)),
+        ("global-qsgd", {"dithering": "exponential"}, 32, 30_000),
+        ("dynamiq", {}, 18, 30_000),
+        *(("noloco", {}, n, 30_000) for n in (18, 19, 32)),
+        *(("gtop-k", {}, n, 300) for n in (18, 32)),  # chooses by values, which are drawn
+    ],
+)
+def test_of_many_ranks_the_mean_is_that_of_all(
+    name: str, options: dict[str, str], n: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method, shapes = create(name, **options), [(rows, 200), *OTHERS]
+    found = traced(method, shapes, n)
+    monkeypatch.setattr("reference_impls.runtime.alone.MOST", n)
+    every = traced(method, shapes, n)
+    assert any(every.values())
+    assert found == pytest.approx(every, rel=1e-3)
+
+
 def test_gradients_of_a_large_model_are_not_drawn() -> None:
     with pytest.raises(UnsupportedError, match="`bandwise try` counts what it sends"):
         traced(create("lag"), [(LARGEST, 2)], 2)
