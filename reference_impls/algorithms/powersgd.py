@@ -127,7 +127,8 @@ class PowerSGD(WithLocalOptimizer):
     dropped and drawn anew; there an eps keeps them finite, and a matrix whose gradient was exactly zero once stays at zero
     for ever with ranks up to 2. P travels with the uncompressed tensors in one message. Gram-Schmidt for every rank (torch
     takes QR above 2, of other bits on other machines). Their later code alternates P and Q, one all-reduce a step; not here.
-    No warm-up unless asked for (torch: 1000 steps). One worker compresses nothing.
+    No warm-up unless asked for (torch: 1000 steps). One worker compresses nothing. On some CPUs a product of one row has other
+    last bits where memory lies otherwise: with rank 1 these may depend on the size of buckets.
     """
 
     rank: int = option(2, "rank of the factors; less for matrices with a smaller side", ge=1)
