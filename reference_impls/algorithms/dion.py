@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from reference_impls.algorithms.one_bit_adam import by_tensor
-from reference_impls.algorithms.powersgd import compresses, cut, multiply, refreshed, room
+from reference_impls.algorithms.powersgd import compresses, cut, refreshed, room
 from reference_impls.core import compute
 from reference_impls.core.algorithm import Algorithm, Bucket, ParamGroups, StateSpec, View, option, per_tensor
 from reference_impls.core.collectives import Exchange, Group
@@ -104,6 +104,10 @@ class _Matrix:
     start: Tensor
     h: Mapping[str, Any]
     scale: float
+
+    def product(self, out: Tensor | None = None) -> Tensor:
+        """B Q as rows, [r, a]."""
+        return torch.mm(self.start, self.momentum.T, out=out)
 
 
 def _upright(x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -168,7 +172,8 @@ class Dion(Algorithm):
         for m in thin:
             m.momentum.add_(m.g)  # M_k + g_k
         message, parts = room([*((len(m.q), len(m.g)) for m in thin), *(tuple(e.shape) for e in exact)], x)
-        multiply(parts, [(m.start, m.momentum.T) for m in thin])  # B Q as rows, [r, a]
+        for m, part in zip(thin, parts, strict=False):
+            m.product(out=part)
         if exact:
             torch._foreach_copy_(parts[len(thin) :], exact)
         parts = cut((yield from bucket.world.mean(message, "factors-p")), parts)
@@ -176,12 +181,13 @@ class Dion(Algorithm):
             torch._foreach_copy_(exact, parts[len(thin) :])
         for m in full:
             m.momentum.add_(m.g)  # of the mean gradient
-        bases = [basis(p) for p in [*parts[: len(thin)], *(torch.mm(m.start, m.momentum.T) for m in full)]]
+        bases = [basis(p) for p in [*parts[: len(thin)], *(m.product() for m in full)]]
 
         shares: list[Tensor] = []
         if thin:
             message, parts = room([tuple(m.q.shape) for m in thin], x)
-            multiply(parts, [(p, m.momentum) for m, p in zip(thin, bases, strict=False)])  # (B_k^T P)^T
+            for m, p, part in zip(thin, bases, parts, strict=False):
+                torch.mm(p, m.momentum, out=part)  # (B_k^T P)^T
             shares = cut((yield from bucket.world.mean(message, "factors-r")), parts)
         shares += [torch.mm(p, m.momentum) for m, p in zip(full, bases[len(thin) :], strict=True)]
         for m, p, r in zip([*thin, *full], bases, shares, strict=True):

@@ -127,8 +127,7 @@ class PowerSGD(WithLocalOptimizer):
     dropped and drawn anew; there an eps keeps them finite, and a matrix whose gradient was exactly zero once stays at zero
     for ever with ranks up to 2. P travels with the uncompressed tensors in one message. Gram-Schmidt for every rank (torch
     takes QR above 2, of other bits on other machines). Their later code alternates P and Q, one all-reduce a step; not here.
-    No warm-up unless asked for (torch: 1000 steps). One worker compresses nothing. On some CPUs a product of one row has other
-    last bits where memory lies otherwise: with rank 1 these may depend on the size of buckets.
+    No warm-up unless asked for (torch: 1000 steps). One worker compresses nothing.
     """
 
     rank: int = option(2, "rank of the factors; less for matrices with a smaller side", ge=1)
@@ -188,7 +187,8 @@ class PowerSGD(WithLocalOptimizer):
 
         starts = self._starts(bucket, matrices)
         message, parts = room([*((m.rank, m.rows) for m in matrices), *(tuple(e.shape) for e in exact)], x)
-        multiply(parts, [(q, source.T) for q, source in zip(starts, sources, strict=True)])  # P_i = Q M_i^T
+        for q, source, p in zip(starts, sources, parts, strict=False):
+            torch.mm(q, source.T, out=p)  # P_i = Q M_i^T
         if exact:
             torch._foreach_copy_(parts[len(matrices) :], exact)
         parts = cut((yield from bucket.world.mean(message, "gradient-p")), parts)
@@ -199,7 +199,8 @@ class PowerSGD(WithLocalOptimizer):
 
         bases = _orthonormal(parts[: len(matrices)])
         message, parts = room([(m.rank, m.columns) for m in matrices], x)
-        multiply(parts, list(zip(bases, sources, strict=True)))  # Q_i = P M_i
+        for p, source, q in zip(bases, sources, parts, strict=True):
+            torch.mm(p, source, out=q)  # Q_i = P M_i
         parts = cut((yield from bucket.world.mean(message, "gradient-q")), parts)
         for m, source, p, q in zip(matrices, sources, bases, parts, strict=True):
             answer = torch.mm(p.T, q, out=x[m.view.part].view(m.rows, m.columns))
@@ -235,17 +236,6 @@ def room(shapes: Sequence[tuple[int, ...]], like: Tensor) -> tuple[Tensor, list[
     message = compute.empty(sum(prod(shape) for shape in shapes), like.dtype, like.device)
     pieces = torch.split(message, [prod(shape) for shape in shapes])
     return message, [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=True)]
-
-
-def multiply(parts: Sequence[Tensor], pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Products of matrices into the first parts of a message: computed elsewhere, where memory is aligned, since the CPU's matrix
-    products may sum in another order where it is not."""
-    products = [
-        torch.mm(x, y, out=compute.empty(part.shape, x.dtype, x.device))
-        for (x, y), part in zip(pairs, parts, strict=False)
-    ]
-    if products:
-        torch._foreach_copy_(list(parts[: len(products)]), products)
 
 
 def cut(message: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
