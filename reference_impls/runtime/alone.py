@@ -176,7 +176,7 @@ def _mean(
     """Of all ranks; of the first alone where all send alike, as in every collective but one.
 
     Of many that send unlike each other it is that of n / 2^i and n / 2^(i+1) ranks on a line in 1/n, which is so in trees, in
-    halving and doubling, in rings and in pairs.
+    halving and doubling, in rings and in pairs, but for pieces that are filled up.
     """
     first = _of_rank(method, shapes, 0, n, moments, device)
     if not any(row["collective"] == "send-recv" for one in first.values() for row in one.rows):
@@ -278,7 +278,8 @@ class _Alone:
     def _kept(self, param: Tensor) -> dict[str, Any]:
         if not self._optimizer.state:
             self._worker.step_optimizer()
-        return dict(self._optimizer.state[param])
+        kept: dict[str, Any] = self._optimizer.state.get(param, {})
+        return kept
 
     @torch.no_grad()
     def take(self, moment: Moment | None = None) -> Taken:

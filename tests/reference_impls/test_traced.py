@@ -87,6 +87,7 @@ def test_a_model_of_any_size_costs_nothing() -> None:
 def test_of_many_ranks_the_mean_is_that_of_all(
     name: str, options: dict[str, str], n: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of a model so large that what fills up the pieces of ranks is less than a thousandth."""
     method, shapes = create(name, **options), [(rows, 200), *OTHERS]
     found = traced(method, shapes, n)
     monkeypatch.setattr("reference_impls.runtime.alone.MOST", n)
