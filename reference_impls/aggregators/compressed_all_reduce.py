@@ -5,9 +5,7 @@ adds its carried error, sends signs and a norm-preserving scale, keeps what was 
 adds its own carried error, and sends signs and a scale to all. With E_t the mean of the workers' errors plus the
 servers' errors, out_t = mean(u_t) + E_{t-1} - E_t holds element by element, whatever the scale.
 
-A message, wire format version 1, is the signs of a piece (`compressors.signs`), then its scales as float32: one, or with
-``scale="tensor"`` one for each tensor that has elements in the piece, filled up with zeros to as many as the fullest
-piece has.
+A message, wire format version 1, is the signs of a piece (`compressors.signs`), then its scale as float32.
 
 Differences: a scale travels inside the message of its piece, 4 bytes behind the signs, so a call is two collectives
 instead of four at the same number of bytes. Scales and errors are over real elements only; DeepSpeed lets padding take
@@ -20,7 +18,6 @@ compresses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -36,7 +33,7 @@ from reference_impls.core.compute import compiled
 
 WIRE_VERSION: Final = 1
 Norm = Literal["l2", "l2nz", "l1"]
-Scale = Literal["chunk", "shard", "tensor"]
+Scale = Literal["chunk", "shard"]
 
 
 def compressed_all_reduce(
@@ -53,16 +50,14 @@ def compressed_all_reduce(
 
     u: float[d], only read (one worker: the answer). worker_error: float[d], per rank. server_error: float[k], owned
     (`Bucket.chunk`). Both are updated. norm: scale of a block of b elements, ``l2`` = |x|_2 / sqrt(b) (keeps the norm),
-    ``l2nz`` the same over the elements that are not 0, ``l1`` = |x|_1 / b (always a contraction). scale: the blocks, on
-    the way up: the chunk of one server, the whole bucket, or a tensor; on the way down: the chunk, or what it has of a
-    tensor. pad_error: float[n + 1], per rank, updated: padding takes part, with an error a chunk that it has carried
-    (last: as server).
+    ``l2nz`` the same over the elements that are not 0, ``l1`` = |x|_1 / b (always a contraction). scale: the blocks on
+    the way up, the chunk of one server or the whole bucket; on the way down it is the chunk. pad_error: float[n + 1], per rank,
+    updated: padding takes part, with an error a chunk that it has carried (last: as server).
     """
     world = bucket.world
     if world.size == 1:
         return u
     n, d, piece = world.size, bucket.d, bucket.chunk_size()
-    blocks = _Tensors(bucket) if scale == "tensor" else None
 
     rows = compute.empty((n, piece), u.dtype, u.device)
     flat = rows.view(-1)
@@ -72,15 +67,13 @@ def compressed_all_reduce(
         for r in range(d // piece, n):
             flat[max(d, r * piece) : (r + 1) * piece] = pad_error[r]
     counts = compute.constant(_counts(d, n, piece, pad_error is not None), u.dtype, u.device)
-    if blocks is not None:
-        scales = blocks.up(flat[:d], norm)
-    elif scale == "chunk":
-        scales = _scale(rows, counts, norm).unsqueeze(-1)
+    if scale == "chunk":
+        scales = _scale(rows, counts, norm)
     else:
         whole = flat[:d] if pad_error is None else flat
-        scales = _scale(whole, counts.sum(), norm).repeat(n).unsqueeze(-1)
+        scales = _scale(whole, counts.sum(), norm).repeat(n)
     up = _message(rows, scales)
-    _keep_lost(rows, up, worker_error, blocks)
+    _keep_lost(rows, up, worker_error)
     if pad_error is not None:
         last = rows[:, -1] - torch.where(rows[:, -1] >= 0, 1, -1) * _sent(up, piece, u.dtype).squeeze(-1)
         padded = compute.constant(tuple((r + 1) * piece > d for r in range(n)), torch.bool, u.device)
@@ -90,95 +83,29 @@ def compressed_all_reduce(
     mean = compute.zeros((1, piece), u.dtype, u.device)
     mine = bucket.chunk()
     real = mine.stop - mine.start
-    if blocks is None:
-        body = signs.wire_bytes(piece)
-        signs.decode_accumulate(received[:, :body], _sent(received, piece, u.dtype).squeeze(-1) / n, mean[0])
-    else:
-        for row in _decoded(received, rows, blocks, world.rank):
-            mean[0].add_(row)
-        mean.div_(n)
+    body = signs.wire_bytes(piece)
+    signs.decode_accumulate(received[:, :body], _sent(received, piece, u.dtype).squeeze(-1) / n, mean[0])
     mean[0, :real].add_(server_error)
     if pad_error is None:
         mean[0, real:].zero_()
     else:
         mean[0, real:].add_(pad_error[n])
     own = counts[world.rank : world.rank + 1]
-    down = _message(
-        mean, _scale(mean, own, norm).unsqueeze(-1) if blocks is None else blocks.down(mean[0], norm)
-    )
-    _keep_lost(mean, down, server_error[:real], blocks, world.rank)
+    down = _message(mean, _scale(mean, own, norm))
+    _keep_lost(mean, down, server_error[:real])
     if pad_error is not None and real < piece:
         last = mean[0, -1]
         pad_error[n] = last - torch.where(last >= 0, 1, -1) * _sent(down, piece, u.dtype).squeeze()
     pieces = yield from world.gather(down.view(-1), f"{stage}-down")
-    return _decoded(pieces, rows, blocks).view(-1)[:d]
-
-
-class _Tensors:
-    """Which tensors a piece holds elements of: part k of piece r is a run of one tensor's elements."""
-
-    def __init__(self, bucket: Bucket) -> None:
-        n, self.piece, self.rank = bucket.world.size, bucket.chunk_size(), bucket.world.rank
-        self.tensors = [view.part for view in bucket.views]
-        self.parts = _parts([part.stop for part in self.tensors], n, self.piece)
-        self.width = max(len(parts) for parts in self.parts)
-
-    def up(self, u: Tensor, norm: Norm) -> Tensor:
-        """[n, width]: the scale of each whole tensor, where it is needed."""
-        tensors = [_scale(u[part], _count(u, part.stop - part.start), norm) for part in self.tensors]
-        return torch.stack(
-            [torch.stack([*(tensors[i] for i, _ in parts), *self._filled(u, parts)]) for parts in self.parts]
-        )
-
-    def down(self, mean: Tensor, norm: Norm) -> Tensor:
-        """[1, width]: the scale of each part of this rank's piece."""
-        found, start = [], 0
-        for _, length in self.parts[self.rank]:
-            found.append(_scale(mean[start : start + length], _count(mean, length), norm))
-            start += length
-        return torch.stack([*found, *self._filled(mean, self.parts[self.rank])]).unsqueeze(0)
-
-    def multiply(self, rows: Tensor, scales: Tensor, rank: int | None) -> None:
-        """rows [m, piece] by scales [m, width], in place; row r is of piece r, or all are of piece `rank`."""
-        if rank is not None:
-            self._multiply(rows, scales, self.parts[rank])
-            return
-        for r, parts in enumerate(self.parts):
-            self._multiply(rows[r : r + 1], scales[r : r + 1], parts)
-
-    def _multiply(self, rows: Tensor, scales: Tensor, parts: Sequence[tuple[int, int]]) -> None:
-        start = 0
-        for place, (_, length) in enumerate(parts):
-            rows[:, start : start + length].mul_(scales[:, place : place + 1])
-            start += length
-        rows[:, start:].mul_(0.0)  # padding: the scale of nothing
-
-    def _filled(self, like: Tensor, parts: Sequence[tuple[int, int]]) -> list[Tensor]:
-        return [like.new_zeros(())] * (self.width - len(parts))
-
-
-def _parts(stops: Sequence[int], n: int, piece: int) -> list[list[tuple[int, int]]]:
-    """For each of n pieces, its parts in order: (number of the tensor, elements). `stops`: where tensors end."""
-    found = []
-    for r in range(n):
-        first, last = r * piece, (r + 1) * piece
-        inside = [
-            (i, min(stop, last) - max(start, first))
-            for i, (start, stop) in enumerate(zip([0, *stops[:-1]], stops, strict=True))
-            if max(start, first) < min(stop, last)
-        ]
-        found.append(inside)
-    return found
+    out = compute.empty((n, piece), u.dtype, u.device)
+    signs.unpack_signs(pieces[:, :body], out)
+    return out.mul_(_sent(pieces, piece, u.dtype)).view(-1)[:d]
 
 
 @lru_cache(maxsize=256)
 def _counts(d: int, n: int, piece: int, pads: bool) -> tuple[int, ...]:
     """The elements of each piece, real ones or all."""
     return tuple(piece if pads else min((r + 1) * piece, d) - min(r * piece, d) for r in range(n))
-
-
-def _count(like: Tensor, elements: int) -> Tensor:
-    return compute.constant(elements, like.dtype, like.device)
 
 
 def _scale(blocks: Tensor, counts: Tensor, norm: Norm) -> Tensor:
@@ -192,41 +119,23 @@ def _scale(blocks: Tensor, counts: Tensor, norm: Norm) -> Tensor:
 
 
 def _message(blocks: Tensor, scales: Tensor) -> Tensor:
-    """[m, b], [m, k] -> uint8 [m, ceil(b / 8) + 4 k]: packed signs, then the scales as float32."""
+    """[m, b], [m] -> uint8 [m, ceil(b / 8) + 4]: packed signs, then the scale as float32."""
     body = signs.wire_bytes(blocks.shape[-1])
-    message = compute.empty((len(blocks), body + 4 * scales.shape[-1]), torch.uint8, blocks.device)
+    message = compute.empty((len(blocks), body + 4), torch.uint8, blocks.device)
     signs.pack_signs(blocks, message[:, :body], zero=True)
-    message[:, body:] = scales.to(torch.float32).contiguous().view(torch.uint8)
+    message[:, body:] = scales.to(torch.float32).unsqueeze(-1).view(torch.uint8)
     return message
 
 
 def _sent(message: Tensor, piece: int, dtype: torch.dtype) -> Tensor:
-    """The scales in a message, [m, k]; a copy, since floats want to be aligned."""
+    """The scales in a message, [m, 1]; a copy, since floats want to be aligned."""
     scales = message[:, signs.wire_bytes(piece) :].clone(memory_format=torch.contiguous_format)
     return scales.view(torch.float32).to(dtype)
 
 
-def _decoded(message: Tensor, like: Tensor, blocks: _Tensors | None, rank: int | None = None) -> Tensor:
-    """What each row of the message decodes to, [m, b], dtype and b those of `like`. rank: all are of its piece."""
-    piece = like.shape[-1]
-    out = compute.empty((len(message), piece), like.dtype, like.device)
-    signs.unpack_signs(message[:, : signs.wire_bytes(piece)], out)
-    scales = _sent(message, piece, out.dtype)
-    if blocks is None:
-        return out.mul_(scales)
-    blocks.multiply(out, scales, rank)
-    return out
-
-
-def _keep_lost(
-    rows: Tensor, message: Tensor, error: Tensor, blocks: _Tensors | None, rank: int | None = None
-) -> None:
+def _keep_lost(rows: Tensor, message: Tensor, error: Tensor) -> None:
     """error [d] <- what the first d elements of `rows` [m, b] are without what the message says of them."""
     piece, d = rows.shape[-1], error.numel()
-    if blocks is not None:
-        decoded = _decoded(message, rows, blocks, rank)
-        torch.sub(rows.view(-1)[:d], decoded.view(-1)[:d], out=error)
-        return
     full, scales = d // piece, _sent(message, piece, rows.dtype)
     if full:
         _without_signs(error[: full * piece].view(full, piece), rows[:full], scales[:full])

@@ -8,9 +8,10 @@ Differences: the paper could not be read; its authors' code was, and the abstrac
 steps, for any optimizer with a momentum, while the code, unchanged, has the sign step alone, as here. Blocks are 64 x
 64 with smaller ones at the edges: that code takes the largest divisor of a dimension up to 64, which for a prime
 dimension is 1, and then nothing is compressed. Tensors of more than two axes are matrices of their first axis, vectors
-have blocks of 64 and k of each. Places travel in log2 of the block's size instead of 64 bits. sign(NaN) is NaN, so what
-is not finite shows on all workers. Weight decay is that of sgd, which with sign(G) is the decoupled one. Equal
-parameters need machines whose float32 matrix products agree to the bit, as there. Gradients are not clipped.
+have blocks of 64 and k of each. Places travel in log2 of the block's size instead of 64 bits. Whoever sends an exact 0
+is no sender (there it is). sign(NaN) is NaN, so what is not finite shows on all workers. Weight decay is that of sgd, which
+with sign(G) is the decoupled one. Equal parameters need machines whose float32 matrix products agree to the bit, as there.
+Gradients are not clipped.
 """
 
 from __future__ import annotations

@@ -19,14 +19,14 @@ travel in one message with what is sent whole, factors R in a second.
 
 Differences: the paper could not be read; its authors' reference code was. There `rank_fraction` is 1 by default, at which
 nothing is compressed; a square matrix is compressed below 1/2, here as there. orth is a Householder QR: there a randomised
-Cholesky QR, the same basis but for signs, which cancel. A column of P that is rounding noise becomes zero, and its column of
-Q is drawn anew, where there noise is made a column of norm 1. The first Q is uniform, drawn by the parameter's name on all
-ranks alike (there rank 0's Q is sent). Not repeated, on purpose: its first step sends whole gradients besides the factors; a
-load into a fresh optimizer forgets which matrices are compressed and sends whole gradients from there on; its sketch's
-generator is not saved. State that differs between ranks is not averaged for a checkpoint but is each rank's own. Hidden
-matrices are told by names, as for Muon; tensors of more than two dimensions, which it refuses, are stepped by AdamW, and
-Lion is no choice for these. Gradients are not clipped. Equal parameters need machines whose matrix products and QR agree to
-the bit.
+Cholesky QR, the same basis but for signs, which cancel. A column of P that depends on those before it is rounding noise and
+becomes zero, with what later ones have along it, and its column of Q is drawn anew, where there noise is made a column of norm
+1. The first Q is uniform, drawn by the parameter's name on all ranks alike (there rank 0's Q is sent). Not repeated, on
+purpose: its first step sends whole gradients besides the factors; a load into a fresh optimizer forgets which matrices are
+compressed and sends whole gradients from there on; its sketch's generator is not saved. State that differs between ranks is not
+averaged for a checkpoint but is each rank's own. Hidden matrices are told by names, as for Muon; tensors of more than two
+dimensions, which it refuses, are stepped by AdamW, and Lion is no choice for these. Gradients are not clipped. Equal parameters
+need machines whose matrix products and QR agree to the bit.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from reference_impls.algorithms.powersgd import compresses, cut, refreshed, room
 from reference_impls.core import compute
 from reference_impls.core.algorithm import Algorithm, Bucket, ParamGroups, StateSpec, View, option, per_tensor
 from reference_impls.core.collectives import Exchange, Group
+from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.optimizers import MUON, ByName, is_hidden_matrix
 
 _NOISE: Final = 64
@@ -161,6 +162,10 @@ class Dion(Algorithm):
         return rank > 0 and compresses(shape[0], shape[1], rank, 1.0)
 
     def inner_optimizer(self, groups: ParamGroups) -> torch.optim.Optimizer:
+        if any(tuple(group.get("adamw_for", self.adamw_for)) != tuple(self.adamw_for) for group in groups):
+            raise UnsupportedError(
+                "Dion factors the same matrices in all groups: give adamw_for as its option, not in a parameter group"
+            )
         return Directions(groups, {**self.defaults, "adamw_for": self.adamw_for})
 
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:

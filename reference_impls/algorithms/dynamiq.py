@@ -63,7 +63,8 @@ class DynamiQ(WithLocalOptimizer):
     by the sum of their F, and each goes to another piece: so messages have one length, which no gradient changes. Widths are
     a bucket's; there are none of 1 and 16 bits. Epsilons, 0.27, 0.20 and 0.08 for 2, 4 and 8 bits, are those of the authors'
     simulation. Scales of super-groups are rounded up to bf16; zero groups have a scale of 0. The last super-group's statistics
-    are over its own elements. Statistics are summed by an owner in the order of ranks, at the bytes of an all-reduce. A ring
+    are over its own elements. Draws are counted over the padded length, so that up to 256 n at the end of a bucket serve in
+    the next one too. Statistics are summed by an owner in the order of ranks, at the bytes of an all-reduce. A ring
     only, no butterfly; no fused kernels. One worker compresses nothing.
     """
 

@@ -79,8 +79,9 @@ class GlobalQSGD(DitheredMean):
 
     g <- unbiased estimate of the mean over workers of g; then the local optimizer's step.
 
-    M = norm over all ranks (a 4-byte all-reduce); every rank rounds g_i / M without bias to a few levels; the codes are
-    summed inside an all-reduce; everybody decodes the mean and steps the local optimizer. No error feedback, no state.
+    M = norm over all ranks (an all-reduce of 4 bytes a scale, of 8 for l2); every rank rounds g_i / M without bias to a few
+    levels; the codes are summed inside an all-reduce; everybody decodes the mean and steps the local optimizer. No error
+    feedback, no state.
 
     ``standard``: s = floor((2^(b-1) - 1) / n) equal levels, a b-bit integer sum. ``exponential``: levels 2^-k, one byte, a
     randomised addition of bytes on a tree, which rounds the sum itself: its error does not fall with n.
@@ -93,7 +94,7 @@ class GlobalQSGD(DitheredMean):
     two on the tree. Widths other than 4, 8 and 16 bits go in two phases, packed. The paper's optional sparse branch
     (``sparse``: the non-zero codes alone, with their places, gathered), known from a reader's notes and not in its code,
     has the same levels and so the same result to the bit; for exponential codes it would save nothing, since hardly one of
-    them is zero, and is refused. Of its baselines, `qsgd-published` is the one that differs from its name.
+    them is zero, and is refused. Of its baselines ours is `qsgd-published`, which is not QSGD.
     """
 
     dithering: Literal["standard", "exponential"] = option(
@@ -123,6 +124,8 @@ class GlobalQSGD(DitheredMean):
             raise UnsupportedError(
                 "sparse goes with standard dithering: exponential codes are hardly ever zero"
             )
+        if self.sparse and self.form != "auto":
+            raise UnsupportedError(f"sparse codes are gathered: leave out form={self.form!r}")
         if self.dithering == "standard":
             dithering.levels(self.bits, world.size)
         else:

@@ -56,10 +56,6 @@ class Halves:
 
     format: Literal["bf16", "fp16"] = "bf16"
 
-    @property
-    def unbiased(self) -> bool:
-        return False
-
     def wire_bytes(self, numel: int) -> int:
         return 2 * numel
 

@@ -331,18 +331,20 @@ class LionCub(SynchronisedMomenta):
     Differences: a zero update has no place in one bit, so it follows a coin that all ranks share (the author's code masks
     it on each rank alone, and replicas drift apart), also single elements of a parameter in use (rows that no batch
     reads); ties alternate by step as there. Learning rate and weight decay come
-    from the parameter groups at every step (there, in 1-bit and 4-bit variants, from the defaults, which ignores
-    schedules). 4-bit codes carry weighted votes (there a count of + votes, biased for odd n). Where even the maximum of |u|
-    would round to no vote, the options are refused (there nothing moves any more). An update that is not finite on any rank
-    makes the direction NaN on all ranks; one more vote is sent to say so. Buckets are padded one by one, there the model
-    once. Selective synchronisation, shared scales, both two-phase forms of the integer sum, full resolution of a rank's own
-    codes in them are ours. Error feedback is left out.
+    from the parameter groups at every step (there, in the 1-bit and one 4-bit variant, from the defaults, which ignores
+    schedules). 4-bit codes carry weighted votes (there a count of + votes, biased for odd n, in one variant by all that
+    rounds to 0, too). Momenta are averaged every 100 steps unless said, as in an example of theirs (the code's default:
+    never); doubling gaps go on after the first epoch, where theirs end. Where even the maximum of |u| would round to no
+    vote, the options are refused (there nothing moves any more); a tensor of one element votes in full. An update that is not
+    finite on any rank makes the direction NaN on all ranks; one more vote is sent to say so. Buckets are padded one by one,
+    there the model once. Selective synchronisation, shared scales, both two-phase forms of the integer sum, full resolution of
+    a rank's own codes in them are ours. Error feedback is left out.
     """
 
 
 @dataclass(frozen=True)
 class LionCub1Bit(LionCub):
-    """Majority of signs, one bit up and one down: 2 (n-1)/n bits a parameter."""
+    """Majority of signs, one bit up and one down: 2 (n-1)/n bits a parameter, and 64 (n-1)/(n sync_every) for momenta."""
 
     momentum_sync: str = option(
         "periodic", "when momenta are averaged: never, periodic, doubling or selective", choices=MODES

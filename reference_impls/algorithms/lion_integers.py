@@ -5,12 +5,14 @@ Wire format version 1, as far as the author's code shows it. A worker's vote on 
 ranks fits p bits. The scale a is local to worker and tensor and never sent, unless ranks share scales; it only sets how much
 each worker's votes weigh:
 
-* ``l1``: mean of |u|; ``linf``: max |u|; ``l0``: geometric mean, exp(mean(log(|u| + 1e-12))).
+* ``l1``: mean of |u|; ``linf``: max |u|; ``l0``: geometric mean, exp(mean(log(|u| + 1e-12))), so that far below 1e-12 nothing
+  votes.
 * ``l2-stochastic``: the 2-norm, and rounding to one of the two next integers so that the expectation is exact
   (`compressors.dithering`, element i with element i of the stream); ``gain = 1`` is the code's.
 
 Sums run over real elements only, by the fixed tree of `compressors.sums`. The format is one signed integer an element; how
-it travels is the affair of `aggregators.integer_sum`. Rounding at ``gain = 0.5`` (the code's) maps |u| = a to s / 2.
+it travels is the affair of `aggregators.integer_sum`. Rounding at ``gain = 0.5`` (the code's) maps |u| = a to s / 2, which is no
+vote where s is 1: a tensor of one element, whose |u| is its scale, votes s instead, unless ranks share scales.
 
 * a = 0 (an all-zero tensor) votes 0 everywhere.
 * Not finite: an integer has no room for NaN, so where a tensor's scale is not finite (any NaN or infinity in it, or an
@@ -122,12 +124,13 @@ def encode(
     Returns:
         int32 [...]: 1 where some tensor has no finite scale, so that its votes of 0 mean nothing; else 0. See above.
     """
-    gain = default_gain(kind) if gain is None else gain
+    gain, own = default_gain(kind) if gain is None else gain, scales is None
     scales = scales_of(u, parts, kind) if scales is None else scales
     for i, part in enumerate(parts):
         scale = scales[..., i : i + 1]
         if kind != "l2-stochastic":
-            quantise(u[..., part], scale, count, codes[..., part], gain=gain)
+            whole = own and part.stop - part.start == 1
+            quantise(u[..., part], scale, count, codes[..., part], gain=1.0 if whole else gain)
         elif key is None:
             raise ValueError("stochastic rounding draws: give a key")
         else:
@@ -188,10 +191,10 @@ class LionCubPBit(LionCub):
     def direction(self, bucket: Bucket, u: Tensor) -> Exchange[Tensor]:
         group = bucket.world
         limit, parts = self.limit(group.size), [view.part for view in bucket.views]
-        scales = scales_of(u, parts, self.scale)
+        scales: Tensor | None = None
         if self.shared_scale:
             share = group.max if self.scale in ("linf", "l2-stochastic") else group.mean
-            scales = yield from share(scales, "scales")
+            scales = yield from share(scales_of(u, parts, self.scale), "scales")
         codes = compute.empty(bucket.d + 1, torch.int8 if self.bits <= 8 else torch.int16, u.device)
         codes[-1] = encode(
             u, parts, self.scale, limit, codes[:-1],

@@ -43,6 +43,7 @@ from reference_impls.core import compute
 from reference_impls.core.algorithm import (
     DEFAULT,
     Bucket,
+    OptimizerFactory,
     StateSpec,
     Timed,
     TrainState,
@@ -421,7 +422,7 @@ class QuadraticSynchronization(LocalUpdates):
 
     alpha: float = option(
         0.0,
-        "growth: H = (alpha / lr)^power; 0 keeps H at h_base; published: 0.2 to 0.3 (sgd), 2.2 (adamw) peak rates",
+        "growth: H = max(h_base, (alpha / lr)^power); 0: a constant H; to start from: 0.25 (sgd), 2.2 (adamw) peak rates",
         ge=0,
     )
     h_base: int = option(4, "shortest round, also used during warm-up of the learning rate", ge=1)
@@ -449,6 +450,7 @@ class DiLoCo(PeriodicAveraging):
     momentum, on its own device (the published code keeps them on the host). Buffers are not touched.
     """
 
+    optimizer: str | OptimizerFactory = option("adamw", "local optimizer, as of all-reduce")
     period: int = option(500, "H: inner steps in a round, at least 1", ge=1)
     outer: OuterKind = option("nesterov", "outer optimizer")
     outer_lr: float = option(0.7, "learning rate of the outer optimizer", ge=0)
@@ -467,10 +469,11 @@ class MuLoCo(DiLoCo):
     (there five different ones), a step of 0.2 sqrt(max(rows, columns)) (there sqrt(rows / columns), so that rates do not carry
     over), AdamW's beta2 0.999 (there 0.95 or 0.99). As there, Newton-Schulz runs in bfloat16, and weights decay by the learning
     rate without that factor. Who is a matrix say words in names; the published lists send an attention's ``out_proj`` to AdamW.
-    H and the outer rates are the class's there; its configurations have 0.9 and 0.8. The outer rate stands outside the momentum,
-    as in torch; there inside, the same while it is constant. Otherwise as DiLoCo.
+    H and the outer rates are the class's there; its configurations have 0.9 and 0.8, and an inner momentum of 0.9 (here 0.95).
+    The outer rate stands outside the momentum, as in torch; there inside, the same while it is constant. Otherwise as DiLoCo.
     """
 
+    optimizer: str | OptimizerFactory = option("muon", "local optimizer, as of all-reduce")
     period: int = option(30, "H: inner steps in a round, at least 1", ge=1)
     outer_momentum: float = option(0.6, "momentum of the outer optimizer", ge=0, lt=1)
 
@@ -486,8 +489,8 @@ class CodedMuLoCo(MuLoCo):
     Differences: e takes A - x (the published code takes a (A - x), and its outer step multiplies by a once more, so that with
     error feedback its outer rate is a^2: give outer_lr = a^2 for its step). Its configurations have a = 0.8 with momentum 0.9;
     here the defaults are MuLoCo's, so that a comparison differs in the message alone. Codes of a row of a matrix apart, another
-    coding of the mean, and uncompressed parameters of norms are options there, not here. One worker compresses nothing. Otherwise
-    as MuLoCo.
+    coding of the mean, and uncompressed parameters of norms are options there, not here. Linear codes round halves up. One
+    worker compresses nothing. Otherwise as MuLoCo.
     """
 
     bits: int = option(4, "of a value: 1 to 4 (statistical), to 8 (linear)", ge=1, le=8)
@@ -541,6 +544,7 @@ class SparseLoCo(PeriodicAveraging):
     options; buffers are not touched. One worker compresses nothing.
     """
 
+    optimizer: str | OptimizerFactory = option("adamw", "local optimizer, as of all-reduce")
     period: int = option(30, "H: inner steps in a round, at least 1", ge=1)
     k: int = option(64, "values that are sent of a chunk", ge=1)
     chunk: int = option(4096, "elements of a chunk", ge=1)

@@ -62,19 +62,13 @@ class OneBitMean(Algorithm):
 
     compressor: Literal["sign", "none"] = option("sign", "none: an exact mean, as a control")
     norm: Norm = option("l2", "scale of a block: l2 keeps the norm, l2nz does over non-zeros, l1 contracts")
-    scale: Scale = option("chunk", "on the way up one scale a server's chunk, a bucket, or a tensor")
+    scale: Scale = option("chunk", "on the way up one scale a server's chunk (chunk), or a bucket (shard)")
     pad_in_scale: bool = option(
         False, "padding takes part in scales and carries errors, as in DeepSpeed's 1-bit Adam"
     )
 
     defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
     reduces_gradient: ClassVar[bool] = False
-
-    def check(self, world: Group) -> None:
-        if self.pad_in_scale and self.scale == "tensor":
-            raise UnsupportedError(
-                "pad_in_scale needs scale='bucket' or 'chunk': tensors have no padding of their own here"
-            )
 
     @property
     def state(self) -> Mapping[str, StateSpec]:
@@ -116,7 +110,8 @@ class WarmUp(OneBitMean):
         if self.warmup_steps is not None:
             return max(self.warmup_steps, self.lr_warmup_steps)
         assert self.total_steps is not None  # check() has refused anything else
-        return max(math.ceil(self.warmup_fraction * self.total_steps), self.lr_warmup_steps)
+        share = round(self.warmup_fraction * self.total_steps, 6)  # 0.07 x 100 is 7, not a little more
+        return max(math.ceil(share), self.lr_warmup_steps)
 
     def check(self, world: Group) -> None:
         self.check_freezing()
@@ -203,14 +198,14 @@ class APMSqueeze(WarmUp):
     those of fewer than 8 n elements, whose variance then never freezes; a chunk of zeros gives NaN; it counts T_w in epochs.
 
     Differences: weight decay is decoupled (the prototype adds it to the gradient). v starts at 0, as in DeepSpeed (there at
-    1). Coordinates whose frozen variance is 0 are not moved, since +-scale / eps would be enormous. A bucket is compressed
-    as one vector (the prototype compresses tensor by tensor, and never those of fewer than 8 n elements), with the scale
-    over all elements of a piece (there over those that are not 0); the scale is per bucket, so results depend on the bucket
-    size. T_w is 15 % of the training unless given, borrowed from 1-bit Adam (the paper's value was not readable), and never
-    before the learning rate's warm-up ends. The abstract speaks of compressing gradients, all code compresses the momentum:
-    so does this. Clipping is our own reading: only local gradients exist in
-    compressed steps, so their root mean square norm, which is never below the norm of the mean, stands in for it. One
-    worker compresses nothing. No bias correction, as in both codes.
+    1). Coordinates whose variance is at most 1.2e-38, the least normal float32, are not moved, since +-scale / eps would be
+    enormous. A bucket is compressed as one vector (the prototype compresses tensor by tensor, and never those of fewer than
+    8 n elements), with the scale over all elements of a piece (there over those that are not 0); pieces are of a bucket, so
+    results depend on the bucket size. T_w is 15 % of the training unless given, borrowed from 1-bit Adam (the paper's value was
+    not readable), and never before the learning rate's warm-up ends. The abstract speaks of compressing gradients, all code
+    compresses the momentum: so does this. Clipping is our own reading: only local gradients exist in compressed steps, so their
+    root mean square norm, which is never below the norm of the mean, stands in for it. One worker compresses nothing. No bias
+    correction, as in both codes.
     """
 
     initial_variance: float = option(0.0, "v at the start; 1 reproduces the prototype", ge=0)
@@ -309,14 +304,14 @@ class OneBitAdam(APMSqueeze):
     1 / (1 - b2) steps is our own reading, so it is no default. One worker compresses nothing.
     """
 
-    scale: Scale = option("shard", "on the way up one scale a server's chunk, a bucket, or a tensor")
+    scale: Scale = option("shard", "on the way up one scale a server's chunk (chunk), or a bucket (shard)")
     freeze: Literal["steps", "auto"] = option(
         "steps", "steps: after T_w; auto: when the variance stops growing"
     )
     auto_ratio: float = option(
         0.96, "freeze when |v|_1 then and now are within this factor (freeze=auto)", gt=0, le=1
     )
-    auto_window: int = option(1000, "steps between the two, 1 / (1 - beta2) (freeze=auto)", ge=1)
+    auto_window: int = option(1000, "steps between the two; 1000 is 1 / (1 - 0.999) (freeze=auto)", ge=1)
 
     masks_momentum: ClassVar[bool] = True
 

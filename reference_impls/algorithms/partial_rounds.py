@@ -53,8 +53,8 @@ class DESLOC(PeriodicAveraging):
 
     Differences: there is no published code. All is averaged after the step (in the box before it, so that replicas differ again
     when the step is done), nothing at step 0, where all are equal. Periods of moments are whole multiples of that of parameters.
-    The step is AdamW's, with bias correction and decoupled decay (the box has neither). With `total_steps` the last round ends
-    there, and a cut one averages no moments.
+    The step is AdamW's, with bias correction and decoupled decay (the box has neither), and clips nothing unless told to. With
+    `total_steps` the last round ends there, and a cut one averages no moments.
     """
 
     optimizer: str | OptimizerFactory = option("adamw", "local optimizer, as of all-reduce")
@@ -96,8 +96,11 @@ class SPARTA(LocalUpdates):
     Differences: exactly k places without replacement (the published code draws each with probability p, by tensor, on one rank,
     and broadcasts the mask, a byte a parameter, 25 times what the values take). Of its three ways to choose, the default. Its
     combination with DiLoCo has an interval that is never read; here too the share is sent after every step. Parameters without a
-    gradient are averaged too. With `total_steps` everything is averaged at the end, so that all workers end alike.
+    gradient are averaged too. The share travels in full precision, whatever the `carrier` of the averages is. With `total_steps`
+    everything is averaged at the end, so that all workers end alike.
     """
+
+    meets_locally: ClassVar[bool] = True
 
     optimizer: str | OptimizerFactory = option("adamw", "local optimizer, as of all-reduce")
     share: float = option(0.005, "p: share of the parameters that is averaged after a step", gt=0, le=1)
@@ -142,8 +145,6 @@ class EagerDiLoCo(DiLoCo):
     step lets go of what is under way beyond its outer step, and averages anchors, so that all workers end alike (kind ``final``).
     One worker is DiLoCo.
     """
-
-    optimizer: str | OptimizerFactory = option("adamw", "local optimizer, as of all-reduce")
 
     @property
     def anchored(self) -> bool:

@@ -9,7 +9,8 @@ averaged (post-local SGD's code averages parameters every step: the same for SGD
 (there they follow a global index, and the first may be shorter). SWAP stops its first phase at a training accuracy: here
 at a step, or when ``observe(accuracy=...)``, averaged over workers (8 bytes a step), reaches `switch_accuracy`; smaller
 batches and rates of its second phase belong to the schedule. AdaComm's intervals are counted in steps (there in seconds),
-since a run must not depend on the machine; it plans by the loss told to ``observe(loss=...)``, averaged over workers.
+since a run must not depend on the machine; it plans by the loss told to ``observe(loss=...)``, averaged over workers. Its first
+rate is that of step 0, so that a warm-up of the rate, which the formula does not know, makes rounds of one step.
 """
 
 from __future__ import annotations

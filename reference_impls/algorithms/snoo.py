@@ -2,7 +2,8 @@
 
 Each step is that of plain training. After every k = `period` of them, with A the parameters after the last outer step:
 s = A - x; u <- b u + s; A <- A - a (s + b u); x <- A, where a = `outer_lr`, b = `outer_momentum`. b = 0 is Lookahead; a = 1 and
-b = 0 is plain training. One worker trains as by DiLoCo with as long a round. So it tells what DiLoCo's outer optimizer is worth
+b = 0 is plain training. One worker trains as by DiLoCo with as long a round, but for a last one that is cut
+short, which here ends without an outer step. So it tells what DiLoCo's outer optimizer is worth
 from what rare communication costs: SNOO against plain training is the first, DiLoCo against SNOO the second.
 
 Differences: the paper could not be read; formula sheets and code of others were. Outer steps come after step k, 2k, ... (the

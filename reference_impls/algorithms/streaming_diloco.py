@@ -29,6 +29,7 @@ from reference_impls.algorithms.local_updates import ROUNDS, LocalUpdates, Outer
 from reference_impls.core.algorithm import (
     DEFAULT,
     Bucket,
+    OptimizerFactory,
     Timed,
     TrainState,
     option,
@@ -78,6 +79,7 @@ class StreamingDiLoCo(LocalUpdates):
     mixing: float = option(
         0.5, "c: share of its own parameters that a worker keeps when it applies the mean", ge=0, le=1
     )
+    optimizer: str | OptimizerFactory = option("adamw", "local optimizer, as of all-reduce")
     outer: OuterKind = option("nesterov", "outer optimizer")
     outer_lr: float = option(0.4, "learning rate of the outer optimizer", ge=0)
     outer_momentum: float = option(0.9, "momentum of the outer optimizer", ge=0, lt=1)

@@ -76,10 +76,6 @@ class DeviationBins:
         if not 1 <= self.bits <= 4:
             raise UnsupportedError(f"bins want 1 to 4 bits, got {self.bits}")
 
-    @property
-    def unbiased(self) -> bool:
-        return False
-
     def wire_bytes(self, numel: int) -> int:
         return wire_bytes(numel, self.bits) if numel else 0
 

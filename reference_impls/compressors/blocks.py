@@ -164,10 +164,6 @@ class BlockCompressor(ABC):
         """`code` and `value` as a kernel for GPUs has them; None: there is none, they are compiled there too."""
         return None
 
-    @property
-    @abstractmethod
-    def unbiased(self) -> bool: ...
-
     def wire_bytes(self, numel: int) -> int:
         return self.message().wire_bytes(numel)
 

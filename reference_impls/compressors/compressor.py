@@ -18,13 +18,7 @@ from reference_impls.core.compute import Key
 
 
 class Compressor(Protocol):
-    """A message of `wire_bytes(d)` bytes for d elements.
-
-    unbiased: whether the expectation of what is decoded is what was encoded, whatever that is.
-    """
-
-    @property
-    def unbiased(self) -> bool: ...
+    """A message of `wire_bytes(d)` bytes for d elements."""
 
     def wire_bytes(self, numel: int) -> int:
         """Bytes of the message of `numel` elements; never fewer for more elements; 0 for none."""
@@ -49,10 +43,6 @@ class PerTensor:
 
     compressor: Compressor
     lengths: tuple[int, ...]
-
-    @property
-    def unbiased(self) -> bool:
-        return self.compressor.unbiased
 
     def wire_bytes(self, numel: int) -> int:
         self._check(numel)

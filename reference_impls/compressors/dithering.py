@@ -1,10 +1,11 @@
 """Gradients rounded at random under a scale that all ranks share, to codes that may be added: Global-QSGD's two ditherings.
 
 Spec: Global-QSGD, arXiv 2305.18627. With a scale M >= |x_i| on every rank, rank i sends codes of x_i / M, which are added
-before they are decoded. Both are unbiased, and of wire format version 1. M = 0 encodes as zeros and decodes to zeros. |x|
-may exceed M by the rounding of M (2-norms): x / M is cut. Not finite: a NaN or an infinity anywhere makes the shared scale
-+inf or NaN (the aggregator maps NaN to +inf before a maximum, which on gloo loses NaN). The codes are then 0 where x / M is NaN
-or 0, and decoding gives NaN or an infinity in every element on every rank: 0 * inf is NaN. Nothing is dropped in silence.
+before they are decoded. Both are unbiased, but for draws of 24 bits, and of wire format version 1. M = 0 encodes as zeros and
+decodes to zeros. |x| may exceed M by the rounding of M (2-norms): x / M is cut. Not finite: a NaN or an infinity anywhere makes
+the shared scale +inf or NaN (the aggregator maps NaN to +inf before a maximum, which on gloo loses NaN). The codes are then 0
+where x / M is NaN or 0, and decoding gives NaN or an infinity in every element on every rank: 0 * inf is NaN. Nothing is
+dropped in silence.
 
 Standard dithering: s equal levels (`encode`, `decode`)
 --------------------------------------------------------

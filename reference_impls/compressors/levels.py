@@ -50,10 +50,6 @@ class BlockLevels(BlockCompressor):
         one_of("norm", self.norm, NORMS)
         self.message()
 
-    @property
-    def unbiased(self) -> bool:
-        return True
-
     def message(self) -> BlockMessage:
         return BlockMessage(packing.width(2 * self.levels), self.block_size)
 
@@ -85,10 +81,6 @@ class UniformLevels(BlockLevels):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("rounding", self.rounding, ROUNDINGS)
-
-    @property
-    def unbiased(self) -> bool:
-        return self.rounding == "stochastic"
 
     def formula(self) -> Formula | None:
         if self.rounding == "nearest":
@@ -164,10 +156,6 @@ class MinMax(BlockCompressor):
         one_of("rounding", self.rounding, ROUNDINGS)
         self.message()
 
-    @property
-    def unbiased(self) -> bool:
-        return self.rounding == "stochastic"
-
     def message(self) -> BlockMessage:
         return BlockMessage(self.bits, self.block_size, numbers=2)
 
@@ -231,10 +219,6 @@ class Natural(BlockCompressor):
 
     apart: ClassVar[bool] = True
     by_pattern: ClassVar[bool] = True
-
-    @property
-    def unbiased(self) -> bool:
-        return True
 
     def message(self) -> BlockMessage:
         return BlockMessage(9, 0, numbers=0)

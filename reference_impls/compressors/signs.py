@@ -308,10 +308,6 @@ class ScaledSigns:
     def __post_init__(self) -> None:
         one_of("norm", self.norm, ("l1", "l2"))
 
-    @property
-    def unbiased(self) -> bool:
-        return False
-
     def wire_bytes(self, numel: int) -> int:
         return wire_bytes(numel) + _SCALE_BYTES if numel else 0
 

@@ -196,10 +196,6 @@ class TopK:
         if not 0 < self.ratio <= 1:
             raise UnsupportedError(f"ratio must be in (0, 1], got {self.ratio}")
 
-    @property
-    def unbiased(self) -> bool:
-        return self.ratio == 1  # nothing is lost then
-
     def wire_bytes(self, numel: int) -> int:
         k = kept(self.ratio, numel)
         return _place_bytes(numel, k) + 4 * k
@@ -242,10 +238,6 @@ class ChunkTopK:
                 f"top-k of chunks wants 1 <= k <= chunk and values of 2 or 32 bits, got {self.k} of {self.chunk} in "
                 f"{self.value_bits} bits"
             )
-
-    @property
-    def unbiased(self) -> bool:
-        return False
 
     def kept(self, numel: int) -> int:
         """Values that are sent of `numel` elements."""

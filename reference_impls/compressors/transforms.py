@@ -215,10 +215,6 @@ class Rotated:
     def __post_init__(self) -> None:
         Chunks(0, self.size)
 
-    @property
-    def unbiased(self) -> bool:
-        return self.compressor.unbiased
-
     def wire_bytes(self, numel: int) -> int:
         return self.compressor.wire_bytes(Chunks(numel, self.size).padded)
 

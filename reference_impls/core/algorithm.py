@@ -239,11 +239,12 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
 
     scope: ``bucket`` (one bucket a bucket, may overlap with backward) or ``model`` (needs the whole gradient).
     state: what it declares. defaults: hyper-parameters of the parameter groups if the method has its own update rule.
-    reduces_gradient: True if `reduce` answers a gradient that is equal on all ranks, so that clipping it there means
-    clipping the global gradient. reference points: names of state (one tensor a bucket) that hold points at which the method
+    reduces_gradient: True if `reduce` answers a gradient, which the drivers may clip: the mean over ranks, of methods of
+    local steps each rank's own. reference points: names of state (one tensor a bucket) that hold points at which the method
     wants a further gradient, of the same samples as that of the parameters. clipping: the option by which the method clips by
     itself, for methods that reduce no gradient; `clip_norm` of the drivers sets it. local_steps: whether parameters and states
-    of the local optimizer differ between ranks for a time. timed: for timing, kind of step -> what options become so that steps
+    of the local optimizer differ between ranks for a time. meets_locally: whether steps of kind ``local`` exchange parameters all
+    the same. timed: for timing, kind of step -> what options become so that steps
     of this kind come at once and often. What only decides when they come, or what they do not read, is `DEFAULT` there: methods
     that differ in nothing else are timed once. Without it a session waits until the kind comes.
     """
@@ -254,6 +255,7 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
     reference_points: ClassVar[tuple[str, ...]] = ()
     clipping: ClassVar[str] = ""
     local_steps: ClassVar[bool] = False
+    meets_locally: ClassVar[bool] = False
     cycle: ClassVar[int | None] = None
     timed: ClassVar[Timed] = {}
 

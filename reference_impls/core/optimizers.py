@@ -175,8 +175,9 @@ class ByName(torch.optim.Optimizer):
 class Muon(ByName):
     """`torch.optim.Muon` for hidden matrices and `torch.optim.AdamW` for all else (`ByName`), in the same groups.
 
-    B <- m B + (1 - m) g; N = m B + (1 - m) g (`nesterov`) or B; O = N / |N|, then `ns_steps` times, in bfloat16, with A = O O^T:
-    O <- 3.4445 O + (-4.775 A + 2.0315 A A) O; x <- (1 - lr wd) x - lr s O. State: Muon's ``momentum_buffer``, AdamW's own.
+    B <- m B + (1 - m) g; N = m B + (1 - m) g (`nesterov`) or B; O = N / max(|N|, 1e-7), then `ns_steps` times, in bfloat16,
+    with A = O O^T: O <- 3.4445 O + (-4.775 A + 2.0315 A A) O; x <- (1 - lr wd) x - lr s O. State: Muon's ``momentum_buffer``,
+    AdamW's own.
 
     lr and `weight_decay` are those of both. s is 0.2 sqrt(max(rows, columns)) (``match_rms_adamw``), which gives O the size of an
     update of AdamW, or sqrt(max(1, rows / columns)) (``original``, torch's default). The first is the default here since one

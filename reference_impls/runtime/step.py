@@ -177,8 +177,9 @@ class LocalWorkers:
         """
         first = self.workers[0]
         known = first.unused
-        local = known is not None and first.algorithm.local_steps and first.train_state.kind == "local"
-        if first.given is None or known == () or local:
+        alone = first.algorithm.local_steps and not first.algorithm.meets_locally
+        local = alone and first.train_state.kind == "local"
+        if first.given is None or known == () or (known is not None and local):
             return
         names = [v.name for s in first.buckets for v in s.views] if known is None else known
         ledgers = self.engine.ledgers

@@ -171,12 +171,15 @@ def cut(places: Sequence[Place], bucket_bytes: int | None) -> list[list[Place]]:
 
 
 def flat_view(flat: Tensor, offset: int, like: Tensor) -> Tensor:
-    """The part of `flat` at `offset` with the shape of `like`, and its strides if it is dense (channels-last, say)."""
+    """The part of `flat` at `offset` with the shape of `like`, row after row: elsewhere a flat slice is taken for a matrix.
+
+    The order within a row may be that of `like` (channels-last, say), if that is dense; a transposed weight is laid out anew.
+    """
     piece = flat[offset : offset + like.numel()]
-    dense = like.is_contiguous() or _is_dense(like)
+    by_rows = like.is_contiguous() or (_is_dense(like) and like.stride(0) == max(like.stride()))
     return (
         piece.as_strided(like.shape, like.stride(), piece.storage_offset())
-        if dense
+        if by_rows
         else piece.view(like.shape)
     )
 
@@ -561,7 +564,8 @@ class Worker:
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank must save to go on to the bit; independent of the bucket size. Tensors are copies."""
+        """What this rank must save to go on to the bit. Tensors are copies. It depends on the bucket size only where an exchange
+        of a bucket is under way."""
         pending = {
             f"{bucket.index}:{name}": copied(waiting.result)
             for bucket in self.buckets
@@ -579,6 +583,7 @@ class Worker:
             "given": None if self.given is None else sorted(self.given),
             "slots": _saved_state(self.buckets, self.algorithm.state),
             "pending": pending,
+            "cut": self._cut,
             "parameters": {v.name: v.param.detach().clone() for s in self.buckets for v in s.views},
             "optimizer": copied(self.optimizer.state_dict()),
         }
@@ -610,6 +615,11 @@ class Worker:
                     f"parameter {name!r} differs between checkpoint and model (missing, or another shape)"
                 )
         self._check_groups(state["optimizer"]["param_groups"])
+        if state["pending"] and state["cut"] != self._cut:
+            raise LayoutError(
+                "checkpoint holds exchanges that are under way, of buckets that are cut elsewhere: load it with the "
+                "bucket_bytes that it was written with"
+            )
         copies = _state_copies(self.buckets, self.algorithm.state, state["slots"])
         with torch.no_grad():
             for target, source in copies:
@@ -635,6 +645,11 @@ class Worker:
         unused = state.get("unused")
         if self.given is not None:
             self.unused, self.given = None if unused is None else tuple(unused), set(state.get("given") or ())
+
+    @property
+    def _cut(self) -> list[int]:
+        """Where buckets begin in the model."""
+        return [bucket.start for bucket in self.buckets]
 
     @property
     def kept_by_rank(self) -> list[str]:

@@ -88,6 +88,7 @@ def test_coordinates_without_variance_are_not_moved(compressor: str) -> None:
         ({"total_steps": 1000}, 150),
         ({"total_steps": 1001, "warmup_fraction": 0.25}, 251),
         ({"total_steps": 1000, "warmup_steps": 0}, 0),
+        ({"total_steps": 100, "warmup_fraction": 0.07}, 7),
     ],
 )
 def test_the_length_of_the_warm_up(options: dict[str, Any], expected: int) -> None:

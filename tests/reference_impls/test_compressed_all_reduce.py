@@ -16,9 +16,7 @@ from tests.support import each
 
 # 5 on 8 ranks: seven of them serve nothing; 72 on 8: one too few for the last
 LENGTHS = ([5], [72], [1003], [3, 1, 40, 7, 100, 2], [1] * 20, [1003, 30])
-SCALES = [
-    ("l2", "chunk"), ("l1", "chunk"), ("l2", "shard"), ("l1", "shard"), ("l2", "tensor"), ("l1", "tensor"), ("l2nz", "chunk"),
-]  # fmt: skip
+SCALES = [("l2", "chunk"), ("l1", "chunk"), ("l2", "shard"), ("l1", "shard"), ("l2nz", "chunk")]
 
 
 class Ranks:
@@ -74,21 +72,14 @@ def quantised(x: np.ndarray, blocks: Sequence[slice], norm: Norm) -> np.ndarray:
 @each(("lengths", "size"), zip(LENGTHS, (8, 8, 3, 4, 5, 2), strict=True))
 @each(("norm", "scale"), SCALES)
 def test_it_is_its_definition_and_what_is_lost_is_kept(lengths, size, norm, scale):
-    """Blocks up: tensors, chunks, or all. Blocks down: a chunk, or what it has of a tensor.
+    """Blocks up: chunks, or all. Blocks down: a chunk.
 
     out_t = mean u_t + E_(t-1) - E_t in every element, in double precision.
     """
     d = sum(lengths)
-    tensors = [slice(b - a, b) for a, b in zip(lengths, np.cumsum(lengths), strict=True)]
     piece = 8 * math.ceil(d / (8 * size))
     chunks = [slice(min(r * piece, d), min((r + 1) * piece, d)) for r in range(size)]
-    both = [
-        slice(max(t.start, c.start), min(t.stop, c.stop))
-        for c in chunks
-        for t in tensors
-        if max(t.start, c.start) < min(t.stop, c.stop)
-    ]
-    up = {"tensor": tensors, "chunk": chunks, "shard": [slice(0, d)]}[scale]
+    up = chunks if scale == "chunk" else [slice(0, d)]
     ranks = Ranks(size, lengths, norm, scale)
     worker, server = np.zeros((size, d)), np.zeros(d)
     for step in range(4):
@@ -98,7 +89,7 @@ def test_it_is_its_definition_and_what_is_lost_is_kept(lengths, size, norm, scal
         sent = np.stack([quantised(row, up, norm) for row in p])
         worker = p - sent
         mean = sent.mean(0) + server
-        expected = quantised(mean, both if scale == "tensor" else chunks, norm)
+        expected = quantised(mean, chunks, norm)
         server = mean - expected
         np.testing.assert_allclose(out.numpy(), expected, rtol=1e-6, atol=1e-9)
         torch.testing.assert_close(out, u.mean(0) + before - ranks.error, rtol=0, atol=1e-11)
@@ -107,13 +98,13 @@ def test_it_is_its_definition_and_what_is_lost_is_kept(lengths, size, norm, scal
 
 
 @each("zero", [0.0, -0.0])
-def test_message_of_two_tensors_to_the_byte(zero: float) -> None:
-    """Chunk 0 of 16 elements on 2 ranks holds a tensor of 3 and the head of one of 13: two scales behind a byte.
+def test_a_message_to_the_byte(zero: float) -> None:
+    """Chunk 0 of 16 elements on 2 ranks: a byte of signs, and a scale behind it.
 
     A zero of either sign is sent and booked as plus; codes exist that send +1 and book 0, or send -1 for -0.0.
     """
     (bucket, _) = buckets(2, [3, 13])
-    u = torch.tensor([3.0, -3.0, 3.0] + [5.0, -5.0, zero, -5.0, -5.0] + [-4.0] * 8)
+    u = torch.tensor([3.0, -3.0, 3.0] + [5.0, -5.0, zero, -5.0, -8.0] + [-4.0] * 8)
     error, messages = torch.zeros(16), list[Collective]()
 
     def answer(request: Collective) -> Tensor:
@@ -121,11 +112,11 @@ def test_message_of_two_tensors_to_the_byte(zero: float) -> None:
         rows = request.buffer.view(2, -1) if isinstance(request, AllToAll) else request.buffer.expand(2, -1)
         return rows.clone()
 
-    requests(compressed_all_reduce(bucket, u, error, torch.zeros(8), "m", "l1", "tensor"), answer)
+    requests(compressed_all_reduce(bucket, u, error, torch.zeros(8), "m", "l1", "chunk"), answer)
     assert WIRE_VERSION == 1
-    three, four, none = (list(np.float32(v).tobytes()) for v in (3.0, 4.0, 0.0))
-    assert messages[0].buffer.view(2, -1).tolist() == [[0b00101101, *three, *four], [0, *four, *none]]
-    assert error.tolist() == [0, 0, 0, 1, -1, -4, -1, -1, *[0] * 8]
+    four = list(np.float32(4.0).tobytes())
+    assert messages[0].buffer.view(2, -1).tolist() == [[0b00101101, *four], [0, *four]]
+    assert error.tolist() == [-1, 1, -1, 1, -1, -4, -1, -4, *[0] * 8]
 
 
 def test_the_scale_over_non_zeros_is_of_those_alone_and_a_block_of_zeros_stays_zero() -> None:

@@ -19,6 +19,7 @@ from tests.reference_impls.trajectories import advance, build, trajectory
 NAN = "a NaN is seen by all"
 EQUAL = "replicas are equal"
 ALONE = "a rank alone sends the same"
+RESUMED = "a checkpoint changes no bit"
 DECIDED_LATE = {
     "lion-cub-1bit-selective",
     "global-qsgd-sparse",
@@ -73,9 +74,11 @@ def test_every_check_holds(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=row.id) for row in FIRST if row not in SOME])
-def test_replicas_are_equal_and_a_nan_is_seen_by_all(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replicas_are_equal_a_checkpoint_changes_no_bit_and_a_nan_is_seen_by_all(
+    row: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The checks that mechanisms leave to this file, of the names that the fast tests do not hold to all."""
-    monkeypatch.setattr(method_checks, "CHECKS", {check: CHECKS[check] for check in (EQUAL, NAN)})
+    monkeypatch.setattr(method_checks, "CHECKS", {check: CHECKS[check] for check in (EQUAL, RESUMED, NAN)})
     _check(row)
 
 

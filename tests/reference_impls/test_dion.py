@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls import SimulatedCluster
+from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms.dion import basis, unit_rows
 from reference_impls.core.compute import Key
+from reference_impls.core.errors import UnsupportedError
 from tests.reference_impls.local_training import sent
-from tests.reference_impls.states import through_a_file
 from tests.support import each
 
 SHAPES = {
@@ -151,14 +151,6 @@ def test_workers_are_one_on_the_mean_of_their_gradients(workers: int, fraction: 
         assert torch.dist(own[0][name], own[1][name]) > 0.1 * value.norm()
 
 
-def test_equal_workers_are_one_to_the_bit() -> None:
-    many, one = cluster(4), cluster(1)
-    for step in range(6):
-        many.step([draw(step)] * 4)
-        one.step([draw(step)])
-    same(many, one, 3, 0)
-
-
 # ---- error feedback ------------------------------------------------------------------------------------------------------
 
 
@@ -207,26 +199,8 @@ def test_a_matrix_of_zeros_stays_and_is_followed_when_it_moves() -> None:
 # ---- bytes ---------------------------------------------------------------------------------------------------------------
 
 
-def advance(own: SimulatedCluster, first: int, last: int) -> None:
-    for step in range(first, last):
-        own.step([draw(step, rank) for rank in range(own.world_size)])
-
-
 def of_factors(own: SimulatedCluster, step: int) -> float:
     return sum(sent(own, step).values())
-
-
-@each("workers", [2, 3])
-def test_every_step_sends_r_times_both_sides_from_the_first_on(workers: int) -> None:
-    ours = cluster(workers)
-    advance(ours, 0, 3)
-    thin = sum(r * sum(SHAPES[name]) for name, r in THIN.items())
-    rest = sum(math.prod(shape) for name, shape in SHAPES.items() if name not in THIN)
-    for step in range(3):
-        assert of_factors(ours, step) == pytest.approx(2 * (workers - 1) / workers * 8 * (thin + rest))
-    assert sent(ours, 0)["factors-r"] == pytest.approx(
-        2 * (workers - 1) / workers * 8 * sum(r * min(SHAPES[name]) for name, r in THIN.items())
-    )
 
 
 @each(("fraction", "thin"), [(0.5, False), (0.4, True), (1.0, False)])
@@ -236,30 +210,19 @@ def test_a_square_matrix_is_thin_below_a_half(fraction: float, thin: bool) -> No
     assert of_factors(ours, 0) == 8 * (2 * 10 * 4 if thin else 100)
 
 
-def test_a_checkpoint_changes_no_bit_and_no_byte() -> None:
-    """Loaded into a fresh cluster, where published code falls back to whole gradients."""
-    whole, first, second = (cluster(3) for _ in range(3))
-    advance(whole, 0, 8)
-    advance(first, 0, 4)
-    second.load_state_dict(through_a_file(first.state_dict()))
-    advance(second, 4, 8)
-    for rank in range(3):
-        for a, b in zip(whole.parameters(rank), second.parameters(rank), strict=True):
-            assert torch.equal(a, b)
-        for name in ("q", "momentum", "mean_momentum"):
-            ours, theirs = slot(whole, rank, name), slot(second, rank, name)
-            assert ours.keys() == theirs.keys()
-            assert all(torch.equal(ours[key], theirs[key]) for key in ours)
-    for step in range(4, 8):
-        assert sent(second, step) == sent(whole, step) == sent(whole, 0)
-
-
 # ---- who is a hidden matrix, and numbers of any kind -----------------------------------------------------------------------
 
 
 def test_words_in_names_say_what_adamw_steps() -> None:
     assert set(slot(cluster(2, adamw_for=["wide"]), 0, "q")) == {"tall", "square", "narrow", "head.weight"}
     assert set(slot(cluster(2), 0, "q")) == {*THIN, *FULL}
+
+
+def test_a_group_has_no_words_of_its_own() -> None:
+    method = create("dion")
+    own = {"params": [torch.nn.Parameter(torch.zeros(16, 16))], **method.group(lr=0.1, adamw_for=("w",))}
+    with pytest.raises(UnsupportedError, match="in all groups"):
+        method.algorithm.inner_optimizer([own])
 
 
 def test_any_magnitude_is_followed() -> None:

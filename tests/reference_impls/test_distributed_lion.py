@@ -1,9 +1,8 @@
-"""Distributed Lion against its algorithm box, what its transports cost; Lion. Signum and signSGD: `test_equal_methods`."""
+"""Distributed Lion against its algorithm box, and what its transports cost. Signum and signSGD: `test_equal_methods`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.core.optimizers import Lion
 from reference_impls.runtime.alone import traced
 from tests.reference_impls.lion_training import DECAY, RATE, D, advance, cluster, gradient, parameters, vector
 from tests.support import each
@@ -105,45 +103,3 @@ def test_the_table_of_costs(n: int) -> None:
         assert bits(name, n, **options) == pytest.approx(exact, abs=1e-3, rel=1e-3), (name, given)
     sync = bits("lion-cub-1bit", n, "sync") - bits("lion-cub-1bit", n)
     assert sync / 100 == pytest.approx(64 * share / 100)
-
-
-# ---- Lion itself, against its definition -----------------------------------------------------------------------------------
-
-
-LENGTH = 101
-LION_RATE, LION_DECAY = 0.01, 0.3
-
-
-def drawn(steps: int, seed: int = 0) -> Iterator[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(steps):
-        yield torch.randn(LENGTH, generator=generator, dtype=torch.float64)
-
-
-def lion_start(seed: int = 9) -> Tensor:
-    return torch.randn(LENGTH, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def lion(x: Tensor, **options: float) -> tuple[torch.nn.Parameter, Lion]:
-    param = torch.nn.Parameter(x.clone())
-    return param, Lion([param], lr=LION_RATE, weight_decay=LION_DECAY, **options)
-
-
-def lion_step(param: torch.nn.Parameter, optimizer: Lion, gradient: Tensor) -> Tensor:
-    before = param.detach().clone()
-    param.grad = gradient.clone()
-    optimizer.step()
-    return before
-
-
-def test_the_whole_trajectory_and_the_order_of_its_lines() -> None:
-    """Against the definition, in which the momentum is updated last."""
-    param, optimizer = lion(lion_start())
-    right = lion_start()
-    m_right = torch.zeros_like(right)
-    for g in drawn(50):
-        lion_step(param, optimizer, g)
-        right = right * (1 - LION_RATE * LION_DECAY) - LION_RATE * (0.9 * m_right + (1 - 0.9) * g).sign()
-        m_right = 0.99 * m_right + (1 - 0.99) * g
-    torch.testing.assert_close(param.detach(), right, rtol=0, atol=1e-13)
-    torch.testing.assert_close(optimizer.state[param]["momentum"], m_right, rtol=0, atol=1e-14)

@@ -107,32 +107,6 @@ def test_the_code_is_the_formula(d: int) -> None:
         torch.testing.assert_close(out.double(), torch.stack(expected), rtol=1e-5, atol=1e-6)
 
 
-class Whole:
-    """A compressor that loses nothing."""
-
-    unbiased = True
-
-    def wire_bytes(self, numel: int) -> int:
-        return 4 * numel
-
-    def encode(self, x: Tensor, key: Key, wire: Tensor) -> None:
-        wire.copy_(x.contiguous().view(torch.uint8))
-
-    def decode(self, wire: Tensor, out: Tensor) -> None:
-        out.copy_(wire.contiguous().view(torch.float32))
-
-
-@each("d", [1, 32, 45, 1000])
-def test_rotating_there_and_back_is_the_identity(d: int) -> None:
-    own = Rotated(Whole(), 32)
-    x = torch.randint(-1000, 1001, (3, d), generator=torch.Generator().manual_seed(d)).float()
-    wire, out = torch.empty(3, own.wire_bytes(d), dtype=torch.uint8), torch.empty_like(x)
-    own.encode(x, KEY, wire)
-    own.decode(wire, out)
-    assert torch.equal(out, x)
-    assert d == 1 or not torch.equal(wire.view(torch.float32)[:, :d], x)
-
-
 def test_a_spike_costs_its_block_less_when_it_is_spread() -> None:
     """One element of ten among a hundred and twenty-seven of about one: alone it makes the levels of all coarse."""
     x = normal(128, seed=3)
@@ -256,35 +230,6 @@ def test_the_mean_gradient_is_clipped_by_its_norm_over_all_pieces_and_buckets() 
         assert free.method.clipped(0.5)[0].algorithm.max_grad_norm == 0.5  # type: ignore[attr-defined]
 
 
-@each(
-    ("name", "options"),
-    [
-        ("sdp4bit", {"optimizer": "adamw", "weight_block_size": 16}),
-        ("sdp4bit", {"momentum": 0.9, "weights": "fp32", "rounding": "stochastic"}),
-        ("sdp4bit-gradients", {"error_feedback": True, "momentum": 0.9}),
-        ("loco", {"optimizer": "adamw"}),
-        ("loco", {"reset_every": 3, "beta": 1.0}),
-    ],
-)
-def test_a_checkpoint_goes_on_to_the_bit(name: str, options: dict[str, Any]) -> None:
-    whole, second = advance(cluster(name, **options), 5), cluster(name, **options)
-    saved = through_a_file(whole.state_dict())
-    second.load_state_dict(saved)
-    assert torch.equal(flat(second), flat(whole))
-    advance(whole, 4)
-    advance(second, 4)
-    for rank in range(WORKERS):
-        assert torch.equal(flat(whole, rank), flat(second, rank))
-        for slot in whole.method.algorithm.state:
-            for ours, theirs in zip(whole.state(rank, slot), second.state(rank, slot), strict=True):
-                pairs = (
-                    zip(ours.values(), theirs.values(), strict=True)
-                    if isinstance(ours, dict)
-                    else [(ours, theirs)]
-                )
-                assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
-
-
 def test_what_is_shared_is_resumed_as_it_was_and_not_made_of_masters() -> None:
     whole, second, recast = (cluster("sdp4bit", momentum=0.9) for _ in range(3))
     saved = advance(whole, 5).state_dict()
@@ -365,17 +310,6 @@ def test_with_beta_1_what_was_sent_is_the_sum_of_gradients_less_the_last_error()
     assert float(off.max()) <= bound + 1e-5
     assert float((applied - total).abs().max()) > 4 * bound  # the last error is what is missing
     assert float(off.max()) > 1e-5  # and the errors are rounded
-
-
-def test_at_a_reset_the_error_is_exactly_zero() -> None:
-    members = cluster("loco", reset_every=3)
-    for step in range(7):
-        advance(members, 1)
-        for rank in range(WORKERS):
-            forgotten = (step + 1) % 3 == 0
-            assert bool((errors(members, rank) == 0).all()) == forgotten
-    again = advance(cluster("loco", reset_every=0), 7)
-    assert all(bool((errors(again, rank) != 0).any()) for rank in range(WORKERS))
 
 
 def test_the_error_takes_a_byte_an_element_and_a_scale_a_block() -> None:

@@ -40,6 +40,17 @@ def lion(steps: int, gradients: Callable[[int], list[Tensor]], dtype: torch.dtyp
     return vector([p.detach() for p in own])
 
 
+@each("scale", ["l1", "l0"])
+def test_a_single_number_votes_where_there_is_one_level(scale: str) -> None:
+    """Its magnitude is its scale, half of which would round to no vote for ever."""
+    trained = SimulatedCluster(
+        "lion-cub-pbit", [torch.ones(1), torch.ones(8)], 4, lr=0.01, bits=4, scale=scale, weight_decay=0.0
+    )
+    for _ in range(10):
+        trained.step([[torch.full((1,), 3.0), torch.arange(1.0, 9.0)] for _ in range(4)])
+    assert float(trained.parameters(0)[0]) == pytest.approx(0.9)
+
+
 # ---- equal to Lion --------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from reference_impls import DataParallelOptimizer
+from reference_impls import DataParallelOptimizer, SimulatedCluster
 from reference_impls.core.collectives import EARLIER, AllReduce, Ledger, Ledgers
 from reference_impls.core.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.runtime.step import fingerprint
@@ -232,6 +232,21 @@ def test_channels_last_weights_keep_their_strides() -> None:
     gradient = model.weight.grad.clone()
     optimizer.step()
     torch.testing.assert_close(model.weight.detach(), value - 0.5 * gradient)
+
+
+@pytest.mark.parametrize("name", ["dion", "powersgd", "demo", "muloco"])
+def test_a_weight_that_lies_column_by_column_trains_like_any_other(name: str) -> None:
+    """A matrix is read from its slice of a flat buffer; `qr`, `svd` and ``.t()`` answer such weights."""
+    weight = torch.randn(32, 48, generator=torch.Generator().manual_seed(0))
+    found = []
+    for start in (weight, weight.t().contiguous().t()):
+        ours = SimulatedCluster(name, [start], 2, lr=0.1)
+        for step in range(3):
+            draws = torch.Generator().manual_seed(step)
+            ours.step([[torch.randn(32, 48, generator=draws)] for _ in range(2)])
+        found.append(ours.parameters(0)[0])
+    assert torch.equal(*found)
+    assert not torch.equal(found[0], weight)
 
 
 @pytest.mark.parametrize(

@@ -154,12 +154,12 @@ def test_every_method_clips_or_refuses_by_its_own_name(name: str) -> None:
         ("thc", {"form": "sum"}, 9), ("terngrad", {"form": "all-reduce"}, 128),
         ("distributed-lion-mavo", {"transport": "int8-sum"}, 128), ("allreduce-fp16", {}, 1025),
         # options that exclude each other
-        ("apmsqueeze", {"warmup_steps": 1, "pad_in_scale": True, "scale": "tensor"}, 2),
         ("one-bit-lamb", {"warmup_steps": 3, "min_coeff": 2.0, "max_coeff": 1.0}, 2),
         ("dq-sgd", {"min_bits": 6, "max_bits": 5}, 2), ("l-greco", {"rank": 9}, 2), ("l-greco", {"min_rank": 5}, 2),
         ("lion-cub-pbit", {"bits": 5}, 2), ("lion-cub-pbit", {"levels": "code"}, 2),
         ("lion-cub-pbit", {"scale": "linf"}, 127), ("global-qsgd", {"bits": 5, "form": "all-reduce"}, 2),
         ("global-qsgd", {"sparse": True, "dithering": "exponential"}, 2), ("global-qsgd", {"form": "tree"}, 2),
+        ("global-qsgd", {"sparse": True, "form": "all-reduce"}, 2),
         ("global-qsgd", {"bits": 16, "dithering": "exponential"}, 2),
         ("global-qsgd", {"dithering": "exponential", "form": "halving-doubling"}, 3),
         ("qsgd", {"smallest": 5, "granularity": "tensor"}, 2), ("qsgd-maxnorm", {"fine_bits": 4}, 2),

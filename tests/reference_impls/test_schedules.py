@@ -55,44 +55,6 @@ def test_the_official_counts_to_the_step(case: str) -> None:
     assert rounds(found)[-3:] == last
 
 
-@pytest.mark.parametrize("case", ROWS)
-def test_rounds_fill_the_training_and_grow(case: str) -> None:
-    rate, _, h_base, *_ = ROWS[case]
-    lengths = [h for _, h in rounds(syncs(ROWS[case][1], h_base, **rate))]
-    assert sum(lengths) == rate["total"]
-    assert all(
-        h == h_base for (start, h) in rounds(syncs(ROWS[case][1], h_base, **rate)) if start < rate["warmup"]
-    )
-    assert min(lengths[:-1]) == h_base
-    assert all(a <= b for a, b in pairwise(lengths[:-1]))
-
-
-def test_neighbouring_readings_of_the_rule_give_other_lists() -> None:
-    """The traps: the rate of the last completed step; H asked again at every step; the rule during warm-up."""
-
-    def late(alpha: float, h_base: int, rate: dict[str, Any]) -> list[int]:
-        rule = QSR(alpha, h_base, warmup=rate["warmup"], total=rate["total"])
-        lr = LearningRate("cosine", **rate)
-        return sync_steps(rule, lambda t: lr(max(t - 1, 0)), rate["total"])
-
-    def at_every_step(alpha: float, h_base: int, rate: dict[str, Any]) -> int:
-        rule, lr = QSR(alpha, h_base, warmup=rate["warmup"]), LearningRate("cosine", **rate)
-        count = since = 0
-        for t in range(rate["total"]):
-            since += 1
-            if since >= rule.period(t, lr(t)) or t == rate["total"] - 1:
-                count, since = count + 1, 0
-        return count
-
-    assert [len(late(0.0175, 4, VIT)), len(late(0.25, 4, RESNET))] == [9_711, 12_540]
-    assert late(0.0175, 4, VIT) != syncs(0.0175, 4, **VIT)  # the count alone would not tell
-    assert [at_every_step(0.0175, 4, VIT), at_every_step(0.25, 4, RESNET)] == [9_703, 12_532]
-    for rate, alpha in ((VIT, 0.0175), (RESNET, 0.25)):
-        assert sync_steps(
-            QSR(alpha, 4, total=rate["total"]), LearningRate("cosine", **rate), rate["total"]
-        ) == [rate["total"]]
-
-
 @each(
     ("rate", "alpha", "h_base", "schedule", "power", "count"),
     [

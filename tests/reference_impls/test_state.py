@@ -171,6 +171,23 @@ def test_the_state_of_other_ranks_or_another_optimizer_is_refused(name, other, s
             _cluster(name, 3).load_state_dict(state)
 
 
+def test_an_exchange_under_way_is_of_the_buckets_that_it_was_begun_with() -> None:
+    def made(bucket_bytes: int) -> SimulatedCluster:
+        starts = [torch.zeros(8) for _ in range(3)]
+        options = {"fragments": 3, "period": 6, "overlap": 1, "outer": "sgd", "outer_momentum": 0.0, "mixing": 0.0}
+        return SimulatedCluster(
+            "streaming-diloco", starts, 2, names=list("abc"), bucket_bytes=bucket_bytes, lr=0.1, **options
+        )
+
+    saved = made(32)
+    for _ in range(4):
+        saved.step([[torch.ones(8), torch.ones(8), torch.ones(8)]] * 2)
+    states = saved.state_dict()
+    made(32).load_state_dict(states)
+    with pytest.raises(LayoutError, match="under way"):
+        made(1 << 20).load_state_dict(states)
+
+
 @pytest.mark.parametrize("new", [1, 5])
 def test_a_method_that_keeps_nothing_by_rank_goes_on_with_any_number_of_ranks(new: int) -> None:
     """The same gradient on all ranks, so that the mean does not depend on how many there are."""

@@ -120,7 +120,14 @@ def batch(count: int) -> Key:
     return Key(torch.stack([key(rank).words for rank in range(count)]))
 
 
-@each("compressor", [own for own in COMPRESSORS if own.unbiased])
+def draws(own: Any) -> bool:
+    """Whether it rounds at random; the whole vector as its own top k loses nothing."""
+    inner = getattr(own, "compressor", own)
+    rounds = isinstance(inner, UniformLevels | GeometricLevels | MinMax | Natural)
+    return own == TopK(1.0) or (rounds and getattr(inner, "rounding", "stochastic") == "stochastic")
+
+
+@each("compressor", [own for own in COMPRESSORS if draws(own)])
 def test_unbiased(compressor: Any) -> None:
     """Every coordinate's mean over 4000 draws is within 5 standard errors of the number (of 100 coordinates at once)."""
     x = torch.linspace(0.05, 1, 100) * normal(100).sign()  # nothing so small that it is hardly ever sent

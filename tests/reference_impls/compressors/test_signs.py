@@ -51,15 +51,6 @@ def test_format_and_round_trip(d):
         assert torch.equal(values, bits.to(dtype) * 2 - 1)
 
 
-def test_golden_bytes():
-    assert signs.WIRE_VERSION == 1
-    assert packed(torch.tensor([True, False, True])).tolist() == [0b101]
-    assert packed(torch.tensor([False] * 8 + [True])).tolist() == [0, 1]
-    bits = torch.zeros(67, dtype=torch.bool)  # W = 2: words 0 and 1, then three bits
-    bits[[0, 3, 63, 66]] = True  # word 0 bit 0; word 1 bit 1; word 1 bit 31; tail bit 2
-    assert packed(bits).tolist() == [1, 0, 0, 0, 2, 0, 0, 0x80, 4]
-
-
 @each("zero", [True, False])
 def test_zero_is_the_callers_choice_whatever_its_sign(zero):
     x = torch.tensor([0.0, -0.0, 1e-45, -1e-45, math.inf, -math.inf, math.nan, 2.0, -2.0] * 8)
