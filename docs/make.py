@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import io
 import itertools
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -26,23 +25,20 @@ from bandwise.cli import GROUPS, main, parser_of
 from docs import calculator, gpu, windows
 from docs.document import fill, markdown
 from docs.measured import files as advice_known
-from docs.names import FRONT_METHODS, names_in
+from docs.names import names_in
 from reference_impls.core.catalogue import BUILT_IN
 from reference_impls.core.facts import facts
 from reference_impls.core.registry import create
 from report.accuracy import SHARDINGS
 from report.figures import FAMILIES
-from report.numbers import weight
 from report.pages import slug
 from slurm.profile import ProfileFile
-from suite.analysis.published import documents_root, session_facts_path
+from suite.analysis.published import documents_root
 from suite.analysis.tables import (
     CLAIMS,
-    CONFIRMED,
     NET,
     PARTS,
     RHO,
-    SESSION,
     SUMMARY,
     WINDOWS,
     WORTH,
@@ -76,13 +72,9 @@ ANSWERED: Final = MappingProxyType(
             "streaming-diloco", "diloco", "lion-cub-1bit-every-10", "apmsqueeze", "snoo", "accumulate-2", "accumulate-4",
             "one-worker", "one-worker-half-batch",
         ),
-        "language": (
-            "streaming-diloco", "zero-one-adam", "qsr-adamw", "local-adamw", "apmsqueeze", "global-qsgd-exponential",
-            "lion-cub-1bit-never", "control-one-worker",
-        ),
     }
 )  # fmt: skip
-"""Study -> the methods of its table of answers: in order, or where that is over rho as they rank there. Without: all of them."""
+"""Study -> the methods of its table of answers, as they rank there. Without: all of them."""
 FRONT_QUESTION: Final = "--model resnet-50 --device a100 --link 10gbe --workers 8"
 WORKERS: Final = 8
 """For which `docs/methods.md` says what a worker sends."""
@@ -93,72 +85,7 @@ WORKERS: Final = 8
 
 def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING) -> str:
     """The methods of README's table in a study: bytes, net speedup and verdict by rho, and what marks mean."""
-    if windows.over_rho(root, study):
-        return windows.answer(root, study, sharding, names_in(study), ANSWERED.get(study))
-    nets = {(row["link"], row["arm"]): row for row in _nets(root, study) if row["sharding"] == sharding}
-    ends = {
-        row["arm"]: row
-        for row in read_table(table_path(root, SUMMARY, study), SUMMARY)
-        if row["sharding"] == sharding
-    }
-    links = [link for link in _links(root, study) if any(label == link["label"] for label, _ in nets)]
-    labels = [link["label"] for link in links]
-    alone = {arm for arm, row in ends.items() if row["algorithm"] == ONE_WORKER}
-    lines = [
-        [
-            f"*{words}*" if ends[arm]["control"] else words,
-            _fewer(ends[arm]["bytes_ratio"]),
-            *(_net(nets[link, arm], bold=arm not in alone) for link in labels),
-        ]
-        for arm, words in ((arm, FRONT_METHODS[arm]) for arm in ANSWERED[study])
-    ]
-    shown = [nets[link, arm] for link in labels for arm in ANSWERED[study]]
-    at = (f"rho {weight(_rho_bf16(link))} ({link['label']})" for link in links)
-    heads = ("method", "fewer bytes than fp32", *at)
-    methods = [arm for arm, row in ends.items() if not row["control"] and row["baseline"]]
-    rows = [row for (_, arm), row in nets.items() if arm in methods and row["verdict"]]
-    plain = sum(row["plain"] == "worth it" for row in rows)
-    both = sum(row["verdict"] == "worth it" for row in rows)
-    notes = [
-        "*rho*: seconds that plain training's bf16 gradients take on the link, over those of computing a step. "
-        "Below it *net speedup*: plain training's seconds to the same quality over the method's, with its 95 % interval.",
-        "**Bold**: beats plain training and one worker alone, in paired tests, by Holm over the methods of the link. "
-        "Plain: surely behind one of them. Question mark: undecided.",
-        f"Of {len(rows)} pairs of method and link {plain} beat plain training, {both or 'none'} beat{'s' * (both < 2)} both.",
-    ]
-    if any(row["net"] is not None and row["check"] != CONFIRMED for row in shown):
-        notes.append("†: direct runs do not confirm these seconds yet.")
-    if any(row["net"] is None for row in shown):
-        notes.append("–: not timed, or too few undisturbed rounds.")
-    return f"{markdown(heads, lines)}\n\n{' '.join(notes)}"
-
-
-def _nets(root: Path, study: str) -> list[Row]:
-    return read_table(table_path(root, NET, f"{SESSION}{study}"), NET)
-
-
-def _links(root: Path, study: str) -> list[dict[str, Any]]:
-    facts: dict[str, Any] = json.loads(session_facts_path(root, study).read_text(encoding="utf-8"))
-    return list(facts["links"])
-
-
-def _rho_bf16(link: Mapping[str, Any]) -> float:
-    """Seconds of a ring of bf16 over seconds of computing; facts have that of fp32, which is twice as many bytes."""
-    return float(link["rho"]["value"]) / 2
-
-
-def _net(row: Row, bold: bool) -> str:
-    """**3.26 [2.61, 4.11]** † of what is worth it, 1.10 [1.00, 1.20]? of what is undecided."""
-    value, low, high = (row[name] for name in ("net", "net_low", "net_high"))
-    if value is None:
-        return "–"
-    if not 0 < value < float("inf"):
-        text = f"below {high:.2f}" if value == 0 else f"above {low:.2f}"
-    else:
-        text = f"{value:.2f} [{low:.2f}, {high:.2f}]"
-    if bold:
-        text = {"worth it": f"**{text}**", "undecided": f"{text}?"}.get(row["verdict"], text)
-    return text if row["check"] == CONFIRMED else f"{text} †"
+    return windows.answer(root, study, sharding, names_in(study), ANSWERED.get(study))
 
 
 def worth(root: Path, *names: str) -> str:

@@ -27,16 +27,11 @@ from report.rho import (
     windows,
 )
 from report.trust import gates_of
-from suite.analysis.tables import WINDOWS, Row, table_path
+from suite.analysis.tables import Row
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 EXAMPLE: Final = (110e6, 16, 1e9, 0.18)
 """Of a reader's rho: parameters, workers, bits a second, seconds of computing."""
-
-
-def over_rho(root: Path, study: str) -> bool:
-    """Whether a study is judged over rho."""
-    return table_path(root, WINDOWS, study).is_file()
 
 
 @cache

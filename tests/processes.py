@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 
 from suite.runs import store
@@ -30,19 +29,3 @@ class Process(store.Process):
                 return False
             time.sleep(0.02)
         return True
-
-    def stop(self, grace_s: float = 5.0) -> None:
-        """SIGTERM, then SIGKILL.
-
-        Args:
-            grace_s: Seconds that each of the two may take.
-
-        Raises:
-            TimeoutError: The process survives both.
-        """
-        self.signal(signal.SIGTERM)
-        if self.wait_s(grace_s):
-            return
-        self.signal(signal.SIGKILL)
-        if not self.wait_s(grace_s):
-            raise TimeoutError(f"process {self.pid} does not end; `ps -p {self.pid}` says what it waits for")

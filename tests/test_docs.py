@@ -317,13 +317,6 @@ def intervals(text: str) -> set[tuple[str, ...]]:
     return set(re.findall(rf"{number}×?\s\[{number},\s{number}\]", text))
 
 
-def test_links_lead_to_files() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    for page in pages:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).is_file(), f"{page.name}: {target}"
-
-
 def test_every_interval_of_the_findings_is_of_a_published_table() -> None:
     """Whatever a sentence says of a number, the number is there: an estimate beside its ends, rounded as it is written."""
     found: list[tuple[float, ...]] = []

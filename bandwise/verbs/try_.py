@@ -177,7 +177,7 @@ def summary(frame: pd.DataFrame, ended: Mapping[str, str]) -> list[dict[str, Any
     Returns:
         A row a method; numbers are None where there are none.
     """
-    from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
+    from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, mean_interval
 
     last = frame["step"] >= frame["step"].max() + 1 - max(1, round(END_SHARE * frame["step"].nunique()))
     ends = frame[last].groupby(["method", "seed"])["loss"].mean()
@@ -190,7 +190,7 @@ def summary(frame: pd.DataFrame, ended: Mapping[str, str]) -> list[dict[str, Any
         if method == first:
             word = why or "reference"
         elif not why and not ended[first] and seeds >= MINIMUM_FOR_INTERVAL:
-            found = paired_difference(ends[method].tolist(), ends[first].tolist())
+            found = mean_interval((ends[method] - ends[first]).tolist())
             difference = [found.estimate, found.low, found.high]
             word = "higher" if found.low > 0 else "lower" if found.high < 0 else "undecided"
         rows.append(

@@ -6,7 +6,6 @@ cannot be made again; a *warning* is what a reader must know and a strict check 
     readable      every result, curve and spec can be read
     complete      every planned run has ended as the method's own outcome
     replicas      the ranks of no run ended with different models (status invalid)
-    seeds         every arm of a panel was run with the same seeds, each once
     stale         the methods' sources are those of this checkout
     drift         the runs of a panel come from one commit, without changes, and one environment
     hardware      the runs of a panel come from one kind of machine and one number of threads
@@ -61,7 +60,7 @@ class Ran:
 
 
 def check_study(root: Path, study: Study, collected: Collected | None = None) -> list[Finding]:
-    """All findings of a study, in the order of the rules. Raises `StoreError` and `StudyError` as `collect` does.
+    """All findings of a study, in the order of the rules. Raises `StoreError` as `collect` does.
 
     collected: its tables, where the caller has them with what `collect` does not know, as the tuning rows.
     """
@@ -130,20 +129,6 @@ def _replicas(ran: Ran) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _seeds(ran: Ran) -> Iterator[Finding]:
-    seeds: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    for entry in ran.study.entries:
-        seeds[f"{_panel(entry)}, {entry.spec.steps} steps"][entry.arm].append(entry.spec.seed)
-    for panel, by_arm in seeds.items():
-        wanted = sorted({seed for own in by_arm.values() for seed in own})
-        for arm, own in by_arm.items():
-            if sorted(own) != wanted:
-                yield Finding(
-                    "seeds", ERROR, f"{panel}, {arm}", f"has the seeds {sorted(own)}, the panel has {wanted}",
-                    "give every arm of a panel the same seeds, each once; or two arms where two things are compared",
-                )  # fmt: skip
-
-
 def _stale(ran: Ran) -> Iterator[Finding]:
     for arm, run_ids in ran.runs[ran.runs["stale"]].groupby("arm", sort=False)["run_id"].agg(list).items():
         yield Finding(
@@ -173,7 +158,6 @@ RULES: Final[tuple[Callable[[Ran], Iterator[Finding]], ...]] = (
     _readable,
     _complete,
     _replicas,
-    _seeds,
     _stale,
     _drift,
     _tables,

@@ -1,8 +1,8 @@
 """Run folders to tables: a study as it was planned, every run of it as a row, and every arm as one, with the word on equality.
 
-A `Study` is what the analysis has to know about a sweep: arms, planned runs, how workloads are judged, what tuning tried. It is
-checked when it is made, so that a table never compares an arm with one that does not exist. `study_of` is the one place where
-the analysis meets the planner, the registry and the workloads.
+A `Study` is what the analysis has to know about a sweep: arms, planned runs, how workloads are judged, what tuning tried.
+`study_of` is the one place where the analysis meets the planner, the registry and the workloads. The planner sees to it that
+baselines are arms that have none, and that an arm has one run a seed and budget in a cell, all of them at one learning rate.
 
 Arms are computed inside a *cell*, the runs of one workload, sharding and world size. Differences pair a run with the run of its
 baseline that has the same seed; seeds that either lost are left out of the pair, counted, and keep the arm from being called
@@ -76,11 +76,6 @@ from suite.runs.spec import RunSpec, is_older, judgement, source_hash, workload_
 from suite.runs.store import AGAIN, LIVE, Status, Store
 from suite.runs.sweep import WHOLE, Rates, Sweep, Tuned, WorkloadChoice, load_rates, load_sweep
 
-
-class StudyError(ValueError):
-    """A study contradicts itself; the message names the arm or the run."""
-
-
 Cell = tuple[str, str, int]
 """A workload's label, a sharding, a number of workers."""
 
@@ -139,7 +134,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Study:
-    """A sweep as the analysis sees it. Raises StudyError when arms, baselines and runs do not fit together.
+    """A sweep as the analysis sees it.
 
     `yardsticks` are by workload label; `ranks` says that the sweep compares methods by tests, not by
     intervals alone; `command` remakes the study, as tables say it; `called` is how a command here
@@ -160,40 +155,9 @@ class Study:
     trials: Mapping[tuple[str, str, int, str], Trials] = field(default_factory=dict)
     by_rho: bool = False
 
-    def __post_init__(self) -> None:
-        known = self.by_name
-        if len(known) != len(self.arms):
-            raise StudyError(f"sweep {self.name}: two arms have one name")
-        for arm in self.arms:
-            if arm.baseline is None:
-                continue
-            if arm.baseline not in known:
-                raise StudyError(
-                    f"sweep {self.name}: arm {arm.name} names the baseline {arm.baseline}, which is no arm"
-                )
-            if known[arm.baseline].baseline is not None:
-                raise StudyError(
-                    f"sweep {self.name}: {arm.baseline} has a baseline, so it cannot be {arm.name}'s"
-                )
-        for entry in self.entries:
-            if entry.arm not in known:
-                raise StudyError(
-                    f"sweep {self.name}: run {entry.spec.run_id} belongs to the unknown arm {entry.arm}"
-                )
-            if entry.workload not in self.yardsticks:
-                raise StudyError(f"sweep {self.name}: nothing says how workload {entry.workload} is judged")
-
     def again(self, verb: str, *more: str) -> str:
         """A command on the study as people can give it here."""
         return shlex.join(["bandwise", verb, self.called or self.name, *more])
-
-    def refuse_two_of_a_seed(self, runs: pd.DataFrame, *more: str) -> None:
-        """Raises StudyError where an arm has two runs of one seed in a cell, and with the same in the columns `more`."""
-        for row in runs[runs.duplicated([*RUN, *more])].itertuples():
-            raise StudyError(
-                f"sweep {self.name}: arm {row.arm} has two runs of seed {row.seed} on {row.workload}, {row.sharding}; "
-                "give them two arms"
-            )
 
     @property
     def whole(self) -> list[Entry]:
@@ -221,7 +185,7 @@ def _yardstick(sweep: Sweep, choice: WorkloadChoice) -> Yardstick:
 
 
 def study_of(plan: Plan) -> Study:
-    """The study that a plan stands for. Raises ValueError for unknown names, StudyError for contradictions."""
+    """The study that a plan stands for. Raises ValueError for unknown names."""
     sweep = plan.sweep
     edges: dict[str, dict[tuple[str, str, int], bool]] = {}
     trials: dict[tuple[str, str, int, str], Trials] = {}
@@ -302,11 +266,7 @@ def summarise(study: Study, runs: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFr
 
     Returns:
         The tables `summary`, a row an arm and cell, and `sensitivity`, a row a cell.
-
-    Raises:
-        StudyError: An arm has two runs of one seed, or runs that differ in their learning rate.
     """
-    study.refuse_two_of_a_seed(runs)
     arms = _arms(study, runs.sort_values(RUN, kind="stable"))
     by_cell: Iterable[tuple[Any, pd.DataFrame]] = arms.groupby(CELL)
     judged: dict[Cell, Sensitivity] = {cell: _judge(study, cell[0], of_cell) for cell, of_cell in by_cell}
@@ -345,13 +305,6 @@ def ends_of(intervals: pd.Series, name: str) -> pd.DataFrame:
 def _arms(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
     """What is counted and averaged of the runs of every arm and cell, which are the index."""
     by_arm = runs.groupby(ARM)
-    for workload, sharding, _, arm in (
-        by_arm["lr_peak"].nunique(dropna=False).loc[lambda rates: rates > 1].index
-    ):
-        raise StudyError(
-            f"sweep {study.name}: the runs of arm {arm} on {workload}, {sharding}, differ in lr_peak; "
-            "give them several arms"
-        )
     done, pairs = runs[runs["status"] == "done"], paired(study, runs)
     sent = pairs["wire_bytes_per_step"]
     pairs = pairs.assign(
@@ -463,7 +416,7 @@ def _with_tests(study: Study, arms: pd.DataFrame) -> pd.DataFrame:
     )
     exact = pd.Series(
         [
-            sign_flip_p(gaps, [0.0] * len(gaps)) if test and can_rank(len(gaps), count) else math.nan
+            sign_flip_p(gaps) if test and can_rank(len(gaps), count) else math.nan
             for test, gaps, count in zip(tested, arms["gaps"], comparisons, strict=True)
         ],
         arms.index,
@@ -671,7 +624,6 @@ def collect(
 
     Raises:
         StoreError: The disk cannot be read.
-        StudyError: Runs cannot be compared.
     """
     store = Store(results_root)
     standings = {entry.spec.run_id: store.state(entry.spec.run_id) for entry in study.entries}
@@ -781,11 +733,7 @@ def budget_table(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         The table.
-
-    Raises:
-        StudyError: An arm has two runs of one seed and budget.
     """
-    study.refuse_two_of_a_seed(runs, "budget")
     place = [*ARM, "budget"]
     several = runs.groupby(ARM)["budget"].transform("nunique") > 1
     ordered = runs[several].sort_values([*RUN, "budget"])
@@ -831,7 +779,7 @@ def write(results_root: Path | str, collected: Collected) -> list[Path]:
 def collect_sweep(results_root: Path | str, sweep: Sweep | str) -> Collected:
     """The tables of a sweep, given by its name, its file or as read, from the run folders under the root.
 
-    Raises UnknownSweepError, YamlError, StoreError or StudyError, each with what to do.
+    Raises UnknownSweepError, YamlError or StoreError, each with what to do.
     """
     found = load_sweep(sweep) if isinstance(sweep, str) else sweep
     return collect(results_root, study_of(make_plan(found)), tuning_rows(found), gate_rows(found))

@@ -120,11 +120,7 @@ def trained(study: Study, runs: pd.DataFrame) -> list[Trained]:
 
     Returns:
         One a cell and arm, the reference itself left out.
-
-    Raises:
-        StudyError: An arm has two runs of one seed and budget.
     """
-    study.refuse_two_of_a_seed(runs, "budget")
     cells: Iterable[tuple[Any, pd.DataFrame]] = runs.groupby(CELL)
     return [one for cell, of_cell in cells for one in _of_cell(study, cell, of_cell)]
 

@@ -70,7 +70,7 @@ from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.plan import Plan, make_plan
 from suite.runs.spec import MACHINE, RunSpec, same_machine
 from suite.runs.store import Store
-from suite.runs.sweep import Sweep, load_sweep
+from suite.runs.sweep import load_sweep
 from suite.timing.cases import CaseError, kinds_of
 from suite.timing.store import records
 
@@ -79,18 +79,17 @@ MEASURED: Final = ("done", "disturbed")
 """States of a session that was held from start to end."""
 
 
-def collect_session(results_root: Path | str, name: str, sweep: Sweep | None = None) -> list[Path] | None:
+def collect_session(results_root: Path | str, name: str) -> list[Path] | None:
     """Derive the tables of a session from its record; returns what was written, or None where there is no record.
 
-    Of several records the newest that was held to the end counts, else the newest. sweep: what the session is joined
-    to, where it is not a shipped one. A record that is damaged
-    or of another version is passed over; `bandwise publish --check` names it.
+    Of several records the newest that was held to the end counts, else the newest. A record that is damaged or of another
+    version is passed over; `bandwise publish --check` names it.
     """
     root = Path(results_root)
     record = newest(root, name)
     if record is None:
         return None
-    return write(root, name, record, Store(root), sweep, repeats(root, record))
+    return write(root, name, record, Store(root), repeats(root, record))
 
 
 def repeats(results_root: Path, record: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -160,11 +159,10 @@ def write(
     name: str,
     record: Mapping[str, Any],
     store: Store,
-    sweep: Sweep | None = None,
     repeated: Sequence[Mapping[str, Any]] = (),
 ) -> list[Path]:
     """Write the tables and the facts of a record (`derive`); returns the files."""
-    tables, facts = derive(record, store, sweep, repeated)
+    tables, facts = derive(record, store, repeated)
     written = [
         write_table(session_table_path(results_root, table, name), table, frame)
         for table, frame in tables.items()
@@ -177,7 +175,6 @@ def write(
 def derive(
     record: Mapping[str, Any],
     store: Store,
-    sweep: Sweep | None = None,
     repeated: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[dict[Table, pd.DataFrame], dict[str, Any]]:
     """The tables of a session, and its facts.
@@ -185,7 +182,6 @@ def derive(
     Args:
         record: The newest session that was held here.
         store: Of the runs that its trainings are joined to.
-        sweep: What it is joined to, where that is not a shipped one.
         repeated: All sessions here that time the same, for net speedups; what is published alike (`Alike`) is added, and stands
             for links that the record was not held over. None: the record alone.
 
@@ -194,7 +190,7 @@ def derive(
     """
     alike = Alike.of(store.root, record) if repeated else None
     direct, checks = _whole_runs(record, repeated, alike)
-    plan, fault = _plan(record, sweep)
+    plan, fault = _plan(record)
     wanted, fault = _wanted(record, store, plan) if plan else ([], fault)
     arms = speed_only(record) if record["sweep"] is None else joined(record, wanted, checks)
     cases = case_table(record)
@@ -342,13 +338,12 @@ def _completed(checks: Sequence[Check], others: Sequence[Check]) -> list[Check]:
     return [*checks, *(check for check in others if check.arm not in there)]
 
 
-def _plan(record: Mapping[str, Any], sweep: Sweep | None) -> tuple[Plan | None, str]:
+def _plan(record: Mapping[str, Any]) -> tuple[Plan | None, str]:
     """The plan of the record's sweep as it is now; None where it has none, or with why there is none."""
     if record["sweep"] is None:
         return None, ""
     try:
-        named = sweep is not None and sweep.name == record["sweep"]
-        return make_plan(sweep if sweep and named else load_sweep(record["sweep"])), ""
+        return make_plan(load_sweep(record["sweep"])), ""
     except ValueError as error:
         return None, f"the sweep {record['sweep']} cannot be planned: {error}"
 

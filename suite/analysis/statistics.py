@@ -99,8 +99,9 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
 
     s is the sample standard deviation (n - 1). Exact for normal data. Simulated coverage of the 95 % interval
     with six values: normal 95.0 %, Student's t with 3 degrees 96.1 %, uniform 93.9 %, exponential 88.7 %; so
-    it suits paired differences, which are close to symmetric, better than skewed metrics. Raises
-    TooFewSamplesError below six values and StatisticsError for values that are not finite.
+    it suits paired differences, which are close to symmetric, better than skewed metrics. Pairing by seed takes out what
+    two runs have in common (the data split, the initial model). Raises TooFewSamplesError below six values and
+    StatisticsError for values that are not finite.
     """
     array = _finite(values, MINIMUM_FOR_INTERVAL, "the t interval of a mean")
     n = array.size
@@ -127,42 +128,25 @@ def median_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     return Interval(float(np.median(array)), float(array[rank - 1]), float(array[n - rank]), n)
 
 
-def _differences(values: Sequence[float], baseline: Sequence[float], least: int, what: str) -> np.ndarray:
-    if len(values) != len(baseline):
-        raise StatisticsError(f"{what} pairs values one to one, but got {len(values)} and {len(baseline)}")
-    differences: np.ndarray = _finite(values, least, what) - _finite(baseline, least, what)
-    return differences
-
-
-def paired_difference(values: Sequence[float], baseline: Sequence[float], level: float = 0.95) -> Interval:
-    """Mean of values[i] - baseline[i] with its t interval; i is the seed both runs share.
-
-    Pairing takes out what the two runs have in common (the data split, the initial model). Errors as
-    mean_interval, and StatisticsError when the two sequences differ in length.
-    """
-    differences = _differences(values, baseline, MINIMUM_FOR_INTERVAL, "a paired difference")
-    return mean_interval(differences.tolist(), level)
-
-
-def sign_flip_p(values: Sequence[float], baseline: Sequence[float]) -> float:
+def sign_flip_p(differences: Sequence[float]) -> float:
     """Two-sided p of the exact paired sign-flip permutation test of "the differences are symmetric about 0".
 
-    p = share of the 2**n sign patterns s with |sum s_i d_i| >= |sum d_i|, d = values - baseline, by full
+    p = share of the 2**n sign patterns s with |sum s_i d_i| >= |sum d_i|, d the differences, by full
     enumeration. Sums within 1e-9 of sum |d_i| count as equal, since addition in another order moves the last
     bits. Raises TooFewSamplesError below 2 pairs and StatisticsError above 24.
     """
-    differences = _differences(values, baseline, 2, "the sign-flip test")
-    if differences.size > MAXIMUM_EXACT:
+    d = _finite(differences, 2, "the sign-flip test")
+    if d.size > MAXIMUM_EXACT:
         raise StatisticsError(
-            f"the exact sign-flip test enumerates at most {MAXIMUM_EXACT} pairs and got {differences.size}"
+            f"the exact sign-flip test enumerates at most {MAXIMUM_EXACT} pairs and got {d.size}"
         )
     sums = np.array(
-        [differences[0]]
+        [d[0]]
     )  # the sign of the first pair is fixed: a pattern and its mirror have the same |sum|
-    for difference in differences[1:]:
+    for difference in d[1:]:
         sums = np.concatenate([sums - difference, sums + difference])
-    tolerance = 1e-9 * float(np.abs(differences).sum())
-    return float((np.abs(sums) >= abs(float(differences.sum())) - tolerance).mean())
+    tolerance = 1e-9 * float(np.abs(d).sum())
+    return float((np.abs(sums) >= abs(float(d.sum())) - tolerance).mean())
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -477,8 +477,6 @@ PARTS: Final = declared("claims-parts", 3, """
     reason     text   why, where the numbers do not say it
     """)  # fmt: skip
 
-VERDICT_TABLES: Final = (CLAIMS, PARTS)
-
 # ---- reading and writing
 
 

@@ -30,7 +30,7 @@ from suite.analysis.collect import study_of
 from suite.analysis.equal_time import LEVEL, trained
 from suite.analysis.net_speedup import Uncertain, total
 from suite.analysis.published import facts_path, find_frame, runs_at_all_budgets, source
-from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, paired_difference
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, mean_interval
 from suite.analysis.tables import (
     ARMS,
     CELL,
@@ -130,7 +130,7 @@ def _difference(claim: Claim, part: Part, cell: Cell) -> Found:
             doubts.append(f"{n} pairs of seeds finished, {MINIMUM_FOR_INTERVAL} are needed")
         return Found(n=n, lost=lost, doubts=tuple(doubts))
     column = "nll" if part.quantity == "nll" else "value"
-    found = paired_difference(pairs[column].tolist(), pairs[f"{column}_against"].tolist(), part.level)
+    found = mean_interval((pairs[column] - pairs[f"{column}_against"]).tolist(), part.level)
     errors = (row for row in _tuned(part, cell) if row["tuning_sd"] is not None)
     choice = total(Uncertain(0.0, row["tuning_sd"] ** 2, row["tuning_df"]) for row in errors)
     of_choice = math.sqrt(choice.variance) * float(stats.t.ppf(0.5 + part.level / 2, min(choice.df, n - 1)))

@@ -144,9 +144,9 @@ def between(before: Snapshot, now: Snapshot, cores: int, load_average: float) ->
     )
 
 
-def machine_id(proc: Path = Path("/proc")) -> str:
+def machine_id() -> str:
     """A word that two processes share where they run on one kernel, since it was started."""
-    return (proc / "sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
 def ticks(stat: str) -> tuple[int, int]:
@@ -182,14 +182,7 @@ def load_average(proc: Path = Path("/proc")) -> list[float]:
     return [float(text) for text in (proc / "loadavg").read_text(encoding="utf-8").split()[:3]]
 
 
-def machine(
-    ranks: int,
-    threads: int,
-    *,
-    emulated: bool,
-    environment: dict[str, str] | None = None,
-    sys_: Path = Path("/sys"),
-) -> dict[str, Any]:
+def machine(ranks: int, threads: int, *, emulated: bool) -> dict[str, Any]:
     """What the machine is to `ranks` processes of `threads` threads each: plain values for the record."""
     cores = len(os.sched_getaffinity(0))
     return {
@@ -197,8 +190,8 @@ def machine(
         "ranks": ranks,
         "threads_per_rank": threads,
         "oversubscription": ranks * threads / cores,
-        "allocator": allocator(dict(os.environ) if environment is None else environment),
-        "governor": governor(sys_),
+        "allocator": allocator(dict(os.environ)),
+        "governor": governor(),
         "load_average": load_average(),
         "emulated": emulated,
         "backend": "gloo",
@@ -214,7 +207,7 @@ def allocator(environment: dict[str, str]) -> str:
     return " ".join([name, *settings])
 
 
-def governor(sys_: Path = Path("/sys")) -> str | None:
+def governor() -> str | None:
     """How the first processor's frequency is governed; None where the system does not tell."""
-    path = sys_ / "devices/system/cpu/cpu0/cpufreq/scaling_governor"
+    path = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
     return path.read_text(encoding="utf-8").strip() if path.is_file() else None

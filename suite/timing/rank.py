@@ -143,7 +143,7 @@ class Commands:
         seed: int,
         cases: list[Mapping[str, Any]],
     ) -> dict[str, Any]:
-        """Make the batches and a subject of every case. Answers the number of parameters, TCP's congestion control, the GPU."""
+        """Make the batches and a subject of every case. Answers TCP's congestion control and the GPU."""
         model = get(workload["name"], **workload.get("options", {}))
         task = model.task(seed, world_size, sharding, batch_size)
         rank = dist.get_rank()
@@ -161,19 +161,17 @@ class Commands:
         gc.collect()
         gc.freeze()  # what lives on is not looked at again before every block
         return {
-            "parameters": sum(p.numel() for p in model.module(seed).parameters() if p.requires_grad),
             "congestion_control": CONGESTION_CONTROL.read_text(encoding="utf-8").strip(),
             "gpu": None if self._device == "cpu" else _gpu(),
         }
 
     def warm(self, case: str, units: int, modes: list[Mode]) -> dict[str, Any]:
         """Steps that do not count; compressors are compiled. Without messages first, so that no rank waits for a compiler."""
-        started = time.perf_counter()
         for mode in sorted(modes, key=lambda mode: mode != "null"):
             self._subjects[case].block(mode, units, self._batches)
             dist.monitored_barrier(self._control, timeout=COMPILING)
         gc.freeze()  # the compiler's own objects are many: every block would look through them
-        return {"seconds": time.perf_counter() - started}
+        return {}
 
     def block(self, case: str, mode: Mode, units: int) -> dict[str, Any]:
         """A timed block, begun together with all ranks.

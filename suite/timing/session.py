@@ -46,7 +46,7 @@ from suite.timing.cases import Cases, cases_of, direct_specs, source_of
 from suite.timing.load import ClusterMeter, Meter
 from suite.timing.ranks import NCCL, THREADS, RankGroup, RankLostError, Ranks
 from suite.timing.spec import FEWEST_BLOCKS, SessionSpec
-from suite.timing.store import PLACES, SENT, Mode
+from suite.timing.store import Mode
 from suite.training.processes import RendezvousError
 from suite.workloads import get
 
@@ -313,7 +313,7 @@ class LinkRounds:
         lead = int(short or (mode == "run" and case.overlaps))
         command = {"do": "block", "case": case_id, "mode": mode, "units": units + lead}
         answers = self.ranks.ask(command, PATIENCE_S + 10 * (expected or 10.0) * (units + lead))
-        entry = block_entry(answers, lead, case.unit_steps)
+        entry = block_entry(answers, lead)
         self._estimates[case_id, mode] = entry["unit_s"]
         if mode == "run":
             self.traffic[case_id] = traffic_entry(answers)
@@ -358,22 +358,20 @@ def among(number: int, some: int, all_: int) -> bool:
 # What all ranks reply to one command, as one entry of the record
 
 
-def block_entry(answers: Sequence[Mapping[str, Any]], lead: int, unit_steps: int) -> dict[str, Any]:
+def block_entry(answers: Sequence[Mapping[str, Any]], lead: int) -> dict[str, Any]:
     """What a block took, without its first `lead` units.
 
     unit_s: the block's sample, the slowest rank's seconds from its first unit to its last, a unit. unit_seconds: of each
     unit the slowest rank's; a rank that is late in one unit may be early in the next, so these add up to more than the
-    block took. step_seconds: the median over the steps of the slowest rank's. spread: of
-    the processor time of the ranks, largest less smallest over their mean; None where none was used. phases: seconds a
-    step, mean over ranks. A rank's phases are means over all units of its block, so phases go without a lead.
+    block took. spread: of the processor time of the ranks, largest less smallest over their mean; None where none was
+    used. phases: seconds a step, mean over ranks. A rank's phases are means over all units of its block, so phases go
+    without a lead.
     """
     units = [list(answer["unit_seconds"])[lead:] for answer in answers]
-    steps = [list(answer["step_seconds"])[lead * unit_steps :] for answer in answers]
     busy = [float(answer["cpu_s"]) for answer in answers]
     return {
         "unit_s": max(sum(column) for column in units) / len(units[0]),
         "unit_seconds": [max(column) for column in zip(*units, strict=True)],
-        "step_seconds": median(max(column) for column in zip(*steps, strict=True)),
         "spread": (max(busy) - min(busy)) / fmean(busy) if fmean(busy) > 0 else None,
         "phases": mean_phases([answer["phases"] for answer in answers]),
     }
@@ -388,7 +386,7 @@ def mean_phases(phases: Sequence[Mapping[str, float] | None]) -> dict[str, float
 
 
 def traffic_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Bytes a unit, mean over ranks, also by stage and as the interface counts, and the path of each compressor on any rank."""
+    """Bytes a unit, mean over ranks, also as the interface counts, and the path of each compressor on any rank."""
     paths: dict[str, set[str]] = {}
     for answer in answers:
         for name, way in answer["path"].items():
@@ -397,27 +395,8 @@ def traffic_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "wire_bytes": fmean(answer["wire_bytes"] for answer in answers),
         "received_bytes": fmean(answer["received_bytes"] for answer in answers),
         "interface_bytes": fmean(answer["interface_bytes"] for answer in answers),
-        "stages": mean_stages([answer["stages"] for answer in answers]),
         "path": {name: "/".join(sorted(ways)) for name, ways in sorted(paths.items())},
     }
-
-
-def mean_stages(ranks: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """A unit's bytes by stage, collective and group, mean over ranks; a rank that sends nothing there counts as 0.
-
-    Args:
-        ranks: What each rank says of its block.
-
-    Returns:
-        A row each stage, collective and group, sorted, with the keys of `PLACES` and `SENT`.
-    """
-    totals: dict[tuple[str, ...], dict[str, float]] = {}
-    for stages in ranks:
-        for row in stages:
-            sums = totals.setdefault(tuple(row[name] for name in PLACES), dict.fromkeys(SENT, 0.0))
-            for name in SENT:
-                sums[name] += row[name] / len(ranks)
-    return [{**dict(zip(PLACES, place, strict=True)), **sums} for place, sums in sorted(totals.items())]
 
 
 def direct_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -277,28 +277,8 @@ class SessionSpec(Entry):
         return self.blocks if self.serial_rounds is None else self.serial_rounds
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, as they go into the record."""
-        links = list(self.direct.links)
-        return {
-            "minutes": self.minutes,
-            "sweep": self.sweep.name if self.sweep else None,
-            "arms": {label: arm.model_dump() for label, arm in self.arms.items()},
-            "links": [link.as_dict() for link in self.links],
-            "device": self.device,
-            **{
-                name: getattr(self, name)
-                for name in ("blocks", "spare_blocks", "units", "block_s", "phase_units", "phase_s")
-            },
-            "null_blocks": self.null_blocks,
-            "serial_blocks": self.serial_blocks,
-            "warmup": self.warmup,
-            "rounds_h": list(self.rounds_h),
-            "reference": self.reference.model_dump(mode="json"),
-            "powersgd": self.powersgd.model_dump(),
-            "direct": self.direct.model_dump(mode="json") | {"links": "all" if links == ["all"] else links},
-            "disturbed": self.limits.model_dump(),
-            "seed": self.seed,
-        }
+        """The keys of the file as plain values, with their defaults, as they go into the record."""
+        return self.model_dump(mode="json", by_alias=True)
 
     def over(self, link: Link) -> SessionSpec:
         """The session over this link instead of its own, whole runs included."""

@@ -42,10 +42,6 @@ ROUND: Final = "round-"
 AVERAGE: Final = "average"
 """Kind of the step that ends a round of local steps."""
 
-PLACES: Final = ("stage", "collective", "group")
-SENT: Final = ("calls", "payload_bytes", "wire_bytes", "received_bytes")
-"""Keys of a block's `stages`: where bytes belong, and what is counted a unit."""
-
 Role = Literal["ddp", "method"]
 Mode = Literal["run", "null", "serial"]
 """run: as in training. null: collectives replaced by local copies. serial: every collective waited for at once, so

@@ -39,7 +39,7 @@ from reference_impls.core.errors import UnknownOptionError, UnsupportedError, ne
 from reference_impls.core.optimizers import local_optimizer
 from reference_impls.core.registry import Method
 from suite.timing.spec import DEFAULT_BUCKET_MB
-from suite.timing.store import AVERAGE, PLACES, ROUND, SENT, Case, Mode
+from suite.timing.store import AVERAGE, ROUND, Case, Mode
 
 LEARNING_RATE: Final = 1e-6
 
@@ -54,20 +54,17 @@ class NoSuchStepError(ValueError):
 class Block:
     """What a block took on this rank.
 
-    unit_seconds: of each unit. step_seconds: of each step in the units. phases: mean seconds a step in the units by
-    phase, which add up to the step; None outside of serial blocks. wire_bytes, received_bytes: a unit, as the ledger
-    counts them. cpu_s: CPU seconds of the whole process in the block. kinds: all steps taken, passed-by ones included.
-    stages: the same bytes, calls and payload by stage, collective and group; none of DDP, whose ledger nobody keeps.
+    unit_seconds: of each unit. phases: mean seconds a step in the units by phase, which add up to the step; None outside
+    of serial blocks. wire_bytes, received_bytes: a unit, as the ledger counts them. cpu_s: CPU seconds of the whole process
+    in the block. kinds: all steps taken, passed-by ones included.
     """
 
     unit_seconds: tuple[float, ...]
-    step_seconds: tuple[float, ...]
     phases: Mapping[str, float] | None
     wire_bytes: float
     received_bytes: float
     cpu_s: float
     kinds: Mapping[str, int]
-    stages: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,10 +90,6 @@ class Subject(ABC):
     @abstractmethod
     def traffic(self, mode: Mode, kinds: Mapping[str, int]) -> tuple[float, float]:
         """Bytes sent and received a unit in the block that was last stepped."""
-
-    def stages(self, kinds: Mapping[str, int]) -> tuple[Mapping[str, Any], ...]:
-        """The same by stage, collective and group, where they are told apart."""
-        return ()
 
     def block(
         self, mode: Mode, units: int, batches: Sequence[Batch], start: Callable[[], Any] = lambda: None
@@ -159,13 +152,11 @@ class Subject(ABC):
         sent, received = self.traffic(mode, counts)
         return Block(
             unit_seconds=tuple(marks[last] - marks[last - size] for last in ends),
-            step_seconds=tuple(marks[step + 1] - marks[step] for step in steps),
             phases=_phases(cuts, marks, steps),
             wire_bytes=sent,
             received_bytes=received,
             cpu_s=cpu,
             kinds=dict(sorted(counts.items())),
-            stages=self.stages(counts),
         )
 
 
@@ -218,24 +209,17 @@ class MethodSubject(Subject):
             )
 
     def traffic(self, mode: Mode, kinds: Mapping[str, int]) -> tuple[float, float]:
-        stages = self.stages(kinds)
-        return sum(row["wire_bytes"] for row in stages), sum(row["received_bytes"] for row in stages)
-
-    def stages(self, kinds: Mapping[str, int]) -> tuple[Mapping[str, Any], ...]:
         """From the ledger. What `plan` sends is spread over all steps; a round has its steps of both kinds."""
         is_round, taken = self.case.kind.startswith(ROUND), sum(kinds.values())
-        totals: dict[tuple[str, ...], Counter[str]] = {}
+        sent = received = 0.0
         for row in self.optimizer.ledger.totals():
             if is_round or row["kind"] == "plan":
                 share = self.case.unit_steps / taken
             else:
                 share = 1 / kinds[row["kind"]] if row["kind"] == self.case.kind else 0.0
-            if share:
-                sums = totals.setdefault(tuple(row[name] for name in PLACES), Counter())
-                sums.update({name: share * row[name] for name in SENT})
-        return tuple(
-            {**dict(zip(PLACES, place, strict=True)), **sums} for place, sums in sorted(totals.items())
-        )
+            sent += share * row["wire_bytes"]
+            received += share * row["received_bytes"]
+        return sent, received
 
 
 ALGORITHMS: Final = ("fp32", "bf16", "powersgd")

@@ -553,15 +553,13 @@ STOP_S: Final = 25.0
 
 @dataclass
 class Tally:
-    """How far a sweep has come. `run_steps` counts the steps of single runs, of `run_steps_total`; `share`: of the work, by
-    what a run is expected to cost, without the steps that checkpoints have.
+    """How far a sweep has come. `share`: of the work, by what a run is expected to cost, without the steps that checkpoints
+    have.
     """
 
     runs_total: int
-    run_steps_total: int
     share: float = 0.0
     runs: int = 0
-    run_steps: int = 0
     states: dict[str, int] = field(default_factory=dict)
     failures: list[tuple[str, str, str]] = field(default_factory=list)
     interrupted: bool = False
@@ -586,7 +584,7 @@ def run_local(
     places = (slots(jobs) if jobs is None or isinstance(jobs, int) else tuple(jobs))[: max(1, len(specs))]
     gpus = set(places) - {None}
     waiting = deque(groups(specs, len(places), GPU_GROUP_BYTES if gpus else GROUP_BYTES, bool(gpus)))
-    tally = Tally(len(specs), sum(spec.steps for spec in specs))
+    tally = Tally(len(specs))
     kept = {spec.run_id: _kept(store, spec) for spec in specs}
     of_step = {spec.run_id: cost(spec) / spec.steps for spec in specs}
     whole = sum(of_step[spec.run_id] * (spec.steps - kept[spec.run_id]) for spec in specs)
@@ -710,7 +708,6 @@ class _Worker:
 
     def _advance(self, tally: Tally, run_id: str, step: int) -> None:
         kept, of_step = self._work[run_id]
-        tally.run_steps += step - self._counted
         tally.share += max(0, step - max(kept, self._counted)) * of_step
 
     def _ended(self, tally: Tally, run_id: str, state: str) -> None:

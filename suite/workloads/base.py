@@ -384,11 +384,6 @@ class Task(ABC):
     test_size: int
     """Examples that `evaluate` judges; 0 where the metric is a closed form."""
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps in which the workers together have seen `train_size` examples, rounded up."""
-        return math.ceil(self.train_size / (self.world_size * self.batch_size))
-
     def initial(self) -> dict[str, Tensor]:
         """Initial parameters, name -> float32 tensor on CPU, in the model's order; fresh tensors each call.
 

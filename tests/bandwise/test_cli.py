@@ -302,7 +302,7 @@ def test_no_rate_is_written_from_failures(
             store.put_spec(spec)  # as the pool does
             if spec not in whole:
                 failed(spec, Status("error", "the disk is on fire")).save(store)
-        return Tally(len(specs), 0)
+        return Tally(len(specs))
 
     monkeypatch.setattr("bandwise.verbs.sweep._carry_out", carry_out)
     budget = "tuning: {points: 3, factor: 2, extensions: 1, seeds: 1, centres: {plain: 0.05}}\n"
@@ -327,7 +327,7 @@ def test_rates_that_failed_are_told_beside_the_choice(
 ) -> None:
     monkeypatch.setattr(
         "bandwise.verbs.sweep._carry_out",
-        lambda _, specs, store, __: Tally(len(list(execute(specs, store))), 0),
+        lambda _, specs, store, __: Tally(len(list(execute(specs, store)))),
     )
     budget = "tuning: {points: 3, factor: 1000000, extensions: 0, seeds: 1, centres: {plain: 0.05}}\n"
     assert main(["sweep", write_sweep(tmp_path, SWEEP.replace(", lr: 0.1}", "}") + budget), "--tune"]) == 0

@@ -19,6 +19,7 @@ from bandwise.simulation import DataError, Shards, Simulation, worker_seed
 from reference_impls.core.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.core.units import UnitError
 from tests.reference_impls.gloo import run_ranks
+from tests.reference_impls.states import equal, through_a_file
 
 STEPS, WORKERS = 6, 2
 
@@ -81,24 +82,6 @@ def trained(algorithm: str = "allreduce-adamw", **options: Any) -> Simulation:
     return simulate(model, given.pop("loss", loss), source, algorithm, **given)
 
 
-def same(a: Any, b: Any) -> bool:
-    """Whether two states, or parameters by name, have the same bits."""
-    if isinstance(a, Tensor):
-        return bool(torch.equal(a, b))
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    return bool(a == b)
-
-
-def through_a_file(state: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
-
-
 # ---- what it is held against
 
 
@@ -133,7 +116,7 @@ def test_it_equals_a_cluster_fed_by_hand_to_the_bit(algorithm: str) -> None:
         cluster.observe(loss=mean)
         cluster.step(given, reference_points=reference_points)
         means.append(mean)
-    assert same(found.state_dict()["workers"], cluster.state_dict()["workers"])
+    assert equal(found.state_dict()["workers"], cluster.state_dict()["workers"])
     assert found.frame["loss"].tolist() == means
     assert found.ledger.frame(rank=None).equals(cluster.ledger.frame(rank=None))
 
@@ -168,16 +151,16 @@ def test_real_ranks_go_on_from_its_state_to_the_bit() -> None:
         final = whole.state_dict()
         for real, simulated in zip(consolidated["workers"], final["workers"], strict=True):
             for part in ("parameters", "slots", "optimizer", "step", "counters"):
-                assert same(real[part], simulated[part]), (algorithm, part)
-        assert same(buffers, final["buffers"])
+                assert equal(real[part], simulated[part]), (algorithm, part)
+        assert equal(buffers, final["buffers"])
         assert sent == whole.frame["wire_bytes"].tolist(), "the same bytes, those of the buffers included"
-        assert same(second[1], final["buffers"])
+        assert equal(second[1], final["buffers"])
         real_state = {**consolidated, "buffers": buffers}
         on, on_real = (
             trained(algorithm, model=awkward(), state=s, **options, steps=STEPS + 2)
             for s in (final, real_state)
         )
-        assert same(on.parameters, on_real.parameters), "and back from real ranks"
+        assert equal(on.parameters, on_real.parameters), "and back from real ranks"
 
 
 def test_it_goes_on_from_itself_to_the_bit() -> None:
@@ -188,7 +171,7 @@ def test_it_goes_on_from_itself_to_the_bit() -> None:
         whole = trained("local-adamw", **given)
         half = trained("local-adamw", **given, steps=3)
         rest = trained("local-adamw", **given, state=through_a_file(half.state_dict()))
-        assert same(rest.state_dict(), whole.state_dict())
+        assert equal(rest.state_dict(), whole.state_dict())
         assert rest.frame["step"].tolist() == [3, 4, 5]
         assert half.frame["loss"].tolist() + rest.frame["loss"].tolist() == whole.frame["loss"].tolist()
 
@@ -200,12 +183,12 @@ def test_the_same_seed_gives_the_same_bits_and_nothing_of_the_callers_moves() ->
     model = awkward()
     before, drawn = copy.deepcopy(model.state_dict()), torch.random.get_rng_state()
     one, two = (trained("qsgd", model=model) for _ in range(2))
-    assert same(dict(model.state_dict()), dict(before))
+    assert equal(dict(model.state_dict()), dict(before))
     assert torch.equal(torch.random.get_rng_state(), drawn)
-    assert same(one.state_dict(), two.state_dict())
+    assert equal(one.state_dict(), two.state_dict())
     assert one.frame.equals(two.frame)
     other = trained("qsgd", model=awkward(), seed=4)
-    assert not same(one.parameters, other.parameters)
+    assert not equal(one.parameters, other.parameters)
 
 
 def test_what_it_answers() -> None:
@@ -216,9 +199,9 @@ def test_what_it_answers() -> None:
     assert frame["wire_bytes"].tolist() == [0, 0, 4.0 * elements] * 2  # 2 (n - 1) / n x 4 bytes, n = 2
     assert frame["lr"].tolist() == [0.1 / (step + 1) for step in range(6)]
     assert list(found.parameters) == [name for name, _ in plain().named_parameters()]
-    assert same(dict(found.model.named_parameters()), found.parameters)
+    assert equal(dict(found.model.named_parameters()), found.parameters)
     workers = found.state_dict()["workers"]
-    assert same(workers[0]["parameters"], workers[1]["parameters"])
+    assert equal(workers[0]["parameters"], workers[1]["parameters"])
     assert found.compute_s > 0
     assert found.diverged_at is None
 
@@ -226,7 +209,7 @@ def test_what_it_answers() -> None:
 def test_the_model_is_the_mean_where_workers_differ() -> None:
     found = trained("local-sgd", period=4, steps=6, total_steps=8)
     parts = [worker["parameters"] for worker in found.state_dict()["workers"]]
-    assert not same(parts[0], parts[1])
+    assert not equal(parts[0], parts[1])
     for name, value in found.model.named_parameters():
         assert torch.equal(value, (parts[0][name] + parts[1][name]) / 2)
 
@@ -268,7 +251,7 @@ def test_a_training_that_diverges_ends_before_that_step() -> None:
     found = trained(loss=explode)
     assert found.diverged_at == 4
     assert found.frame["step"].tolist() == [0, 1, 2, 3]
-    assert same(found.parameters, trained(steps=4).parameters)
+    assert equal(found.parameters, trained(steps=4).parameters)
 
 
 # ---- data
@@ -296,12 +279,12 @@ def test_a_data_set_is_cut_into_shards_that_share_no_example() -> None:
 def test_batches_are_dealt_in_turn() -> None:
     batches = [data(rank, 2, step) for step in range(STEPS) for rank in range(2)]
     by_function = trained().parameters
-    assert same(trained(data=batches).parameters, by_function)
-    assert same(trained(data=iter(batches)).parameters, by_function)
+    assert equal(trained(data=batches).parameters, by_function)
+    assert equal(trained(data=iter(batches)).parameters, by_function)
     half = trained(data=batches, steps=3)
-    assert same(trained(data=batches, state=half.state_dict()).parameters, by_function)
+    assert equal(trained(data=batches, state=half.state_dict()).parameters, by_function)
     loader = DataLoader(examples(200), batch_size=8, shuffle=True)
-    assert same(trained(data=loader).parameters, trained(data=loader).parameters)
+    assert equal(trained(data=loader).parameters, trained(data=loader).parameters)
 
 
 class Stream(IterableDataset[Any]):
@@ -345,7 +328,7 @@ def test_models_that_plain_backward_can_train() -> None:
 
     exact = values(trained())
     for reentrant in (False, True):
-        assert same(values(trained(model=Rerun(reentrant))), exact)
+        assert equal(values(trained(model=Rerun(reentrant))), exact)
     assert trained(loss=half).frame["loss"].iloc[-1] < trained(loss=half).frame["loss"].iloc[0]
     accumulated = trained(
         loss=lambda model, b: (loss(model, [x[:4] for x in b]) + loss(model, [x[4:] for x in b])) / 2

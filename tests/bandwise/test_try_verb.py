@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from bandwise.verbs.try_ import summary
 from tests.bandwise.said import answer, refusal
-from tests.bandwise.test_simulation import same
 from tests.reference_impls.gloo import run_ranks
+from tests.reference_impls.states import equal
 from tests.support import Capsys, Patch, blocks
 
 PAGE = blocks("docs/your-model.md", "python")
@@ -62,7 +62,7 @@ def test_the_code_of_the_page_runs_and_goes_on_to_the_bit(tmp_path: Path, monkey
     )  # fmt: skip
     head = seeded.partition("result = ")[0]
     for found in run_ranks(follows, 2, real, {"head": head}, str(tmp_path)):
-        assert same(found, whole.parameters), found
+        assert equal(found, whole.parameters), found
 
 
 # ---- the verb

@@ -103,7 +103,6 @@ def block(
         "mode": mode,
         "unit_s": middle,
         "unit_seconds": [middle, 0.9 * middle, 1.5 * middle],
-        "step_seconds": middle / case["unit_steps"],
         "spread": 0.02,
         "phases": {**phases, "plan": 0.0001} if mode == "serial" and case["role"] == "method" else None,
         "foreign_share": 0.01 * number,

@@ -87,7 +87,7 @@ FEW = tuple(m for m in MADE if m.arm.baseline in {None, "allreduce-sgd"} and "ex
 """The arms around one optimizer, for tests that need no more."""
 
 
-def spec_of(made: Made, sharding: str, seed: int, steps: int = STEPS) -> RunSpec:
+def spec_of(made: Made, sharding: str, seed: int) -> RunSpec:
     """The spec of one made-up run; the label goes into the options, so that arms have ids of their own."""
     return RunSpec(
         algorithm=Part(made.arm.algorithm, 1, {"label": made.arm.name}),
@@ -95,7 +95,7 @@ def spec_of(made: Made, sharding: str, seed: int, steps: int = STEPS) -> RunSpec
         sharding=sharding,
         world_size=4,
         backend="simulated",
-        steps=steps,
+        steps=STEPS,
         batch_size=32,
         lr=Rate("cosine", made.rate, 0.0, 10),
         bucket_bytes=4 << 20,

@@ -90,12 +90,6 @@ def test_replicas_that_differ(root: Path) -> None:
     assert finding.what == "ranks 0 and 1 differ in w"
 
 
-def test_seeds_that_differ_between_arms(root: Path) -> None:
-    (finding,) = found(root, replace(STUDY, entries=STUDY.entries[1:]))["seeds"]
-    assert finding.level == ERROR
-    assert finding.what == "has the seeds [1], the panel has [0, 1]"
-
-
 def test_sources_that_moved(root: Path) -> None:
     arms = (replace(STUDY.arms[0], source_hash="moved"), *STUDY.arms[1:])
     (finding,) = found(root, replace(STUDY, arms=arms))["stale"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from suite.analysis.collect import StudyError, collect, write
+from suite.analysis.collect import collect, write
 from suite.analysis.tables import BUDGET_SWEEP, RUNS, SENSITIVITY, SUMMARY
 from suite.runs.store import Status, Store
 from tests.suite.analysis import made_up_ladder as ladder
@@ -95,23 +95,6 @@ def test_results_of_older_code_are_marked_and_not_ranked(tmp_path):
     rows = {row["arm"]: row for row in moved("lion").rows(SUMMARY) if row["sharding"] == "iid"}
     assert rows["lion-cub-1bit never"]["p_exact"] is None
     assert rows["local-sgd H=16"]["p_exact"] is not None
-
-
-def test_contradictions_are_refused(tmp_path, study, store):
-    first = study.entries[0]
-    again = replace(first, spec=made.spec_of(made.MADE[0], "iid", 0, steps=99))
-    with pytest.raises(StudyError, match="arm allreduce-sgd has two runs of seed 0"):
-        collect(tmp_path, replace(study, entries=(*study.entries, again)))
-    with pytest.raises(StudyError, match="names the baseline nothing"):
-        replace(study, arms=(*study.arms, made.arm("x", "sign", "nothing")))
-    with pytest.raises(StudyError, match="cannot be x's"):
-        replace(study, arms=(*study.arms, made.arm("x", "sign", "qsr-sgd")))
-    with pytest.raises(StudyError, match="two arms have one name"):
-        replace(study, arms=(*study.arms, study.arms[0]))
-    with pytest.raises(StudyError, match="unknown arm y"):
-        replace(study, entries=(replace(first, arm="y"),))
-    with pytest.raises(StudyError, match="is judged"):
-        replace(study, yardsticks={})
 
 
 def test_a_workload_that_supports_no_verdict_gives_none(tmp_path, store):

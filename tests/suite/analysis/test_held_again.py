@@ -126,7 +126,7 @@ def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alo
         ({"uses": {**later["uses"], "squeeze": none}}, every, set()),
     ):
         made.saved(root, made.changed(later, **changes))
-        collect_session(root, "made-up", load_sweep(str(path)))
+        collect_session(root, "made-up")
         rows = read_table(session_table_path(root, NET_ROUNDS, "made-up"), NET_ROUNDS)
         assert load_facts(root, "made-up", "local")["sessions"][-1]["started"].startswith("2026-11-24")
         for arm, expected in (("lion-1bit", days), ("squeeze", of_squeeze)):
@@ -142,7 +142,7 @@ def test_a_session_held_three_times_gives_net_speedups_of_all_and_the_newest_alo
         root, made.changed(later, session_id="20261125T000000Z-aa", started="2026-11-25", links=[slower])
     )
     shutil.rmtree(root / "sessions" / "made-up" / "20261124T000000Z-aa")
-    collect_session(root, "made-up", load_sweep(str(path)))
+    collect_session(root, "made-up")
     both = ["10 Mbit/s", "100 Mbit/s"]
     assert [link["label"] for link in load_facts(root, "made-up", "local")["links"]] == both
     for table in (ARMS, CASES, NET):
@@ -181,7 +181,7 @@ def test_whole_runs_of_an_earlier_session_count_until_they_are_trained_again(tmp
             run for arm, ratio in ratios.items() for run in made.direct(path, arm, lambda _, at=ratio: at)
         ]
         made.saved(root, held)
-        collect_session(root, "made-up", load_sweep(str(path)))
+        collect_session(root, "made-up")
         direct, arms, net, rounds = (
             read_table(session_table_path(root, table, "made-up"), table)
             for table in (DIRECT, ARMS, NET, NET_ROUNDS)

@@ -29,11 +29,12 @@ disturbed: {foreign_share: 0.999, steal_share: 0.999, retries: 0}
 
 @pytest.mark.gloo
 @pytest.mark.full
-def test_from_ranks_to_tables(tmp_path):
+def test_from_ranks_to_tables(tmp_path, monkeypatch):
     spec = session_spec(tmp_path, text=SESSION)
     record = Session(spec, tmp_path, place=Loopback).run()
     assert (record["status"], record["reason"]) == ("done", "")
-    collect_session(tmp_path, "tiny", spec.sweep)
+    monkeypatch.chdir(tmp_path)  # where the sweep lies
+    collect_session(tmp_path, "tiny")
     cases, arms, direct = (
         read_table(session_table_path(tmp_path, table, "tiny"), table) for table in (CASES, ARMS, DIRECT)
     )

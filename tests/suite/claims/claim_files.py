@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from suite.analysis.published import facts_path
-from suite.analysis.statistics import cells, paired_difference
+from suite.analysis.statistics import cells, mean_interval
 from suite.analysis.tables import (
     ARMS,
     NET,
@@ -133,7 +133,7 @@ def write_study(
         if arm != "base":
             about["baseline"] = "base"
             if len(whole) >= MINIMUM_FOR_INTERVAL:
-                found = paired_difference([own for own, _ in whole], [base for _, base in whole])
+                found = mean_interval([own - base for own, base in whole])
                 about |= cells(found, "diff_mean", "diff_") | cells(found, "nll_diff_mean", "nll_diff_")
             ends = dict(zip(("worth", "low", "high"), worth.get(arm, (0.5, 0.4, 0.6)), strict=True))
             worths.append(

@@ -82,27 +82,19 @@ class FakeRanks:
             }
         if command["do"] != "block":
             gpu = self.gpus[rank] if self.gpus else None
-            return {"parameters": 3, "congestion_control": "reno", "seconds": 0.0, "gpu": gpu}
+            return {"congestion_control": "reno", "gpu": gpu}
         k = command["units"]
         unit = self.seconds(command["case"], command["mode"]) * slow
         return {
             "unit_seconds": [unit] * k,
-            "step_seconds": [unit] * 64 * k,  # no unit has more steps
             "phases": {"encode": unit / 2} if command["mode"] == "serial" else None,
             "wire_bytes": 100.0 * slow,
             "received_bytes": 50.0,
             "interface_bytes": 160.0,
-            "stages": [sent(100.0 * slow)],
             "cpu_s": slow,
             "kinds": {"step": k},
             "path": {"signs": "compiled"},
         }
-
-
-def sent(wire_bytes: float, stage: str = "gradient") -> dict[str, Any]:
-    """What a rank says of one stage."""
-    place = {"stage": stage, "collective": "all-reduce", "group": "world"}
-    return {**place, "calls": 2, "payload_bytes": 80, "wire_bytes": wire_bytes, "received_bytes": 50.0}
 
 
 class FakeMeter:

@@ -1,4 +1,4 @@
-"""The rank processes: replies in order, the first to blame where one is lost, nobody left behind; means over ranks."""
+"""The rank processes: replies in order, the first to blame where one is lost, nobody left behind."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 
 from suite.links.link import Link
 from suite.timing.ranks import RankLostError, Ranks
-from suite.timing.session import mean_stages
-from tests.suite.timing.fakes import Loopback, sent
+from tests.suite.timing.fakes import Loopback
 
 FAKE = "tests.suite.timing.fake_rank"
 
@@ -59,11 +58,3 @@ def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:
 
     with pytest.raises(RankLostError, match="rank 1 could not be started"):
         Ranks(Nowhere(Link(2, 1e9)), FAKE)
-
-
-def test_a_rank_that_sends_nothing_counts_as_none() -> None:
-    found = mean_stages([[sent(100.0), sent(8.0, "plan")], [sent(300.0)]])
-    assert [(one["stage"], one["wire_bytes"], one["calls"]) for one in found] == [
-        ("gradient", 200.0, 2.0),
-        ("plan", 4.0, 1.0),
-    ]

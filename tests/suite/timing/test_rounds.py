@@ -70,7 +70,6 @@ def test_the_slowest_rank_counts(spec: SessionSpec) -> None:
     entry = measured(spec, FakeRanks(n=3, seconds=lambda case, mode: 0.02)).entry
     block = entry["blocks"][0]
     assert block["unit_seconds"] == pytest.approx([0.024] * len(block["unit_seconds"]))
-    assert block["step_seconds"] == pytest.approx(0.024)
     assert block["spread"] == pytest.approx(0.2 / 1.1)
     assert entry["direct"][0]["seconds"] == pytest.approx(1.2)
     assert entry["direct"][0]["final"] == {}
@@ -265,11 +264,9 @@ def test_the_time_left_is_that_of_all_links(
     assert told == sorted(told, reverse=True)
 
 
-def test_the_lead_is_left_out_of_units_and_steps() -> None:
-    answer = {
-        "unit_seconds": [9.0, 1.0, 2.0], "step_seconds": [4.0, 5.0, 0.5, 0.5, 1.0, 1.0], "cpu_s": 0.0, "phases": None,
-    }  # fmt: skip
-    other = {**answer, "unit_seconds": [1.0, 2.0, 1.0], "step_seconds": [1.0, 1.0, 1.0, 1.0, 0.5, 0.5]}
-    found = block_entry([answer, other], lead=1, unit_steps=2)
-    samples = {"unit_s": 1.5, "unit_seconds": [2.0, 2.0], "step_seconds": 1.0}  # each rank took 3 in all
+def test_the_lead_is_left_out_of_units() -> None:
+    answer = {"unit_seconds": [9.0, 1.0, 2.0], "cpu_s": 0.0, "phases": None}
+    other = {**answer, "unit_seconds": [1.0, 2.0, 1.0]}
+    found = block_entry([answer, other], lead=1)
+    samples = {"unit_s": 1.5, "unit_seconds": [2.0, 2.0]}  # each rank took 3 in all
     assert found == {**samples, "spread": None, "phases": None}

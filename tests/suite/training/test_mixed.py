@@ -11,7 +11,7 @@ import torch
 from reference_impls.core.algorithm import Algorithm, Bucket
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.registry import Entry, registry
-from suite.analysis.statistics import paired_difference
+from suite.analysis.statistics import mean_interval
 from suite.runs.spec import RunSpec
 from suite.runs.store import Outcome
 from suite.training.checkpoint import Checkpoint, Hooks, Interrupted, Start
@@ -52,7 +52,7 @@ def test_the_mean_of_seeds_is_that_of_float32_within_its_interval() -> None:
     before, after = (
         [found[spec.run_id].result["final"]["bits_per_byte"] for spec in specs] for found in (exact, mixed)
     )
-    difference = paired_difference(after, before)
+    difference = mean_interval([own - other for own, other in zip(after, before, strict=True)])
     assert before != after, "nothing was computed in bfloat16"
     assert difference.low <= 0 <= difference.high
     assert difference.high - difference.low < get("code-gpt").margin
