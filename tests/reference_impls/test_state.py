@@ -174,7 +174,14 @@ def test_the_state_of_other_ranks_or_another_optimizer_is_refused(name, other, s
 def test_an_exchange_under_way_is_of_the_buckets_that_it_was_begun_with() -> None:
     def made(bucket_bytes: int) -> SimulatedCluster:
         starts = [torch.zeros(8) for _ in range(3)]
-        options = {"fragments": 3, "period": 6, "overlap": 1, "outer": "sgd", "outer_momentum": 0.0, "mixing": 0.0}
+        options = {
+            "fragments": 3,
+            "period": 6,
+            "overlap": 1,
+            "outer": "sgd",
+            "outer_momentum": 0.0,
+            "mixing": 0.0,
+        }
         return SimulatedCluster(
             "streaming-diloco", starts, 2, names=list("abc"), bucket_bytes=bucket_bytes, lr=0.1, **options
         )
