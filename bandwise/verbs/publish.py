@@ -120,7 +120,8 @@ def _with_tables(root: Path) -> Iterator[str]:
 def _sweep(root: Path, name: str, findings: list[tuple[str, Finding]], unchecked: list[str]) -> None:
     """Findings of a sweep; without any run folder, as in a fresh clone, there is nothing to hold its tables against."""
     from suite.analysis.check import check_study
-    from suite.analysis.collect import collect_sweep, study_of
+    from suite.analysis.collect import collect_sweep
+    from suite.analysis.study import study_of
     from suite.runs.plan import make_plan
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep

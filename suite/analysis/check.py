@@ -24,8 +24,9 @@ from typing import Any, Final
 
 import pandas as pd
 
-from suite.analysis.collect import Collected, Entry, Study, collect, documents, read_curve
+from suite.analysis.collect import Collected, collect, documents, read_curve
 from suite.analysis.published import verify
+from suite.analysis.study import Entry, Study
 from suite.analysis.tables import BUDGET_RUNS, RUNS
 from suite.runs.files import RefusedError
 from suite.runs.spec import ERROR, WARNING, Finding, drift

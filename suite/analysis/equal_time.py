@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -41,11 +41,9 @@ from suite.analysis.statistics import (
     TooFewSamplesError,
     cells,
 )
+from suite.analysis.study import Cell, Study
 from suite.analysis.tables import ARM, CELL, NET, PLACE, RUN, WORTH, Row, frame_of
 from suite.runs.sweep import WHOLE
-
-if TYPE_CHECKING:
-    from suite.analysis.collect import Cell, Study
 
 LEVEL: Final = 0.95
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pandas as pd
@@ -34,11 +34,9 @@ from scipy import optimize
 from suite.analysis.equal_time import Trained, against, trained
 from suite.analysis.net_speedup import NetSpeedup, Uncertain, Verdict, beats_all, net_ratios, verdicts
 from suite.analysis.statistics import Interval, cells
+from suite.analysis.study import Arm, Study
 from suite.analysis.tables import ARM, RHO, WINDOWS, Row, Table, frame_of
 from suite.runs.sweep import ONE_WORKER, WHOLE
-
-if TYPE_CHECKING:
-    from suite.analysis.collect import Arm, Study
 
 UNCOMPRESSED: Final = "allreduce-"
 """What the names of plain all-reduces begin with."""

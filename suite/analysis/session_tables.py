@@ -31,7 +31,6 @@ from typing import Any, Final
 
 import pandas as pd
 
-from suite.analysis.collect import study_of
 from suite.analysis.equal_time import net_table, round_rows
 from suite.analysis.join import Wanted, differences, joined, rounds_of, speed_only
 from suite.analysis.published import (
@@ -50,6 +49,7 @@ from suite.analysis.speed import (
     probe_table,
 )
 from suite.analysis.speed import alike as composed_alike
+from suite.analysis.study import study_of
 from suite.analysis.tables import (
     ARMS,
     CASES,

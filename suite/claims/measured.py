@@ -26,11 +26,11 @@ from typing import Any, Final
 import pandas as pd
 from scipy import stats
 
-from suite.analysis.collect import study_of
 from suite.analysis.equal_time import LEVEL, trained
 from suite.analysis.net_speedup import Uncertain, total
 from suite.analysis.published import facts_path, find_frame, runs_at_all_budgets, source
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, mean_interval
+from suite.analysis.study import study_of
 from suite.analysis.tables import (
     ARMS,
     CELL,

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from suite.analysis.collect import Arm, Study, Yardstick
 from suite.analysis.equal_time import net_table, round_rows, worth_table
 from suite.analysis.net_speedup import Trials
 from suite.analysis.rho import rho_tables
+from suite.analysis.study import Arm, Study, Yardstick
 from suite.analysis.tables import NET, NET_ROUNDS, WORTH, frame_of, write_table
 from suite.runs.sweep import ONE_WORKER, PLAIN
 from tests.audit.__main__ import main

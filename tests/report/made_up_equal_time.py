@@ -14,8 +14,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from suite.analysis.collect import Entry, Study, Yardstick, collect, write
+from suite.analysis.collect import collect, write
 from suite.analysis.equal_time import net_table, round_rows
+from suite.analysis.study import Entry, Study, Yardstick
 from suite.analysis.tables import NET, NET_ROUNDS, frame_of, session_table_path, write_table
 from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store

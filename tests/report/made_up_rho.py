@@ -13,7 +13,8 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from suite.analysis.collect import Arm, Entry, Study, Yardstick, collect, write
+from suite.analysis.collect import collect, write
+from suite.analysis.study import Arm, Entry, Study, Yardstick
 from suite.runs.spec import Part, Rate, RunSpec
 from suite.runs.store import Status, Store
 from suite.runs.sweep import PLAIN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from suite.analysis.collect import Study
+from suite.analysis.study import Study
 from suite.runs.files import dump
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.analysis.collect import Entry, Study
+from suite.analysis.study import Entry, Study
 from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store
 from tests.suite.analysis import made_up_study as made

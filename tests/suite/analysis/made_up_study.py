@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from suite.analysis.collect import Arm, Entry, Study, Yardstick
+from suite.analysis.study import Arm, Entry, Study, Yardstick
 from suite.runs.files import dump
 from suite.runs.spec import Part, Rate, RunSpec
 from suite.runs.store import Status, Store

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from suite.analysis.check import check_store, check_study
-from suite.analysis.collect import Study, collect, write
+from suite.analysis.collect import collect, write
 from suite.analysis.published import facts_path
+from suite.analysis.study import Study
 from suite.runs.spec import ERROR, WARNING
 from suite.runs.store import Status, Store
 from tests.suite.analysis import made_up_study as made

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from suite.analysis.check import check_study
-from suite.analysis.collect import Study, collect
+from suite.analysis.collect import collect
+from suite.analysis.study import Study
 from suite.analysis.tables import CURVES, RUNS
 from suite.runs.store import Store
 from tests.suite.analysis import made_up_study as made

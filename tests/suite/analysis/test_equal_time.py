@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from suite.analysis.collect import Arm, Study, Yardstick
 from suite.analysis.equal_time import net_table, round_rows, worth_table
+from suite.analysis.study import Arm, Study, Yardstick
 from suite.analysis.tables import NET, NET_ROUNDS, PLACE, WORTH, frame_of, to_csv
 
 BUDGETS = (0.25, 0.5, 0.71, 1.0, 1.41)

@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from suite.analysis.collect import Arm, Study, Yardstick, collect, write
+from suite.analysis.collect import collect, write
 from suite.analysis.rho import GRID, null_test, rho_tables
+from suite.analysis.study import Arm, Study, Yardstick
 from suite.analysis.tables import BY_RHO, RHO, WINDOWS, Table, read_frame, table_path, to_csv
 from suite.runs.sweep import ONE_WORKER, PLAIN
 from tests.suite.analysis import made_up_ladder as ladder

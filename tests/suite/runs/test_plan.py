@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.analysis.collect import collect_sweep, study_of
+from suite.analysis.collect import collect_sweep
+from suite.analysis.study import study_of
 from suite.analysis.tables import RUNS, SUMMARY
 from suite.runs.files import YamlError
 from suite.runs.plan import PlanError, make_plan, open_specs, summary

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from suite.analysis.collect import study_of, tuning_rows
+from suite.analysis.study import study_of, tuning_rows
 from suite.runs.files import YamlError
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
