@@ -65,16 +65,12 @@ FRONT: Final = (
 """README and the pages with blocks of its kinds."""
 FRONT_STUDY, FRONT_SHARDING = "python", "iid"
 """The published study, and the spread of its data, whose picture and table README shows."""
-ANSWERED: Final = MappingProxyType(
-    {
-        "python": (
-            "global-qsgd-exponential", "powersgd-16", "qsr-adamw", "zero-one-adam", "demo", "local-adamw-8", "local-adamw-32",
-            "streaming-diloco", "diloco", "lion-cub-1bit-every-10", "apmsqueeze", "snoo", "accumulate-2", "accumulate-4",
-            "one-worker", "one-worker-half-batch",
-        ),
-    }
+FRONT_ARMS: Final = (
+    "global-qsgd-exponential", "powersgd-16", "qsr-adamw", "zero-one-adam", "demo", "local-adamw-8", "local-adamw-32",
+    "streaming-diloco", "diloco", "lion-cub-1bit-every-10", "apmsqueeze", "snoo", "accumulate-2", "accumulate-4",
+    "one-worker", "one-worker-half-batch",
 )  # fmt: skip
-"""Study -> the methods of its table of answers, as they rank there. Without: all of them."""
+"""Those of its arms that README's table has; they stand there as they rank."""
 FRONT_QUESTION: Final = "--model resnet-50 --device a100 --link 10gbe --workers 8"
 WORKERS: Final = 8
 """For which `docs/methods.md` says what a worker sends."""
@@ -85,7 +81,9 @@ WORKERS: Final = 8
 
 def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING) -> str:
     """The methods of README's table in a study: bytes, net speedup and verdict by rho, and what marks mean."""
-    return windows.answer(root, study, sharding, names_in(study), ANSWERED.get(study))
+    return windows.answer(
+        root, study, sharding, names_in(study), FRONT_ARMS if study == FRONT_STUDY else None
+    )
 
 
 def worth(root: Path, *names: str) -> str:

@@ -244,9 +244,9 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
     wants a further gradient, of the same samples as that of the parameters. clipping: the option by which the method clips by
     itself, for methods that reduce no gradient; `clip_norm` of the drivers sets it. local_steps: whether parameters and states
     of the local optimizer differ between ranks for a time. meets_locally: whether steps of kind ``local`` exchange parameters all
-    the same. timed: for timing, kind of step -> what options become so that steps
-    of this kind come at once and often. What only decides when they come, or what they do not read, is `DEFAULT` there: methods
-    that differ in nothing else are timed once. Without it a session waits until the kind comes.
+    the same. timed: for timing, kind of step -> what options become so that steps of this kind come at once and often. What only
+    decides when they come, or what they do not read, is `DEFAULT` there: methods that differ in nothing else are timed once.
+    Without it a session waits until the kind comes.
     """
 
     scope: ClassVar[Literal["bucket", "model"]] = "bucket"

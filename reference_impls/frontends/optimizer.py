@@ -56,8 +56,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         seed: Equal on all ranks.
         bucket_bytes: Size of a bucket; by default 4 MiB on a CPU, 25 MiB on a GPU.
         clip_norm: Clip the reduced gradient by its global norm, in rounds of local steps each rank's own, or set the method's
-            option for it. Infinity clips
-            nothing, and `last_grad_norm` is there.
+            option for it. Infinity clips nothing, and `last_grad_norm` is there.
         unused: A parameter for which no rank has ever had a gradient stays as it is (``stay``). With ``zeros``, and after its
             first gradient on any rank, a missing one counts as zeros (torch's own optimizers would skip it).
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.runtime.checks`).

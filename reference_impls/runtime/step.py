@@ -173,13 +173,13 @@ class LocalWorkers:
         A maximum over ranks, a byte a parameter. The first time it sets up and is not counted, like the broadcast of the
         parameters; afterwards only what is still unused is asked about, and counted as steps of kind ``unused``. Where all
         parameters have been used, which is the rule from the first time on, nothing is asked any more. Later local steps
-        ask nothing: until the next average every rank goes by its own gradients.
+        that exchange nothing ask nothing: until the next average every rank goes by its own gradients.
         """
         first = self.workers[0]
         known = first.unused
-        alone = first.algorithm.local_steps and not first.algorithm.meets_locally
-        local = alone and first.train_state.kind == "local"
-        if first.given is None or known == () or (known is not None and local):
+        algorithm = first.algorithm
+        apart = algorithm.local_steps and not algorithm.meets_locally and first.train_state.kind == "local"
+        if first.given is None or known == () or (known is not None and apart):
             return
         names = [v.name for s in first.buckets for v in s.views] if known is None else known
         ledgers = self.engine.ledgers

@@ -615,7 +615,7 @@ class Worker:
                     f"parameter {name!r} differs between checkpoint and model (missing, or another shape)"
                 )
         self._check_groups(state["optimizer"]["param_groups"])
-        if state["pending"] and state["cut"] != self._cut:
+        if state["pending"] and state.get("cut") != self._cut:  # older ones do not say
             raise LayoutError(
                 "checkpoint holds exchanges that are under way, of buckets that are cut elsewhere: load it with the "
                 "bucket_bytes that it was written with"
