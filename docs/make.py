@@ -32,6 +32,7 @@ from reference_impls.core.registry import create
 from report.accuracy import SHARDINGS
 from report.figures import FAMILIES
 from report.pages import slug
+from report.rho import net_words
 from slurm.profile import ProfileFile
 from suite.analysis.published import documents_root
 from suite.analysis.tables import (
@@ -114,17 +115,17 @@ def worth(root: Path, *names: str) -> str:
         [
             names_in(names[0]).get(arm, arm),
             _fewer(ratios[arm]),
-            *(_share(column[arm]) if arm in column else "–" for column in columns),
+            *(_worth(column[arm]) if arm in column else "–" for column in columns),
         ]
         for arm, row in sorted(columns[0].items(), key=lambda item: -item[1]["worth"])
         if not arm.startswith("control-") and arm != row["reference"]
     ]
-    alone = [_share(column[ONE_WORKER]) if ONE_WORKER in column else "–" for column in columns]
+    alone = [_worth(column[ONE_WORKER]) if ONE_WORKER in column else "–" for column in columns]
     best = []
     for column in columns:
         controls = [row for arm, row in column.items() if arm.startswith("control-") and arm != ONE_WORKER]
         top = max(controls, key=lambda row: row["worth"])
-        best.append(f"{_share(top)} {top['arm'].removeprefix('control-')}")
+        best.append(f"{_worth(top)} {top['arm'].removeprefix('control-')}")
     titles = [", ".join(filter(None, pair)) for pair in zip(heads, _apart(settings), strict=True)]
     return markdown(
         ("method", "fewer bytes", *titles),
@@ -141,24 +142,12 @@ def _apart(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["" for _ in settings]
 
 
-def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")
-
-
 def _fewer(ratio: float) -> str:
     return f"{ratio:.2g}×" if ratio < 100 else f"{ratio:.0f}×"
 
 
-def _share(row: Row) -> str:
-    """0.72 [0.65, 0.78]; below or above an end of what plain training was run for where it lies beyond."""
-    value, low, high = (row[name] for name in ("worth", "low", "high"))
-    if value == 0:
-        return f"below {high:.2f}"
-    if value == float("inf"):
-        return f"above {low:.2f}"
-    if high == float("inf"):
-        return f"{value:.2f}, above {low:.2f}"
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+def _worth(row: Row) -> str:
+    return net_words(row["worth"], row["low"], row["high"])
 
 
 def advice(root: Path) -> str:

@@ -1,10 +1,8 @@
 """What `bandwise advise` knows of methods, `bandwise/measured.json`, and how far off its formula is: of published tables. Every
 published study of a language model with the table `windows` is in it.
 
-kappa of a method: seconds a step with every collective replaced by a local copy, over those of torch's own DDP on the same link
-of the same session, less 1; kinds of steps weighed as the training has them, rounds of other lengths on the line through the
-timed ones in 1 / H; the median over links. On a GPU, seconds a step beyond those of torch's own bf16 hook, a parameter, of the
-method of that name by default. What is below zero is noise, and stands as 0.
+kappa of a method is that of its study's session, the median over links. On a GPU, seconds a step beyond those of torch's own
+bf16 hook, a parameter, of the method of that name by default. What is below zero is noise, and stands as 0.
 """
 
 from __future__ import annotations
@@ -22,15 +20,13 @@ from bandwise.evidence import MEASURED
 from docs import gpu
 from docs.document import fill, markdown
 from docs.names import names_in
+from suite.analysis.own_computing import own_computing
 from suite.analysis.published import documents_root, studies_of
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
 from suite.analysis.tables import (
-    ARMS,
     BY_RHO,
-    CASES,
     CELL,
     RHO,
-    SESSION,
     WINDOWS,
     WORTH,
     Table,
@@ -40,9 +36,6 @@ from suite.analysis.tables import (
 )
 from suite.runs.files import dump
 from suite.runs.sweep import ONE_WORKER, Setting, Sweep, load_sweep
-from suite.timing.cases import cases_of
-from suite.timing.spec import load_session
-from suite.timing.store import ROUND
 from suite.workloads import get
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -117,7 +110,7 @@ def studies_in(root: Path, name: str) -> Iterator[dict[str, Any]]:
         else frame_of(table, ())
         for table in BY_RHO
     }
-    kappas = _kappas(root, name) if table_path(root, CASES, f"{SESSION}{name}").is_file() else {}
+    kappas = own_computing(root, name)
     for panel in sweep.panels():
         workload = get(panel.workload.name, **panel.workload.options)
         if panel.sharding != SHARDING or not hasattr(workload, "context"):
@@ -210,50 +203,6 @@ def _word(value: Any) -> str:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
-
-
-def _kappas(root: Path, study: str) -> dict[str, list[float]]:
-    """Arm -> own computing as a share of computing, a link each, of the session of a study."""
-    cases = cases_of(load_session(study))
-    timed = read_frame(table_path(root, CASES, f"{SESSION}{study}"), CASES)
-    timed = timed[timed["null_s"].notna()]
-    arms = read_frame(table_path(root, ARMS, f"{SESSION}{study}"), ARMS)
-    found: dict[str, list[float]] = {}
-    for _, row in arms[arms["sharding"] == SHARDING].iterrows():
-        here = timed[timed["link"] == row["link"]]
-        plain = here.loc[here["role"] == "ddp", "null_s"].median()
-        local = here.set_index("case")["null_s"]
-        kinds = {
-            kind: float(local[cases.of(case_id).label])
-            for kind, case_id in cases.uses[row["arm"]][SHARDING].items()
-            if cases.of(case_id).label in local.index
-        }
-        own = _composed(json.loads(row["steps_by_kind"] or "{}"), kinds)
-        if own is not None and plain > 0:
-            found.setdefault(row["arm"], []).append(own / plain - 1)
-    return found
-
-
-def _composed(units: Mapping[str, int], kinds: Mapping[str, float]) -> float | None:
-    """Seconds a step without messages of a training of so many units; None where a kind was not timed so."""
-    timed = sorted(
-        (1 / int(kind.removeprefix(ROUND)), kinds[kind]) for kind in kinds if kind.startswith(ROUND)
-    )
-    total = steps = 0.0
-    for kind, count in units.items():
-        if kind.startswith(ROUND):
-            if not timed:
-                return None
-            length = int(kind.removeprefix(ROUND))
-            line = np.polynomial.Polynomial.fit(*zip(*timed, strict=True), deg=min(1, len(timed) - 1))
-            total += count * length * float(line(1 / length))
-            steps += count * length
-        elif kind in kinds:
-            total += count * kinds[kind]
-            steps += count
-        else:
-            return None
-    return total / steps if steps else None
 
 
 # ---- how far off the formula is

@@ -16,9 +16,6 @@ FRONT_METHODS: Final = MappingProxyType(
         "qsr-adamw": "QSR, growing rounds",
         "local-adamw": "local AdamW, 8 steps a round",
         "streaming-diloco": "Streaming DiLoCo, 16 steps a round",
-        "post-local-adamw-early": "post-local AdamW, 16 steps a round after 19",
-        "lion-cub-1bit-every-1": "Lion Cub, 1 bit, momenta averaged every step",
-        "lion-cub-1bit-every-100": "Lion Cub, 1 bit, momenta averaged every 100 steps",
         "global-qsgd-exponential": "Global-QSGD, 8 bits, exponential",
         "zero-one-adam": "0/1 Adam",
         "control-one-rank-sign": "negative control: the sign of one worker",
@@ -72,46 +69,8 @@ _OVER_RHO: Final = MappingProxyType(
         "accumulate-8": "eight times the batch, an eighth of the steps",
     }
 )
-NAMED_IN: Final = MappingProxyType(
-    {
-        "adam-family": {
-            "apmsqueeze-5": "APMSqueeze, 5 % in full precision",
-            "apmsqueeze-15": "APMSqueeze, 15 %",
-            "apmsqueeze-25": "APMSqueeze, 25 %",
-            "one-bit-adam": "1-bit Adam, 15 %",
-            "ef-sign-adam": "1-bit gradients with error feedback into Adam",
-            "allreduce-sgd": "plain SGD",
-        },
-        **dict.fromkeys(
-            ("python", "python-150k", "python-2026", "python-2026-150k", "python-muon-150k", "python-outer-150k"),
-            _OVER_RHO,
-        ),
-        "classification": {
-            "local-adamw": "local AdamW, 12 steps a round",
-            "slowmo-adamw": "SlowMo on local AdamW",
-            "local-sgd": "local SGD, 12 steps a round",
-            "slowmo-0.4": "SlowMo on local SGD, factor 0.4",
-            "slowmo-0.7": "SlowMo on local SGD, factor 0.7",
-            "slowmo-0.4-int8": "SlowMo on local SGD, factor 0.4, means in 8 bits",
-            "slowmo-0.4-int4": "SlowMo on local SGD, factor 0.4, means in 4 bits",
-            "sgp": "SGP, an exact average every 12 steps",
-            "slowmo-sgp": "SlowMo on SGP, factor 0.4",
-            "distributed-lion-mavo": "Distributed Lion, vote",
-            "distributed-lion-avg": "Distributed Lion, average",
-            "signum": "Signum, vote",
-            "ef-signsgd": "EF-signSGD",
-            "top-k": "top-k, 1 %",
-            "top-k-4": "top-k, 4 %",
-            "gtop-k": "gtop-k, 2 %",
-            "dgc-4": "DGC, 4 %",
-            "sketched-sgd": "Sketched-SGD",
-            "terngrad": "TernGrad",
-        },
-    }
-)
-"""Study -> labels that mean something else there, or stand there alone."""
 
 
 def names_in(study: str) -> Mapping[str, str]:
     """Labels of a study's methods in words."""
-    return {**FRONT_METHODS, **NAMED_IN.get(study, {})}
+    return {**FRONT_METHODS, **(_OVER_RHO if study.startswith("python") else {})}

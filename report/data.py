@@ -151,7 +151,7 @@ def load(
         _panels(tables, facts),
         sessions,
         decided,
-        refused_records(root),
+        refused_sessions(root),
         origin,
     )
 
@@ -226,6 +226,18 @@ class LinkData:
     def label(self) -> str:
         """100 Mbit/s."""
         return str(self.facts["label"])
+
+    @property
+    def rho(self) -> Mapping[str, float | None] | None:
+        """value, low, high of seconds that plain bf16 gradients take on the link, and those seconds, `ring_s`, over `compute_s`;
+        the facts have fp32 ones. None where there is none.
+        """
+        found = self.facts["rho"]
+        halves = ("value", "low", "high", "ring_s")
+        return found and {
+            name: value / 2 if name in halves and value is not None else value
+            for name, value in found.items()
+        }
 
     @property
     def slug(self) -> str:
@@ -312,18 +324,13 @@ def load_sessions(results_root: Path, sweep: str | None, side: Side = "whole") -
     Raises TableError for a damaged or foreign file.
     """
     hidden = not_shown()
-    refused = refused_records(results_root)
+    refused = refused_sessions(results_root)
     found = (
         _session(results_root, name, sweep, refused, side)
         for name in sessions_held(results_root)
         if name not in hidden
     )
     return tuple(session for session in found if session is not None)
-
-
-def refused_records(results_root: Path) -> list[Row]:
-    """Records of sessions that are there and are not read."""
-    return refused_sessions(results_root)
 
 
 def refused_words(row: Row) -> str:

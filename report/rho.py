@@ -44,8 +44,6 @@ NAMED: Final = 5
 """Methods of which a sentence is made."""
 ROLES: Final = ("method", "alternative", "uncompressed", "plain", "control")
 """Of arms, in the order of the table."""
-BF16_OVER_FP32: Final = 0.5
-"""Bits of a gradient; rho of sessions is of fp32 ones."""
 BESIDE: Final = 6.0
 """How far the axis with the names goes on beyond the lines, for them to stand there."""
 FINE: Final = 60
@@ -165,10 +163,11 @@ def window(row: Row) -> str:
 
 
 def sure_window(row: Row) -> str:
-    """The same by verdicts."""
+    """The same by verdicts, of which there are none below the least rho that was looked at."""
     if row["sure_from"] is None:
         return ""
-    return _span(_at(row["sure_from"]), _at(row["sure_to"]), row["sure_from"], row["sure_to"])
+    first = row["sure_from"] or GRID[0]
+    return _span(_at(first), _at(row["sure_to"]), first, row["sure_to"])
 
 
 def _brief(words: str) -> str:
@@ -196,6 +195,12 @@ def sentences(panel: Panel) -> list[str]:
     return [*said, null_sentence(panel)]
 
 
+def uncounted(panel: Panel) -> str:
+    """What is left out of times where no method's own computing was measured; else empty."""
+    timed = any(row["kappa"] is not None for row in windows(panel, "method"))
+    return "" if timed else " and methods compute nothing of their own"
+
+
 def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> tuple[str, str]:
     """The answer of a panel if nothing overlaps.
 
@@ -206,11 +211,13 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
     Returns:
         Where methods win by verdict, the best of them at some rho, and what to do elsewhere; and for what that holds.
     """
-    holds = f"That holds for {setting(panel)}, and if nothing overlaps."
     methods = windows(panel, "method")
+    holds = f"That holds for {setting(panel)}, if nothing overlaps{uncounted(panel)}."
     spans: list[list[float]] = []  # windows of verdicts, those that overlap as one
     for first, last in sorted(
-        (row["sure_from"], row["sure_to"]) for row in methods if row["sure_from"] is not None
+        (row["sure_from"] or float(GRID[0]), row["sure_to"])
+        for row in methods
+        if row["sure_from"] is not None
     ):
         if spans and first <= spans[-1][1]:
             spans[-1][1] = max(spans[-1][1], last)
@@ -238,8 +245,11 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
         f"{where[0].upper()}{where[1:]}, some method beats every plain way to use the machines: it ends as well as plain "
         f"training and faster{''.join(best)}."
     )
-    said += f" Below, {below} is best." if spans[0][0] > 0 else ""
-    said += f" Beyond, {beyond} is best." if math.isfinite(spans[-1][1]) else ""
+    said += f" Below, {below} is best." if spans[0][0] > GRID[0] else ""
+    if math.isfinite(end := spans[-1][1]):
+        ahead = max(row["to_rho"] or 0.0 for row in methods)  # by estimates
+        since = f", from rho {weight(ahead)} on by estimates" if end < ahead < math.inf else ""
+        said += f" Beyond{since}, {beyond} is best."
     return said, holds
 
 
@@ -280,44 +290,51 @@ def measured_nets(links: Sequence[Timed]) -> list[Row]:
 
     Returns:
         A row a link and arm that has one: `arm`, `link`, `rho` of plain bf16 gradients by the probed rate and the seconds of
-        computing there, `net`, `net_low`, `net_high`.
+        computing there, `net` and `time` with the ends of their intervals, `net_low` and so on.
     """
     return [
-        {"arm": arm, "link": one.label, "rho": one.link.facts["rho"]["value"] * BF16_OVER_FP32}
-        | {name: row[name] for name in ("net", "net_low", "net_high")}
+        {"arm": arm, "link": one.label, "rho": one.link.rho["value"]}
+        | {f"{name}{end}": row[f"{name}{end}"] for name in ("net", "time") for end in ("", "_low", "_high")}
         for one in links
-        if one.link.facts["rho"] is not None
+        if one.link.rho is not None
         for arm, row in one.net.items()
         if row["net"] is not None and 0 < row["net"] < math.inf
     ]
 
 
 def measured_sentences(panel: Panel, measured: Sequence[Row]) -> list[str]:
-    """How many measured net speedups reach, with their intervals, between what is predicted if nothing and if all overlaps.
+    """How many measured times of trainings lie between those predicted if nothing and if all overlaps, and how many reach there.
 
-    Predictions are read off the grid of rho by the logarithm. The farthest is named. What has none, such as plain training itself
-    and what diverged, is left out.
+    Times, since net speedups share the seeds' errors of worth with what they are held against. Predictions are read off the
+    grid of rho by the logarithm. The farthest is named. What has none, such as plain training itself and what diverged, is left out.
     """
-    held = [(row, nets) for row in measured if (nets := _predicted(panel, row))]
+    held = [(row, times) for row in measured if (times := _predicted(panel, row))]
     if not held:
         return []
-    between, farthest = 0, (0.0, held[0][0])
-    for row, nets in held:
-        low, high = min(nets), max(nets)
-        between += not ((row["net_high"] or math.inf) < low or (row["net_low"] or 0.0) > high)
-        off = row["net"] / min(max(row["net"], low), high) - 1
-        farthest = max(farthest, (abs(off), row), key=lambda one: one[0])
+    within = reach = 0
+    farthest = (0.0, held[0][0])
+    for row, times in held:
+        low, high = min(times), max(times)
+        ends = [row["time"] if row[name] is None else row[name] for name in ("time_low", "time_high")]
+        within += low <= row["time"] <= high
+        reach += ends[0] <= high and ends[1] >= low
+        off = row["time"] / min(max(row["time"], low), high) - 1
+        farthest = max(farthest, (off, row), key=lambda one: abs(one[0]))
     places = {row["link"]: f"{row['link']} (rho {weight(row['rho'])})" for row, _ in held}
     off, worst = farthest
     return [
-        f"Measured on {_listed([*places.values()])}: {between} of {len(held)} net speedups have an interval that reaches "
-        "between the predicted ones, if nothing and if all overlaps"
-        + (f"; the farthest, {worst['arm']} on {worst['link']}, is {off:.0%} off." if off else ".")
+        f"Measured on {_listed([*places.values()])}: {within} of {len(held)} trainings take a time between the predicted "
+        f"ones, if nothing and if all overlaps, {reach} reach there with their interval"
+        + (
+            f"; the farthest, {worst['arm']} on {worst['link']}, takes {abs(off):.0%} {'more' if off > 0 else 'less'}."
+            if off
+            else "."
+        )
     ]
 
 
 def _predicted(panel: Panel, at: Row) -> list[float]:
-    """The net speedups of an arm at a rho, one an overlap, between two values of the grid; none where it has none there."""
+    """The times of an arm's training at a rho, one an overlap, between two values of the grid; none where it has none there."""
     of = {
         overlap: [row for row in panel.rho if (row["arm"], row["overlap"]) == (at["arm"], overlap)]
         for overlap in OVERLAPS
@@ -326,8 +343,8 @@ def _predicted(panel: Panel, at: Row) -> list[float]:
         return []
     found = []
     for own in of.values():
-        grid, nets = ([math.log(row[name]) for row in own] for name in ("rho", "net"))
-        found.append(math.exp(float(np.interp(math.log(at["rho"]), grid, nets))))
+        grid, times = ([math.log(row[name]) for row in own] for name in ("rho", "time"))
+        found.append(math.exp(float(np.interp(math.log(at["rho"]), grid, times))))
     return found
 
 

@@ -386,14 +386,14 @@ def _link_sentence(link: LinkData) -> str:
 
 def rho_words(link: LinkData) -> str:
     """rho with its interval and what it is made of, or why there is none."""
-    found = link.facts["rho"]
+    found = link.rho
     if found is None:
         return f"No rho: {trouble(link.facts['rho_reason'])}." if link.facts["rho_reason"] else ""
     ends = (
         "" if found["low"] is None else f" [{found['low']:.3g}, {found['high']:.3g}]"
     )  # none below six rounds
     return (
-        f"rho = {found['value']:.3g}{ends}: an fp32 ring would take "
+        f"rho = {found['value']:.3g}{ends}: a ring of bf16 gradients would take "
         f"{quantity(found['ring_s'], 'seconds')} a step, computing takes {quantity(found['compute_s'], 'seconds')}."
     )
 

@@ -2,7 +2,7 @@
 
 Learning rates are functions of the step, as the official QSR code defines them (arXiv 2310.14423).
 With W warm-up steps, T steps in all, lowest rate m, peak M and u = (t - W) / (T - W): warm-up m + t (M - m) / W for
-t < W; cosine m + (M - m) (1 + cos(pi u)) / 2; linear m + (1 - u) (M - m); step M gamma^k after k milestones;
+t < W; cosine m + (M - m) (1 + cos(pi u)) / 2; linear m + (1 - u) (M - m);
 cosine_step the cosine rounded to the nearest integer power of `base`; constant M. Beyond T the rate stays as it is at T.
 
 Rules say when workers that step locally meet: after rounds of H steps (`Constant`), of more steps as the learning rate falls
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 # ---- learning rates --------------------------------------------------------------------------------------------------
 
-SCHEDULES = ("constant", "cosine", "linear", "step", "cosine_step")
+SCHEDULES = ("constant", "cosine", "linear", "cosine_step")
 
 
 @dataclass(frozen=True)
 class LearningRate:
     """A schedule; calling it with the number of completed steps gives the rate of the next step.
 
-    peak, min: highest and lowest rate. warmup, total: steps. milestones, gamma: for `step`. base: for `cosine_step`.
+    peak, min: highest and lowest rate. warmup, total: steps. base: for `cosine_step`.
     Raises `UnsupportedError` for an unknown schedule or impossible numbers.
     """
 
@@ -47,8 +47,6 @@ class LearningRate:
     min: float = 0.0
     warmup: int = 0
     total: int = 1
-    milestones: tuple[int, ...] = ()
-    gamma: float = 0.1
     base: float = 2.0
 
     def __post_init__(self) -> None:
@@ -64,10 +62,8 @@ class LearningRate:
             raise UnsupportedError(
                 f"steps must satisfy 0 <= warmup <= total and total >= 1, got {self.warmup}, {self.total}"
             )
-        if not self.gamma > 0 or not self.base > 1:
-            raise UnsupportedError(
-                f"gamma must be > 0 and base > 1, got gamma {self.gamma}, base {self.base}"
-            )
+        if not self.base > 1:
+            raise UnsupportedError(f"base must be > 1, got {self.base}")
 
     def __call__(self, step: int) -> float:
         """The learning rate of the step taken when `step` steps are complete."""
@@ -75,8 +71,6 @@ class LearningRate:
             return self.min + step * (self.peak - self.min) / self.warmup
         if self.schedule == "constant":
             return self.peak
-        if self.schedule == "step":
-            return self.peak * self.gamma ** sum(step >= m for m in self.milestones)
         u = min((step - self.warmup) / max(self.total - self.warmup, 1), 1.0)
         if self.schedule == "linear":
             return self.min + (1 - u) * (self.peak - self.min)

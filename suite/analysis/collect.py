@@ -5,7 +5,8 @@ baseline that has the same seed; seeds that either lost are left out of the pair
 equal. Nothing is filled in for a run that failed. Judged are the controls of optimizers that some method uses: where none does,
 as SGD where a study shows only that AdamW is ahead of it, there is no verdict that they could take back.
 
-`collect` reads the folders of a study's runs and nothing else, so other sweeps in the same results tree do not leak in. A run
+`collect` reads the folders of a study's runs, and of the tables of its session what methods compute themselves (kappa); so other
+sweeps in the same results tree do not leak in. A run
 that failed keeps its status and reason and has no value; a run that was never started is a row with the status *missing*. What
 a run noted as it trained lies beside its result, in `metrics.jsonl`, and is read with the same doubt: a curve that is damaged,
 or does not end where the result says, is refused by name, the run keeps its result and has no curve. `write` puts the tables
@@ -20,12 +21,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import pandas as pd
 
 from suite.analysis.equal_time import worth_table
 from suite.analysis.gates import gate_rows
+from suite.analysis.own_computing import own_computing
 from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path
 from suite.analysis.rho import rho_tables
 from suite.analysis.statistics import (
@@ -467,7 +470,8 @@ def collect(
     if study.references:
         tables[WORTH] = worth_table(study, every)
     if study.by_rho:
-        tables |= rho_tables(study, every)
+        kappas = own_computing(results_root, study.name)
+        tables |= rho_tables(study, every, {arm: max(0.0, median(own)) for arm, own in kappas.items()})
     if gates:
         tables[GATES] = frame_of(GATES, gates)
     return Collected(

@@ -179,6 +179,8 @@ def _worth_row(study: Study, one: Trained) -> Row:
         "mean": one.mean,
         "tuning_sd": math.sqrt(one.tuning.variance) if one.choices else None,
         "tuning_df": one.tuning.df if one.choices else None,
+        "own_sd": math.sqrt(one.choices[0].variance) if one.choices else None,
+        "own_df": one.choices[0].df if one.choices else None,
         **cells(found, "worth", ""),
         "reason": one.reason or None,
     }

@@ -212,7 +212,7 @@ BUDGET_SWEEP: Final = declared("ladder", 5, ARM_COLUMNS + """
     ci_low,ci_high  float  95 % t interval; empty below six finished seeds
     """)  # fmt: skip
 
-WORTH: Final = declared("worth", 5, ARM_COLUMNS + """
+WORTH: Final = declared("worth", 6, ARM_COLUMNS + """
     reference   text   arm whose budgets it is read on
     n           int    seeds of the reference that finished at every budget, and that the arm finished or diverged with
     n_diverged  int    of these, seeds that the arm diverged with: a loss without bound
@@ -222,6 +222,8 @@ WORTH: Final = declared("worth", 5, ARM_COLUMNS + """
     tuning_sd   float  in the metric's unit: error of arm and reference together that the choice of learning rates makes; empty:
                        unknown and no part of the interval, since one of both was not tuned by two seeds
     tuning_df   float  degrees of freedom with which it is known; inf: without error
+    own_sd      float  of that the arm's part; in a difference of two arms there are their two parts and none of the reference's
+    own_df      float  degrees of freedom with which that is known
     worth       float  steps of the reference, as a share of budget 1, after which it ends as well; 0 below the least budget,
                        inf above the largest
     low,high    float  ends of its 95 % interval, which carries seeds and tuning; at most the largest budget; at least the least

@@ -131,8 +131,11 @@ def _difference(claim: Claim, part: Part, cell: Cell) -> Found:
         return Found(n=n, lost=lost, doubts=tuple(doubts))
     column = "nll" if part.quantity == "nll" else "value"
     found = mean_interval((pairs[column] - pairs[f"{column}_against"]).tolist(), part.level)
-    errors = (row for row in _tuned(part, cell) if row["tuning_sd"] is not None)
-    choice = total(Uncertain(0.0, row["tuning_sd"] ** 2, row["tuning_df"]) for row in errors)
+    choice = total(
+        Uncertain(0.0, sd**2, df)
+        for sd, df in _errors_of_tuning(part, cell)
+        if sd is not None and df is not None
+    )
     of_choice = math.sqrt(choice.variance) * float(stats.t.ppf(0.5 + part.level / 2, min(choice.df, n - 1)))
     half, middle = math.hypot((found.high - found.low) / 2, of_choice), found.estimate
     few = f"{n} of {claim.planned} seeds" if n < claim.planned else ""
@@ -263,14 +266,16 @@ def _of_tuning(part: Part, cell: Cell) -> Iterator[str]:
         yield f"learning rates were pinned in {cell.study}, not tuned"
     if edges := [arm for arm, edge in edge_of.items() if edge]:
         yield f"the learning rate of {' and '.join(edges)} lies on an edge of what was tried"
-    errors = [row["tuning_sd"] for row in _tuned(part, cell)]
+    errors = [sd for sd, _ in _errors_of_tuning(part, cell)]
     if None not in edge_of.values() and (not errors or None in errors):
         yield "the choice of learning rates is no part of its interval: tune by two seeds or more"
 
 
-def _tuned(part: Part, cell: Cell) -> list[Row]:
-    """Rows of `worth` whose errors of tuning are part of a number; the reference has none, its error is in the others'."""
-    return [cell.worth[arm] for arm in (part.arm, part.against) if arm in cell.worth]
+def _errors_of_tuning(part: Part, cell: Cell) -> list[tuple[float | None, float | None]]:
+    """Errors of tuning in a number, with their degrees of freedom: each arm's own; the reference's where one side is that."""
+    rows = [cell.worth[arm] for arm in (part.arm, part.against) if arm in cell.worth]
+    whose = "own" if len(rows) == 2 else "tuning"
+    return [(row[f"{whose}_sd"], row[f"{whose}_df"]) for row in rows]
 
 
 # ---- the cell

@@ -794,32 +794,13 @@ def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
         "rates:",
     ]
     for entry in entries:
-        head = {
-            key: getattr(entry, key)
-            for key in (
-                "workload",
-                "sharding",
-                "world_size",
-                "arm",
-                "lr",
-                "vertex",
-                "options",
-                "edge",
-                "tuned_for",
-                "source",
-            )
-            if key not in ("vertex", "options", "source") or getattr(entry, key)
-        }
+        at_will = ("vertex", "options", "source")
+        head = {key: value for key, value in entry if key != "trials" and (value or key not in at_will)}
         lines.append(f"  - {_flow(head)[:-1]}, trials: [")
-        lines.extend(f"      {_flow(vars_of(trial))}," for trial in entry.trials)
+        for trial in entry.trials:
+            lines.append(f"      {_flow({key: value for key, value in trial if value or key != 'options'})},")
         lines.append("    ]}")
     write_atomic(sweep.rates_path, "\n".join(lines) + "\n")
-
-
-def vars_of(trial: Trial) -> dict[str, Any]:
-    """The fields of a trial in their order."""
-    names = ("lr", "options", "value", "nll", "values", "status", "runs")
-    return {name: getattr(trial, name) for name in names if name != "options" or trial.options}
 
 
 def _flow(mapping: Mapping[str, Any]) -> str:

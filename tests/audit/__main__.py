@@ -458,6 +458,11 @@ def tuning_of(row: Any) -> Known:
     return Known(0.0, 0.0, math.inf) if math.isnan(sd) else Known(0.0, sd**2, df)
 
 
+def allowed_of(variance: float, of_draws: float) -> float:
+    """How far an error of tuning may be off, relatively, since both are of draws."""
+    return max(OF_TUNING, 2 * of_draws / variance) if variance > 0 else OF_TUNING
+
+
 def audit_worth(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
     """Every row of a table `worth`."""
     name = path.relative_to(tables).as_posix().removesuffix("-worth.csv")
@@ -472,10 +477,13 @@ def audit_worth(path: Path, tables: Path, sweeps: Path, found: Compared) -> None
         row, one = rows[key], trained[key]
         at = Published(found, "worth", f"{name}: {', '.join(map(str, key))}", row)
         variance = one.tuning.variance
-        allowed = max(OF_TUNING, 2 * one.of_draws / variance) if variance > 0 else OF_TUNING
+        allowed = allowed_of(variance, one.of_draws)
         at.number("tuning_sd", math.sqrt(variance), allowed=allowed)
+        at.number("own_sd", math.sqrt(one.own.variance), allowed=allowed_of(one.own.variance, one.of_draws))
         if row["tuning_sd"] != 0:  # no draw chose otherwise: there is nothing to know
             at.number("tuning_df", one.tuning.df, allowed=allowed)
+        if row["own_sd"] != 0:
+            at.number("own_df", one.own.df, allowed=allowed)
         at.same("n", len(one.losses))
         at.same("n_diverged", int(np.isinf(one.losses).sum()))
         at.number("mean", one.mean)

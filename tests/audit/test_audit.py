@@ -221,6 +221,7 @@ def test_every_doctored_result_is_named(sound: Path, tmp_path: Path, capsys: Cap
     "one",
     [
         ("small-worth", "tuning_sd", "near", 1.08),
+        ("small-worth", "own_sd", "near", 1.08),
         ("session-quick-rounds", "seconds", "far", 1.01),
         ("small-runs", "value", "far", 1.01),
         ("small-rungs", "value", "plain", 1.01),

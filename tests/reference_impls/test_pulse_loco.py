@@ -12,8 +12,7 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms import pulse_loco
 from reference_impls.algorithms.pulse_loco import VisibleMean, visible
-from reference_impls.core.algorithm import Bucket
-from reference_impls.core.collectives import AllGather, AllReduce, Exchange, Group
+from reference_impls.core.collectives import AllGather, AllReduce, Group
 from reference_impls.core.optimizers import local_optimizer
 from reference_impls.runtime.alone import traced
 from tests.reference_impls.local_training import (
@@ -167,28 +166,6 @@ def test_what_is_sent_and_what_is_kept_are_s_to_the_bit() -> None:
 
 
 # ---- over many rounds --------------------------------------------------------------------------------------------------
-
-
-def test_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the anchor has moved by and the mean of the errors are the sum of all progress, when the outer step is the mean."""
-    total, mean = torch.zeros(D, dtype=torch.float64), VisibleMean.mean
-
-    def recording(self: VisibleMean, bucket: Bucket, x: Tensor, stage: str) -> Exchange[Tensor]:
-        total.add_(x / 3)
-        return (yield from mean(self, bucket, x, stage))
-
-    monkeypatch.setattr(VisibleMean, "mean", recording)
-    options: dict[str, Any] = {
-        "outer": "sgd",
-        "outer_lr": 1.0,
-        "outer_momentum": 0.0,
-        "bucket_bytes": 1 << 20,
-    }
-    ours = cluster("pulse-loco", 3, period=2, **options)
-    advance(ours, 0, 20, lambda step: SMALL)
-    kept = torch.stack([errors(ours, r) for r in range(3)]).mean(0)
-    torch.testing.assert_close(start() - point(ours) + kept, total, rtol=0, atol=1e-13)
-    assert kept.abs().max() > 1e-4
 
 
 def density(lr: float, rounds: int = 3) -> float:

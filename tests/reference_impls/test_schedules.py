@@ -130,7 +130,6 @@ def test_learning_rates_are_those_of_the_official_code() -> None:
         lambda: LearningRate(peak=1.0, total=0),
         lambda: LearningRate(peak=1.0, total=10, warmup=11),
         lambda: LearningRate("cosine_step", peak=1.0, total=10, base=1.0),
-        lambda: LearningRate("step", peak=1.0, total=10, gamma=-0.1),
     ],
 )
 def test_impossible_numbers_are_refused(build: Callable[[], object]) -> None:

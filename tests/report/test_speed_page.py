@@ -60,7 +60,10 @@ def test_the_numbers_shown_are_those_of_the_tables(timed, page):
     assert "17.4 ms [16.9, 17.9] 6 4.60× [4.46, 4.74] 9.20× [8.92, 9.48] 11.4 ms [11, 11.7]" in shown
     assert f"Reference: {fast.REFERENCE}, the fastest uncompressed run of torch's DDP, 80 ms a step." in shown
     assert f"As installed: {fast.DEFAULT}, 160 ms." in shown
-    assert "rho = 12 [11, 13]: an fp32 ring would take 150 ms a step, computing takes 12.5 ms." in shown
+    assert (
+        "rho = 6 [5.5, 6.5]: a ring of bf16 gradients would take 75 ms a step, computing takes 12.5 ms."
+        in shown
+    )
     assert "6 rounds of 300 blocks in all, 2 disturbed, others used at most 4 % of the machine." in shown
     assert "94.9 Mbit/s 94.9 %" in shown
     assert "1.010 [0.980, 1.040] confirmed" in shown

@@ -107,12 +107,13 @@ def write_study(
     lr_edge: bool | None = False,
     tuning_sd: float | None = 0.0,
     tuning_df: float | None = 30.0,
+    own_sd: float | None = 0.0,
     worth: Mapping[str, tuple[float, float, float]] = MappingProxyType({}),
 ) -> None:
     """Tables of a study of one cell. The arm `base` is the baseline of all others and the reference of what they are worth.
 
-    arms, controls: the metric by seed; None stands for a run that diverged. lr_edge, tuning_sd, tuning_df: as in the tables
-    `summary` and `worth`, of all arms. worth: of an arm, with its interval; the others are worth 0.5 [0.4, 0.6].
+    arms, controls: the metric by seed; None stands for a run that diverged. lr_edge, tuning_sd, tuning_df, own_sd: as in the
+    tables `summary` and `worth`, of all arms. worth: of an arm, with its interval; the others are worth 0.5 [0.4, 0.6].
     """
     cell = {"workload": workload, "sharding": "iid", "world_size": 4}
     runs, summary, worths = [], [], []
@@ -142,6 +143,8 @@ def write_study(
                     "reference": "base",
                     "tuning_sd": tuning_sd,
                     "tuning_df": tuning_df,
+                    "own_sd": own_sd,
+                    "own_df": tuning_df,
                     **counts,
                     **ends,
                 }

@@ -83,7 +83,7 @@ def test_a_claim_that_was_tampered_with_fails(tmp_path: Path, old: str, new: str
 
 
 def test_the_choice_of_both_learning_rates_widens_the_interval(tmp_path: Path) -> None:
-    """t(5 degrees) = 2.571 times 0.5, for the method alone: the base is the reference of its error."""
+    """t(5 degrees) = 2.571 times 0.5, the error of method and base, the reference; without it where two others are held."""
     write_study(tmp_path, ARMS, tuning_sd=0.5)
     (part,) = judged(tmp_path).parts
     half = ((ALONE.high - ALONE.low) ** 2 / 4 + (2.5706 * 0.5) ** 2) ** 0.5
@@ -91,9 +91,9 @@ def test_the_choice_of_both_learning_rates_widens_the_interval(tmp_path: Path) -
         (ALONE.estimate - half, ALONE.estimate + half), rel=1e-4
     )
     assert part.word == "undecided"
-    write_study(tmp_path, {**ARMS, "other": [100.0, 101, 102.1, 103, 104, 105]}, tuning_sd=0.5)
+    write_study(tmp_path, {**ARMS, "other": [100.0, 101, 102.1, 103, 104, 105]}, tuning_sd=0.5, own_sd=0.3)
     (part,) = judged(tmp_path, TRAINING.replace("against: base", "against: other")).parts
-    assert part.found.could_see == pytest.approx((2 * (2.5706 * 0.5) ** 2 + 0.09**2) ** 0.5, abs=0.02)
+    assert part.found.could_see == pytest.approx((2 * (2.5706 * 0.3) ** 2 + 0.09**2) ** 0.5, abs=0.02)
 
 
 def test_an_error_of_tuning_that_is_hardly_known_widens_it_more(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_a_study_that_is_not_published_tells_nothing(tmp_path: Path) -> None:
         ({"workload": "digits-noisy"}, "digits-noisy supports no verdict"),
         ({"lr_edge": None}, "learning rates were pinned in claims/made-up, not tuned"),
         ({"lr_edge": True}, "the learning rate of method and base lies on an edge"),
-        ({"tuning_sd": None}, "the choice of learning rates is no part of its interval"),
+        ({"tuning_sd": None, "own_sd": None}, "the choice of learning rates is no part of its interval"),
         ({"stale": "method"}, "6 runs come from another source"),
     ],
 )
