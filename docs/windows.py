@@ -106,7 +106,8 @@ def answer(
         "*rho*: seconds that plain training's bf16 gradients take on the link, over those of computing a step. "
         "*Worth*: the share of its steps after which plain training ends as well. Below rho *net speedup*, worth over time, if "
         f"nothing overlaps{uncounted(panel)}. All with 95 % intervals. **Bold**: beats plain training and every alternative "
-        "(*italic*) in paired tests, by Holm over methods. Question mark: undecided. Last: where a method beats them by estimates, and by verdict."
+        "(*italic*) in paired tests, by Holm over methods. Question mark: undecided. Last: where a method beats them by "
+        "estimates, and by verdict."
     )
     if left := len(rows) - len(lines):
         note += f" {left} more are on its page (`bandwise report {study}`)."

@@ -247,8 +247,8 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
     )
     said += f" Below, {below} is best." if spans[0][0] > GRID[0] else ""
     if math.isfinite(end := spans[-1][1]):
-        ahead = max(row["to_rho"] or 0.0 for row in methods)  # by estimates
-        since = f", from rho {weight(ahead)} on by estimates" if end < ahead < math.inf else ""
+        won = max(row["to_rho"] or 0.0 for row in methods)  # by estimates
+        since = f", from rho {weight(won)} on by estimates" if end < won < math.inf else ""
         said += f" Beyond{since}, {beyond} is best."
     return said, holds
 
@@ -306,7 +306,8 @@ def measured_sentences(panel: Panel, measured: Sequence[Row]) -> list[str]:
     """How many measured times of trainings lie between those predicted if nothing and if all overlaps, and how many reach there.
 
     Times, since net speedups share the seeds' errors of worth with what they are held against. Predictions are read off the
-    grid of rho by the logarithm. The farthest is named. What has none, such as plain training itself and what diverged, is left out.
+    grid of rho by the logarithm. The farthest is named. What has none, such as plain training itself and what diverged, is left
+    out.
     """
     held = [(row, times) for row in measured if (times := _predicted(panel, row))]
     if not held:

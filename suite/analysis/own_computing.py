@@ -61,7 +61,8 @@ def _composed(units: Mapping[str, int], kinds: Mapping[str, float]) -> float | N
             if not timed:
                 return None
             length = int(kind.removeprefix(ROUND))
-            line = np.polynomial.Polynomial.fit(*zip(*timed, strict=True), deg=min(1, len(timed) - 1))
+            x, y = np.array(timed).T
+            line = np.polynomial.Polynomial.fit(x, y, deg=min(1, len(timed) - 1))
             total += count * length * float(line(1 / length))
             steps += count * length
         elif kind in kinds:

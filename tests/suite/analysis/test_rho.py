@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from suite.analysis import collect as collecting
+from suite.analysis import own_computing as own
 from suite.analysis.collect import collect, write
 from suite.analysis.rho import GRID, null_test, rho_tables
 from suite.analysis.study import Arm, Study, Yardstick
-from suite.analysis.tables import BY_RHO, RHO, WINDOWS, Table, read_frame, table_path, to_csv
+from suite.analysis.tables import ARMS, BY_RHO, CASES, RHO, WINDOWS, Table, read_frame, table_path, to_csv
 from suite.runs.sweep import ONE_WORKER, PLAIN
+from suite.timing.store import ROUND
 from tests.suite.analysis import made_up_ladder as ladder
 
 CELL = ("code", "iid", 4)
@@ -214,13 +219,56 @@ def test_where_plain_training_sends_nothing_there_is_no_rho() -> None:
     assert rho_tables(study(), runs().assign(wire_bytes_per_step=0.0))[WINDOWS].empty
 
 
-def test_the_tables_are_written_of_studies_that_ask_for_them(tmp_path: Path) -> None:
+def test_the_tables_are_written_of_studies_that_ask_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And their session's kappas are in them, the median over links; what is below zero is noise."""
     made = ladder.study_of()
     made = replace(made, references=("allreduce-sgd",))
     ladder.run_all(tmp_path, made)
     assert not set(BY_RHO) & set(collect(tmp_path, made).tables)
     arms = [replace(arm, algorithm=PLAIN) if arm.name == "allreduce-sgd" else arm for arm in made.arms]
+    names = [arm.name for arm in arms if arm.name != "allreduce-sgd"]
+    monkeypatch.setattr(
+        collecting, "own_computing", lambda *of: {names[0]: [0.3, 0.1, 0.2], names[1]: [-0.1]}
+    )
     write(tmp_path, collect(tmp_path, replace(made, arms=tuple(arms), by_rho=True)))
     rho, windows = (read_frame(table_path(tmp_path, table, made.name), table) for table in BY_RHO)
     assert len(rho) == len(windows) * len(GRID)
     assert set(windows["sharding"]) == {"iid", "by-class"}
+    kappas = dict(zip(windows["arm"], windows["kappa"], strict=True))
+    assert (kappas[names[0]], kappas[names[1]]) == (0.2, 0.0)
+
+
+def test_own_computing_is_composed_of_the_kinds_of_steps_of_a_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tenth more than torch's step in one kind; rounds of 4 on the line in 1/H between those of 2 and of 8."""
+    rounds = {f"{ROUND}{h}": f"local-{h}" for h in (2, 8)}
+    uses = {"one": {"iid": {"step": "one"}}, "local": {"iid": rounds}, "untimed": {"iid": {"other": "none"}}}
+    cases = SimpleNamespace(uses=uses, of=lambda case_id: SimpleNamespace(label=case_id))
+    timed = [
+        ("ddp", "ddp-bf16", 1.0),
+        ("method", "one", 1.1),
+        ("method", "local-2", 1.5),
+        ("method", "local-8", 1.2),
+    ]
+    kinds = {"one": {"step": 9}, "local": {f"{ROUND}4": 3}, "untimed": {"other": 1}}
+    frames = {
+        CASES: pd.DataFrame(
+            [("100 Mbit/s", *row) for row in timed], columns=["link", "role", "case", "null_s"]
+        ),
+        ARMS: pd.DataFrame(
+            [("100 Mbit/s", "iid", arm, json.dumps(steps)) for arm, steps in kinds.items()],
+            columns=["link", "sharding", "arm", "steps_by_kind"],
+        ),
+    }
+    monkeypatch.setattr(own, "find_frame", lambda root, table, name: frames[table])
+    monkeypatch.setattr(own, "load_session", lambda name: None)
+    monkeypatch.setattr(own, "cases_of", lambda session: cases)
+    found = own.own_computing("results", "study")
+    assert set(found) == {"one", "local"}
+    assert found["one"] == pytest.approx([0.1])
+    assert found["local"] == pytest.approx([0.3])
+    monkeypatch.setattr(own, "find_frame", lambda *of: None)
+    assert own.own_computing("results", "study") == {}
