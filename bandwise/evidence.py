@@ -199,10 +199,12 @@ def measured(method: Method, studies: Iterable[Study]) -> tuple[Study, Measured]
 
 @dataclass(frozen=True)
 class Option:
-    """A way to train. known: with a number; time: predicted seconds of its training over those of plain training."""
+    """A way to train. known: with a number; time: predicted seconds of its training over those of plain training; counted:
+    whether what it computes itself is known, and in them."""
 
     known: Measured
     time: float
+    counted: bool = True
 
     def over(self, other: Option) -> Ends:
         """Its net speedup over that of another."""
@@ -312,6 +314,8 @@ def verdict(
             because += f", over {rivals[0].known.name} {interval(best.over(rivals[0]))}"
         elif best.known.does != "use":
             because += ", and no method's is higher"
+        if not best.counted:
+            because += ", what it computes itself not counted"
         if tied:
             because += f"; undecided beside it: {'; '.join(one.known.name for one in tied)}"
     word: Any = "undecided" if len(kinds) > 1 else best.known.does

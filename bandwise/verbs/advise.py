@@ -6,8 +6,8 @@
 
 --compute-ms is what a step takes on one worker without communication; without it --device and --batch say so, of a --model.
 --rho, in place of rate and computing: seconds that plain bf16 all-reduce takes on the link over those of computing. A method
-of --methods stands as `create` and `bandwise try --methods` take it, NAME:option=value; without, those of the study that
-answers are compared. A step is computing, the method's own computing (kappa, a share of it, as measured on processors, or
+of --methods stands as `bandwise try --methods` takes it, NAME:option=value; without, those of the study that answers are
+compared. A step is computing, the method's own computing (kappa, a share of it, as measured on processors, or
 with --device on a GPU), bytes over 0.91 of the rate, and delays; where all overlaps it is the longer one of computing and
 communication. *Plain* is bf16 all-reduce.
 
@@ -53,6 +53,8 @@ NUMBERS: Final = (
     "worth_high", "net", "net_low", "net_high", "overlapped_net", "overlapped_net_low", "overlapped_net_high", "n",
     "parameters", "study", "role",
 )  # fmt: skip
+MOST_PARAMETERS, MOST_WORKERS = 1e13, 16_384
+"""For more nothing is traced in seconds."""
 BEST: Final = 10
 """Methods of the table without --all, beside the plain ways."""
 ENDS: Final = ("", "_low", "_high")
@@ -154,7 +156,10 @@ def run(args: argparse.Namespace) -> int:
         for arm in study.arms
         if arm.role == "alternative" or (arm.role != "reference" and args.methods is None)
     ]
-    for text in dict.fromkeys(texts_of(args.methods or "")):
+    named = texts_of(args.methods or "")
+    if args.methods is not None and not named:
+        raise AdviceRequestError("--methods: name one at least")
+    for text in dict.fromkeys(named):
         compared.append((text, *(measured(method_of(text, asked.steps), studies) or (None, None))))
     rows: list[dict[str, Any]] = []
     options: dict[str, list[Option]] = {overlap: [] for overlap in OVERLAPS}
@@ -174,7 +179,7 @@ def run(args: argparse.Namespace) -> int:
         rows.append(_row(text, its_study, known, found, times, asked))
         if its_study is study and known and known.ends and known.role in ("method", "alternative"):
             for overlap, time in times.items():
-                options[overlap].append(Option(known, time))
+                options[overlap].append(Option(known, time, _kappa(known, asked) is not None))
     rows.sort(key=lambda row: (row["refused"] != "", -(row["net"] or 0.0), -(row["speedup"] or 0.0)))
     verdicts = {
         overlap: verdict(study, options[overlap], asked.parameters, asked.workers, asked.rho, overlap)
@@ -183,7 +188,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_document(asked, verdicts, rows))
     else:
-        _say(asked, verdicts, rows, args.all or args.methods is not None)
+        _say(asked, verdicts, rows, study, args.all or args.methods is not None)
     return 0
 
 
@@ -196,28 +201,32 @@ def _question(args: argparse.Namespace) -> Question:
     about = ""
     if args.model:
         shapes, about = _preset(args)
-    elif args.device or args.batch:
+    elif args.device or args.batch is not None:
         raise AdviceRequestError(
             "--device and --batch say how long a --model takes: give --compute-ms with others"
         )
     parameters = sum(map(math.prod, shapes.values())) if shapes else args.params
-    for name, value, least in (
-        ("params", parameters, 1),
-        ("workers", args.workers, 2),
-        ("steps", args.steps, 1),
+    for name, value, least, most in (
+        ("params", parameters, 1, MOST_PARAMETERS),
+        ("workers", args.workers, 2, MOST_WORKERS),
+        ("steps", args.steps, 1, math.inf),
+        ("batch", args.batch, 1, math.inf),
     ):
-        if not least <= value < math.inf:
-            raise AdviceRequestError(f"--{name} {value:g}: give a number of at least {least}")
+        if value is not None and not least <= value <= most:
+            limit = f" and at most {most:g}" if most < math.inf else ""
+            raise AdviceRequestError(f"--{name} {value:g}: give a number of at least {least}{limit}")
     timed = args.rho is None
     needed, absent = (
         ((args.rate, args.compute_ms), ())
         if timed
-        else ((), (args.rate, args.compute_ms, args.delay, args.device))
+        else ((), (args.rate, args.compute_ms, args.delay, args.device, args.batch))
     )
     if None in needed or {*absent} - {None}:
         raise AdviceRequestError(
             "give --rate and --compute-ms, or --device with --model, with --delay or without, or else --rho alone"
         )
+    if args.batch is not None and args.device is None:
+        raise AdviceRequestError("--batch says how long a --device computes: give that too")
     name, value = ("compute-ms", args.compute_ms) if timed else ("rho", args.rho)
     if not 0 < value < math.inf:
         raise AdviceRequestError(f"--{name} {value:g}: give a number above 0")
@@ -240,7 +249,7 @@ def _preset(args: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], st
     model = MODELS[args.model]
     about = f"{model.words}: {model.parameters / 1e6:,.1f} M parameters"
     if args.device and args.compute_ms is None:
-        batch = args.batch or model.batch
+        batch = model.batch if args.batch is None else args.batch
         args.compute_ms = 1e3 * compute_seconds(model, args.device, batch)
         about += (
             f"; {batch:g} {model.examples} a worker and step compute for {args.compute_ms:.3g} ms at {model.share:g} of the peak "
@@ -358,7 +367,11 @@ def _verdict(found: Verdict) -> dict[str, Any]:
 
 
 def _say(
-    asked: Question, verdicts: Mapping[str, Verdict], rows: Sequence[dict[str, Any]], every: bool
+    asked: Question,
+    verdicts: Mapping[str, Verdict],
+    rows: Sequence[dict[str, Any]],
+    study: Study,
+    every: bool,
 ) -> None:
     from bandwise.evidence import answer, bound, digits, on_gpu, score_words
 
@@ -370,10 +383,12 @@ def _say(
     ]
     if asked.about:
         lines.append(asked.about)
-    for text in dict.fromkeys(
-        one.chosen.method for one in verdicts.values() if one.verdict == "use" and one.chosen
-    ):
-        lines.append(f"as create and --methods take it: {text}")
+    chosen = [one.chosen for one in verdicts.values() if one.verdict == "use" and one.chosen]
+    methods = [row for row in rows if row["role"] == "method" and row["net"] is not None]
+    tried = [(one.name, one.method) for one in chosen] or [
+        (row["name"], row["method"]) for row in methods[:1]
+    ]
+    lines += [f"{name}: {_code(text)}, or --methods {text}" for name, text in dict.fromkeys(tried)]
     for line in lines:
         print(textwrap.fill(line, WIDTH, break_long_words=False, break_on_hyphens=False))
     best = [row["name"] for row in rows if not row["refused"] and row["role"] != "alternative"][:BEST]
@@ -383,6 +398,22 @@ def _say(
     for row in shown:
         if row["refused"]:
             print(f"{row['name']}: {row['refused']}")
+        elif row["study"] is None:
+            others = [
+                one.method
+                for one in study.arms
+                if one.method.partition(":")[0] == row["method"].partition(":")[0]
+            ]
+            print(
+                "; ".join(
+                    [
+                        f"{row['name']}: no study trained it so",
+                        *(f"{study.study} has {one}" for one in others),
+                    ]
+                )
+            )
+        elif row["study"] != study.study:
+            print(f"{row['name']}: worth and kappa are of study {row['study']}, and enter no verdict")
     if left := len(rows) - len(shown):
         print(f"{left} more: --all")
     plain = f", which takes {1e3 * asked.plain.step_s:.4g} ms a step" if asked.timed else ""
@@ -392,6 +423,15 @@ def _say(
     where = f"by the parameter on {on_gpu()}" if asked.gpu else "on processors"
     print(f"kappa: own computing as a share of computing, measured {where}; - is not known, and not counted")
     print(f"error of the formula: {'; '.join(score_words())}")
+
+
+def _code(text: str) -> str:
+    """A method's text as a user's program has it."""
+    from bandwise.costs import parsed
+
+    name, options = parsed(text)
+    given = "".join(f", {option}={value!r}" for option, value in options.items())
+    return f'DataParallelOptimizer(model, "{name}", lr=RATE{given})'
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

@@ -108,6 +108,7 @@ function verdict(study, options, asked, overlap) {
     because = `its net speedup over plain training is ${interval(net(best))}`;
     if (best.arm.does !== "use") because += ", and no method's is higher";
     else if (rivals[0] !== reference) because += `, over ${rivals[0].arm.name} ${interval(over(best, rivals[0], overlap))}`;
+    if (!best.counted) because += ", what it computes itself not counted";
     if (tied.length) because += `; undecided beside it: ${tied.map((one) => one.arm.name).join("; ")}`;
   }
   return { verdict: decided ? best.arm.does : "undecided", candidates: [best, ...tied].map((one) => one.arm), net: net(best), study, because };
@@ -220,9 +221,9 @@ function show() {
   for (const arm of study.arms.filter((one) => one.role !== "reference")) {
     const kinds = arm.workers > 1 ? sent(arm.method, asked) : [[1, 0]];
     if (!kinds) { refused.push(arm.name); continue; }
-    const found = predict(kinds, asked.rate, asked.compute * arm.batch, kappaFor(arm, asked));
+    const kappa = kappaFor(arm, asked), found = predict(kinds, asked.rate, asked.compute * arm.batch, kappa);
     const time = Object.fromEntries(ENDS.map((end) => [end, (arm.length * found[end]) / asked.plain[end]]));
-    all.push({ arm, time, nbytes: found.nbytes });
+    all.push({ arm, time, nbytes: found.nbytes, counted: kappa !== null });
   }
   const judged = all.filter(({ arm }) => arm.worth !== null && (arm.role === "method" || arm.role === "alternative"));
   const found = Object.fromEntries(ENDS.map((end) => [end, verdict(study, judged, asked, end)]));

@@ -104,7 +104,23 @@ def test_a_method_is_used_where_it_is_ahead_of_every_alternative(known: Any, cap
     assert shown.startswith(
         f"{told['answer']} At any size a step that sends less is at most 11 times as fast"
     )
-    assert f"as create and --methods take it: {DILOCO}" in shown
+    code = "DataParallelOptimizer(model, \"diloco\", lr=RATE, period=32, carrier='bf16', betas=[0.9, 0.95])"
+    assert f"{NAMES['diloco']}: {code}, or --methods {DILOCO}" in shown
+    assert "not counted" not in told["because"]
+
+
+def test_what_is_not_counted_or_of_another_study_is_said(known: Any, capsys: Capsys) -> None:
+    """kappa is not known; a method of a study that does not answer; one that the study has with other options; code to try."""
+    other = {**study(), "study": "other", "parameters": 10**9, "arms": [arm("demo", "demo", 0.7)]}
+    known(study(diloco={"kappa": None}), other)
+    assert answer(capsys, *SMALL, "10")["because"].endswith(", what it computes itself not counted")
+    shown = said(capsys, "10", "--methods", "demo,local-adamw:period=9")
+    assert "demo: worth and kappa are of study other, and enter no verdict" in shown
+    assert f"local-adamw:period=9: no study trained it so; made-up has {LOCAL}" in shown
+    known({**study(), "workers": 8})
+    shown = said(capsys, "10")
+    assert shown.startswith("At rho 10: unknown")
+    assert f"or --methods {DILOCO}" in shown
 
 
 def test_on_a_gpu_own_computing_is_that_of_a_parameter_there(known: Any, capsys: Capsys) -> None:
@@ -306,7 +322,7 @@ def test_rho_stands_for_rate_and_computing(known: Any, capsys: Capsys) -> None:
 def test_what_was_not_measured_is_said_to_be_unknown(capsys: Capsys) -> None:
     assert main([*ADVISE, "--methods", "natural-compression,adaqs"]) == 0
     shown = capsys.readouterr().out
-    (line,) = [line for line in shown.splitlines() if line.startswith("natural-compression")]
+    (line,) = [line for line in shown.splitlines() if line.startswith("natural-compression ")]
     assert line.split()[-2:] == ["-", "-"], "neither kappa nor seeds"
     assert "adaqs: adaqs plans by what happens in training" in shown
 
