@@ -318,7 +318,7 @@ class _Pool:
 
     def _new(self, size: int) -> _Block:
         self.release(self._handed_out - _PATIENCE)
-        raw = torch.empty(size, dtype=torch.uint8)
+        raw = torch.empty(size, dtype=torch.uint8, device="cpu")
         storage = raw.untyped_storage()
         block = _Block(raw, storage, _holders(storage))
         self._blocks.setdefault(size, []).append(block)
@@ -334,15 +334,11 @@ def _rounded(nbytes: int) -> int:
 _POOL: Final = _Pool()
 
 
-def empty(shape: Sequence[int] | int, dtype: torch.dtype, device: torch.device | str | None = None) -> Tensor:
+def empty(shape: Sequence[int] | int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
     """An uninitialised contiguous tensor, from the pool if it is large and on the CPU."""
     shape = (shape,) if isinstance(shape, int) else shape
     nbytes = math.prod(shape) * dtype.itemsize
-    if (
-        nbytes < SMALLEST
-        or torch.compiler.is_compiling()
-        or (device is not None and torch.device(device).type != "cpu")
-    ):
+    if nbytes < SMALLEST or torch.compiler.is_compiling() or torch.device(device).type != "cpu":
         return torch.empty(shape, dtype=dtype, device=device)
     return _POOL.take(nbytes, shape, dtype)
 
@@ -352,7 +348,7 @@ def empty_like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return empty(x.shape, x.dtype if dtype is None else dtype, x.device)
 
 
-def zeros(shape: Sequence[int] | int, dtype: torch.dtype, device: torch.device | str | None = None) -> Tensor:
+def zeros(shape: Sequence[int] | int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
     """`empty`, filled with zeros."""
     return empty(shape, dtype, device).zero_()
 

@@ -10,6 +10,7 @@ DistributedDataParallel: that would average the gradients a second time.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -131,17 +132,13 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._skippable = skippable
         self._accumulating = False
         self._silent = False
+        self._is_averaged = False
         self._in_step = False
         self._probing = False
         self._released = False
         self._task = -1
         self._complete = [0] * self._local_workers.buckets
         self._place = {v.param: (s.index, v.name) for s in worker.buckets for v in s.views}
-        self._hooks = [
-            p.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
-            for p in self._place
-            if p.requires_grad
-        ]
         backend.begin(check, timeout_s, worker.train_state.device)
         self._agreement = backend.agreement
         self._construction: Settings = {
@@ -162,6 +159,16 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             self._broadcast(
                 [*(bucket.params for bucket in worker.buckets), *frozen.values(), *self._buffers()]
             )
+        # at last, and weakly: a construction that was refused, or an optimizer that nobody holds, hears of no backward
+        hook = _weakly(self._on_gradient)
+        hooks = [p.register_post_accumulate_grad_hook(hook) for p in self._place]  # type: ignore[no-untyped-call]
+        self._unhook = weakref.finalize(self, _remove, hooks)
+        self._unhook.atexit = False
+
+    def __reduce__(self) -> Any:
+        raise UsageError(
+            "an optimizer belongs to a process group and is not pickled or copied: save its state_dict()"
+        )
 
     def _model_of(self, params: nn.Module | Iterable[Any]) -> tuple[nn.Module | None, Iterable[Any]]:
         """The bare model, where it is known; and its parameters, or groups of them, by name."""
@@ -200,11 +207,11 @@ class DataParallelOptimizer(torch.optim.Optimizer):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Accumulate gradients over the backward passes inside; the one after the block communicates."""
-        self._accumulating = True
+        before, self._accumulating = self._accumulating, True
         try:
             yield
         finally:
-            self._accumulating = False
+            self._accumulating = before
 
     @contextmanager
     def traced(self) -> Iterator[Trace]:
@@ -271,6 +278,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         """
         with self._agreement.telling_the_others():
             self._refuse_released()
+            self._refuse_averaged()
             refuse_scaler(self)
             loss = None
             if closure is not None:
@@ -436,7 +444,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         """Inside, parameters are their mean over ranks: for evaluating or saving a model between rounds of local steps.
 
         Enter it on all ranks, between steps. Afterwards every rank has its own parameters again, to the bit. Raises
-        `UsageError` within a step.
+        `UsageError` within a step; so does a step inside.
         """
         self._refuse_within_a_step()
         self._all_at("averaged()")
@@ -446,9 +454,11 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             for bucket in self._worker.buckets:
                 dist.all_reduce(bucket.params, group=self._group)
                 bucket.params.div_(size)
+        before, self._is_averaged = self._is_averaged, True
         try:
             yield
         finally:
+            self._is_averaged = before
             with torch.no_grad():
                 for bucket, own in zip(self._worker.buckets, held, strict=True):
                     bucket.params.copy_(own)
@@ -459,8 +469,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             return
         self._released = True
         self._backend.end()
-        for hook in self._hooks:
-            hook.remove()
+        self._unhook()
         self._worker.release()
 
     def _all_at(self, call: str) -> None:
@@ -484,6 +493,13 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             raise UsageError(
                 "release() has finished this optimizer: build a new one to go on training (state_dict() comes before "
                 "release())"
+            )
+
+    def _refuse_averaged(self) -> None:
+        if self._is_averaged:
+            raise UsageError(
+                "inside averaged() parameters are the mean over ranks, and what a step makes of them is lost at its end: take "
+                "steps outside of the block"
             )
 
     def _settings(self) -> Settings:
@@ -628,6 +644,22 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             self._local_workers.aside(kind, [exchange])
         else:
             self._local_workers.engine.run([exchange])
+
+
+def _weakly(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    """What calls `method` while its object lives, and does not keep it alive."""
+    own = weakref.WeakMethod(method)
+
+    def call(param: Tensor) -> None:
+        if (alive := own()) is not None:
+            alive(param)
+
+    return call
+
+
+def _remove(hooks: Iterable[Any]) -> None:
+    for hook in hooks:
+        hook.remove()
 
 
 def refuse_scaler(optimizer: torch.optim.Optimizer) -> None:

@@ -289,7 +289,7 @@ class Agreement:
             return  # the end of a forked child is not that of the rank
         if ends := why == ENDED:
             self._over.set()
-            if self._thread is not None:
+            if self._thread not in (None, threading.current_thread()):  # the collector runs in any
                 self._thread.join(2.0)  # before the interpreter ends it, perhaps within a call of the store's
             if (uncaught := getattr(sys, "last_value", None)) is not None:
                 why = f"has stopped ({type(uncaught).__name__}: {uncaught})"

@@ -266,8 +266,8 @@ class Gradients:
     had not left yet. So every bucket is fingerprinted when it leaves, or when backward ends, and once more when the step is taken
     where torch says that one of its gradients was written to or replaced; any bit that differs is an error that names the
     parameter. What torch does not see (``p.grad.data``, numpy) is looked for in the first steps, and in every sixteenth: such an
-    edit is a habit of a loop. ``.grad`` is never the buffer that is sent. A parameter that was replaced or unfrozen behind the
-    optimizer's back is named too, and so is a bucket none of whose parameters got a gradient.
+    edit is a habit of a loop. ``.grad`` is never the buffer that is sent. A parameter that was replaced, frozen or unfrozen
+    behind the optimizer's back is named too, and so is a bucket none of whose parameters got a gradient.
 
     Args:
         worker: The rank's parameters and flat buffers.
@@ -324,7 +324,7 @@ class Gradients:
     # ---- when the step is taken ------------------------------------------------------------------------------------
 
     def refuse_strangers(self) -> None:
-        """Raise `UsageError` if the model now trains parameters that the optimizer does not."""
+        """Raise `UsageError` if the model now trains parameters that the optimizer does not, or the other way round."""
         for parameters, key, param, name in self._homes:
             if parameters.get(key) is not param:
                 raise UsageError(
@@ -337,6 +337,14 @@ class Gradients:
                 raise UsageError(
                     f"parameter {name!r} was frozen when the optimizer was built and requires a gradient now, but is not "
                     "trained: call requires_grad_(True) before building the optimizer, or build it anew"
+                )
+        for view in (view for bucket in self._worker.buckets for view in bucket.views):
+            param = view.param
+            # one with a gradient was frozen after backward, and torch's optimizers would step it too
+            if not param.requires_grad and param.grad is None and view.name not in self._worker.never_used:
+                raise UsageError(
+                    f"parameter {view.name!r} was trained when the optimizer was built and is frozen now, but would go on moving "
+                    "(momentum, weight decay): call requires_grad_(False) before building the optimizer, or build it anew"
                 )
 
     def refuse_unused(self) -> None:

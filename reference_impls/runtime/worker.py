@@ -12,9 +12,11 @@ parameter name -> values.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
@@ -36,6 +38,12 @@ SMALL_SHARE = 16
 
 _WRAPPERS: Final = ("_orig_mod", "_checkpoint_wrapped_module")
 """Where `torch.compile` and torch's ``checkpoint_wrapper`` keep the module that they wrap."""
+
+
+_FSDP1: Final = (
+    "the model is wrapped in FullyShardedDataParallel (FSDP1), of whose parameters each rank holds another part: shard it by "
+    "fully_shard (FSDP2) and use fsdp_optimizer or fsdp_hook, or give the bare model"
+)
 
 
 def bare_name(name: str) -> str:
@@ -61,6 +69,7 @@ def bare_model(model: nn.Module) -> nn.Module:
 
     Raises:
         UsageError: The model is in a `DistributedDataParallel`.
+        UnsupportedError: A part of it is in a `FullyShardedDataParallel`.
     """
     bare, ddp = unwrapped(model)
     if ddp is not None:
@@ -68,6 +77,9 @@ def bare_model(model: nn.Module) -> nn.Module:
             "the model is wrapped in DistributedDataParallel, which averages the gradients a second time: give and train the "
             "bare model (model.module), or use ddp_hook"
         )
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # else nothing is wrapped in it
+    if fsdp is not None and any(isinstance(part, fsdp.FullyShardedDataParallel) for part in bare.modules()):
+        raise UnsupportedError(_FSDP1)
     return bare
 
 
@@ -82,12 +94,15 @@ def named(params: nn.Module | Iterable[Any]) -> list[tuple[str, Tensor]]:
 
     Raises:
         LayoutError: These are no pairs.
+        UnsupportedError: One is a flat parameter of `FullyShardedDataParallel`.
     """
     pairs = list(params.named_parameters() if isinstance(params, nn.Module) else params)
     if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
         raise LayoutError(
             "give the model itself, or (name, parameter) pairs, as model.named_parameters() does"
         )
+    if any(getattr(param, "_is_flat_param", False) for _, param in pairs):
+        raise UnsupportedError(_FSDP1)
     return [(bare_name(name), param) for name, param in pairs]
 
 
@@ -109,8 +124,8 @@ def canonical(groups: Sequence[Mapping[str, Any]]) -> list[Place]:
     """All parameters in canonical order.
 
     groups: parameter groups as in torch.optim, with `params` and `param_names`. Raises `LayoutError` for missing or
-    repeated names and repeated parameters (empty tensors are passed over), `UnsupportedError` for dtypes other than
-    float32 and float64.
+    repeated names and repeated or overlapping parameters (empty tensors are passed over), `UnsupportedError` for dtypes
+    other than float32 and float64.
     """
     found: list[tuple[str, str, int, str, Tensor]] = []
     for number, group in enumerate(groups):
@@ -191,9 +206,10 @@ def with_own_storage(view: Tensor) -> Tensor:
         view: Part of a larger storage, dense; as `flat_view` answers it.
 
     Returns:
-        Tensor of the same shape, strides and memory, which it keeps alive; on the meta device, where there is none, `view`.
+        Tensor of the same shape, strides and memory, which it keeps alive. `view` itself on the meta device, where there is none,
+        and on a GPU at an address that is no multiple of 16 bytes, which `torch.compile` knows by the offset in the storage.
     """
-    if view.is_meta:
+    if view.is_meta or (view.is_cuda and view.data_ptr() % 16):
         return view
     width = view.element_size()
     start = view.storage_offset() * width
@@ -224,6 +240,14 @@ def _refuse_repeats(names: Sequence[str], params: Sequence[Tensor]) -> None:
             )
         seen_names.add(name)
         seen_params[id(param)] = name
+    dense = [(name, p) for name, p in zip(names, params, strict=True) if not p.is_meta and _is_dense(p)]
+    parts = sorted((str(p.device), p.data_ptr(), p.data_ptr() + p.nbytes, name) for name, p in dense)
+    for (device, _, stop, first), (other, start, _, second) in pairwise(parts):
+        if device == other and start < stop:
+            raise LayoutError(
+                f"{second!r} shares memory with {first!r} and is another tensor, so that they would be trained apart: tie "
+                "weights by assigning the Parameter itself (second.weight = first.weight), and list it once"
+            )
 
 
 # ---- declared state ---------------------------------------------------------------------------------------------------
@@ -362,6 +386,7 @@ class ReferencePoints:
         """Parameter name -> its value at the reference point; views of the state."""
         return self._points[name]
 
+    @torch.no_grad()
     def gather(self, name: str, gradients: Mapping[str, Tensor | None]) -> None:
         """Copy the gradients at a reference point, by parameter name, into the flat buffers; a missing one counts as zeros."""
         for parameter, target in self._gradients[name].items():
@@ -477,6 +502,7 @@ class Worker:
 
     # ---- gradients -------------------------------------------------------------------------------------------------
 
+    @torch.no_grad()
     def gather_gradients(
         self, bucket: Bucket, gradients: Sequence[Tensor | None], counts: bool = True
     ) -> None:
@@ -504,6 +530,7 @@ class Worker:
         """Copy the bucket's flat buffer out, one gradient a parameter: the inverse of `gather_gradients`."""
         torch._foreach_copy_(list(targets), self._grad_views[bucket.index])
 
+    @torch.no_grad()
     def gathered_aside(self, bucket: Bucket) -> Tensor:
         """The gradients of `bucket`'s parameters as they are now, in a buffer beside that of the bucket; Tensor[d]."""
         flat = compute.empty_like(bucket.grads)
@@ -571,6 +598,9 @@ class Worker:
             for bucket in self.buckets
             for name, waiting in bucket.pending.items()
         }
+        inner = copied(self.optimizer.state_dict())
+        for group, names in zip(inner["param_groups"], self._order, strict=True):
+            group["param_names"] = names
         return {
             "version": STATE_VERSION,
             "world_size": self.train_state.world.size,
@@ -585,7 +615,7 @@ class Worker:
             "pending": pending,
             "cut": self._cut,
             "parameters": {v.name: v.param.detach().clone() for s in self.buckets for v in s.views},
-            "optimizer": copied(self.optimizer.state_dict()),
+            "optimizer": inner,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -652,6 +682,12 @@ class Worker:
         return [bucket.start for bucket in self.buckets]
 
     @property
+    def _order(self) -> list[list[str]]:
+        """Names of the inner optimizer's parameters by group, in the order by which it saves moments; "" for an untrained one."""
+        names = {view.param: view.name for bucket in self.buckets for view in bucket.views}
+        return [[names.get(param, "") for param in group["params"]] for group in self.optimizer.param_groups]
+
+    @property
     def kept_by_rank(self) -> list[str]:
         """What every rank keeps for itself, in words; empty where the state of one resumes all."""
         own = sorted(f"state {name!r}" for name, s in self.algorithm.state.items() if s.kind != "replicated")
@@ -669,6 +705,20 @@ class Worker:
             raise LayoutError(
                 f"checkpoint has no {', '.join(missing)}: it is of another local optimizer than this one"
             )
+        known = {name for names in self._order for name in names}
+        for number, (group, here) in enumerate(zip(saved, self._order, strict=True)):
+            if len(group["params"]) != len(here):
+                raise LayoutError(
+                    f"parameter group {number} has {len(group['params'])} parameters in the checkpoint, {len(here)} in the "
+                    "optimizer: cut groups as they were when it was written"
+                )
+            there = map(bare_name, group.get("param_names", here))  # older ones of attach() may not say
+            for saved_name, name in zip(there, here, strict=True):
+                if saved_name != name and saved_name in known:
+                    raise LayoutError(
+                        f"parameter group {number} has {saved_name!r} in the checkpoint where the optimizer has {name!r}, and "
+                        "moments are saved in this order: give parameters in the order in which they were when it was written"
+                    )
 
 
 def copied(value: Any, device: torch.device | str | None = None) -> Any:

@@ -34,6 +34,12 @@ def test_shapes_and_dtypes_of_about_one_size_share_memory() -> None:
     assert compute.empty((7, 0), torch.float32).shape == (7, 0)
 
 
+def test_memory_is_the_cpus_whatever_the_default_device_is() -> None:
+    with torch.device("meta"):
+        assert not any(compute.empty(size, torch.float32).is_meta for size in (10, 1 << 20))
+    assert compute.empty(1 << 20, torch.float32).fill_(1.0).sum() == 1 << 20
+
+
 def test_release_frees_what_is_idle_alone() -> None:
     held = compute.empty(1 << 20, torch.uint8)
     compute.empty(1 << 22, torch.uint8)

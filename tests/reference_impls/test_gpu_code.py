@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reference_impls.core import compile_cache as programs
 from reference_impls.core.compute import GPU_OPTIONS, THRESHOLD, Compiled
+from reference_impls.runtime.worker import with_own_storage
 from tests.reference_impls.compressors.test_compiled import FUNCTIONS
 from tests.reference_impls.triton_source import (
     compile_kernels,
@@ -108,6 +109,17 @@ class NoWaiting(TorchDispatchMode):
         waits |= any(x.dtype is torch.bool for x in chosen)
         assert not waits, f"{func} waits for the device"
         return func(*args, **(kwargs or {}))
+
+
+class _OnGPU(torch.Tensor):
+    is_cuda = True  # type: ignore[assignment]
+
+
+def test_a_weight_that_no_kernel_may_take_for_aligned_shows_its_offset():
+    flat = torch.zeros(16).as_subclass(_OnGPU)
+    assert flat.data_ptr() % 16 == 0
+    assert [with_own_storage(flat[i : i + 3]).storage_offset() for i in (0, 1, 4, 7)] == [0, 1, 0, 7]
+    assert with_own_storage(torch.zeros(16)[1:4]).storage_offset() == 0
 
 
 @each("work", FUNCTIONS)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
+import pickle
+import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +19,7 @@ from reference_impls import DataParallelOptimizer, SimulatedCluster
 from reference_impls.core.collectives import EARLIER, AllReduce, Ledger, Ledgers
 from reference_impls.core.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.runtime.step import fingerprint
+from tests.reference_impls.gloo import told
 from tests.reference_impls.problem import Net, batch
 from tests.support import each
 
@@ -29,10 +34,13 @@ def loss(model: nn.Module, step: int) -> torch.Tensor:
 def test_a_second_backward_after_the_buckets_left_is_refused() -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
     optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd", bucket_bytes=16)
+    with optimizer.no_sync():
+        with optimizer.no_sync():
+            pass
+        model(torch.ones(1, 3)).sum().backward()
     model(torch.ones(1, 3)).sum().backward()
     with pytest.raises(UsageError, match=r"second backward since the last step.*no_sync"):
         model(torch.ones(1, 3)).sum().backward()
-    del optimizer
 
 
 def test_reentrant_checkpointing_is_refused_by_that_name() -> None:
@@ -67,16 +75,19 @@ def test_parameters_that_are_no_longer_the_optimizers_are_named() -> None:
             optimizer.step()
 
 
-def test_a_parameter_made_trainable_after_construction_is_named() -> None:
+@pytest.mark.parametrize(("at_first", "words"), [(False, "'bias' was frozen"), (True, "'bias' was trained")])
+def test_a_parameter_made_trainable_or_frozen_after_construction_is_named(at_first: bool, words: str) -> None:
     model = Net()
-    model.bias.requires_grad_(False)
+    model.bias.requires_grad_(at_first)
     optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd")
     loss(model, 0).backward()
+    model.requires_grad_(False)  # as loops of two models do between backward and step
     optimizer.step()
-    model.bias.requires_grad_(True)
+    model.requires_grad_(True)
+    model.bias.requires_grad_(not at_first)
     optimizer.zero_grad()
     loss(model, 1).backward()
-    with pytest.raises(UsageError, match="'bias' was frozen"):
+    with pytest.raises(UsageError, match=words):
         optimizer.step()
 
 
@@ -127,6 +138,9 @@ def test_what_cannot_be_taken_over_or_added_is_refused_with_the_remedy() -> None
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
     with pytest.raises(LayoutError, match="no state of a DataParallelOptimizer"):
         optimizer.load_state_dict(torch.optim.AdamW(Net().parameters()).state_dict())
+    for copied in (copy.deepcopy, copy.copy, pickle.dumps):
+        with pytest.raises(UsageError, match=r"save its state_dict\(\)"):
+            copied(optimizer)
 
 
 def test_release_gives_the_parameters_back_and_what_comes_after_says_so() -> None:
@@ -144,6 +158,46 @@ def test_release_gives_the_parameters_back_and_what_comes_after_says_so() -> Non
     for use in (optimizer.step, optimizer.state_dict, lambda: optimizer.load_state_dict({})):
         with pytest.raises(UsageError, match=r"release\(\) has finished this optimizer"):
             use()
+
+
+def test_an_optimizer_that_is_gone_or_was_refused_leaves_the_model_to_the_next() -> None:
+    model = Net()
+    model.register_buffer("odd", torch.eye(3).to_sparse())
+    with pytest.raises(UnsupportedError, match="'odd'") as refused:
+        DataParallelOptimizer(model, "allreduce-sgd")
+    del model.odd
+    former = DataParallelOptimizer(model, "allreduce-sgd")
+    seen = weakref.ref(former)
+    loss(model, 0).backward()
+    former.step()
+    del former
+    gc.collect()
+    assert seen() is None
+    optimizer = DataParallelOptimizer(model, "allreduce-sgd")
+    optimizer.zero_grad()
+    loss(model, 1).backward()
+    optimizer.step()
+    assert len(model.first._post_accumulate_grad_hooks) == 1
+    second = DataParallelOptimizer(model, "allreduce-sgd")  # while the first still trains it
+    with pytest.raises(UsageError, match="build the optimizer anew"):
+        loss(model, 2).backward()
+    del refused, second  # until here
+
+
+def test_the_graph_of_a_gradient_is_not_kept() -> None:
+    model = Net()
+    optimizer = DataParallelOptimizer(model, "root-sgd", bucket_bytes=256)
+
+    def closure() -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of the cycle between a parameter and its gradient
+            loss(model, 0).backward(create_graph=True)
+
+    for _ in range(2):
+        optimizer.step(closure)
+        held = [x for bucket in optimizer._worker.buckets for x in (bucket.grads, *bucket.gradients.values())]
+        assert not any(x.requires_grad for x in held)
+        optimizer.zero_grad()
 
 
 EDITS: dict[str, Callable[[nn.Module], Any]] = {
@@ -266,6 +320,27 @@ def test_a_weight_that_lies_column_by_column_trains_like_any_other(name: str) ->
 def test_bad_input_says_what_to_do(error: type[Exception], match: str, build: object) -> None:
     with pytest.raises(error, match=match):
         build(Net())
+
+
+def test_weights_that_share_memory_are_refused_and_those_that_share_a_buffer_are_not() -> None:
+    whole, empty = torch.arange(30.0), [(name, nn.Parameter(torch.zeros(0))) for name in ("c", "d")]
+    pairs = {
+        "transposed": (whole.view(5, 6), whole.view(5, 6).t()),
+        "overlapping": (whole[:16], whole[15:]),
+        "side by side": (whole[:15], whole[15:]),
+        "interleaved": (whole.view(5, 6)[:, :2], whole.view(5, 6)[:, 2:]),
+    }
+    for how, (a, b) in pairs.items():
+        message = told(
+            lambda a=a, b=b: DataParallelOptimizer(
+                [("a", nn.Parameter(a)), ("b", nn.Parameter(b)), *empty], "allreduce-sgd"
+            )
+        )
+        if how in ("transposed", "overlapping"):
+            assert message.startswith("LayoutError: 'b' shares memory with 'a'"), (how, message)
+            assert "assigning the Parameter itself" in message
+        else:
+            assert message == "no error", (how, message)
 
 
 def test_the_ledger_of_a_rank_answers_for_that_rank_and_names_it_otherwise() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,11 @@ from reference_impls.core.algorithm import Algorithm, Bucket, StateSpec, View, p
 from reference_impls.core.collectives import Exchange, Group
 from reference_impls.core.errors import LayoutError
 from reference_impls.core.registry import Method
+from reference_impls.frontends.attached import attach
 from tests.reference_impls.frontends import enter, run, values
-from tests.reference_impls.gloo import Ranks
+from tests.reference_impls.gloo import Ranks, told
 from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names
-from tests.reference_impls.states import through_a_file
+from tests.reference_impls.states import contents, through_a_file
 
 # ---- state of single parameters ------------------------------------------------------------------------------------------
 
@@ -240,19 +241,74 @@ def test_saving_one_weight_writes_that_weight_alone() -> None:
     assert not weight.any()  # and yet it is the same memory
 
 
-def _averaged(rank: int, size: int) -> list[list[Tensor]]:
+@pytest.mark.usefixtures("one_rank")
+@pytest.mark.gloo
+def test_moments_are_not_loaded_into_other_parameters() -> None:
+    """They go by their order, which ``attach`` takes from an optimizer that may know no names."""
+
+    def made(
+        attached: bool, order: Sequence[int], first: int
+    ) -> tuple[torch.nn.Module, DataParallelOptimizer]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(3)))
+        pairs = list(model.named_parameters())
+        own = [pairs[i] for i in order]
+        if not attached:
+            groups = [{"params": own[:first]}, {"params": own[first:]}]
+            return model, DataParallelOptimizer(groups, "allreduce-adamw", lr=0.1)
+        bare = [{"params": [p for _, p in part]} for part in (own[:first], own[first:])]
+        return model, attach(torch.optim.AdamW(bare, lr=0.1), model, "allreduce")
+
+    def stepped(model: torch.nn.Module, optimizer: DataParallelOptimizer) -> list[Tensor]:
+        model(torch.ones(2, 4)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return [p.detach().clone() for p in model.parameters()]
+
+    for attached in (False, True):
+        model, optimizer = made(attached, range(6), 2)
+        stepped(model, optimizer)
+        state = through_a_file(optimizer.state_dict())
+        after = stepped(model, optimizer)
+        for order, first, words in (
+            (
+                (2, 1, 0, 3, 4, 5),
+                2,
+                "group 0 has '0.weight' in the checkpoint where the optimizer has '1.weight'",
+            ),
+            (range(6), 3, "group 0 has 2 parameters in the checkpoint, 3 in the optimizer"),
+            (range(6), 2, ""),
+        ):
+            other, into = made(attached, order, first)
+            held = values(other)
+            if words:
+                with pytest.raises(LayoutError, match=words):
+                    into.load_state_dict(state)
+                assert _equal(held, values(other))
+            else:
+                for group in contents(state)["optimizer"]["param_groups"]:
+                    del group["param_names"]  # as older ones of attach() are
+                into.load_state_dict(state)
+                assert _equal(stepped(other, into), after)
+            into.release()
+        optimizer.release()
+
+
+def _averaged(rank: int, size: int) -> Any:
     own = enter("DataParallelOptimizer", "local-sgd", {"period": 4}, size)
     before = run(own, rank, 0, 3)
     with own.state.averaged():
         inside = values(own.model)
-    return [before, inside, values(own.model)]
+        refused = told(own.steps.step)
+    return before, inside, values(own.model), refused
 
 
 @pytest.mark.gloo
 def test_parameters_are_averaged_inside_and_their_own_again_after(ranks: Callable[[int], Ranks]) -> None:
     found = ranks(2).run(_averaged)
-    first, second = (before for before, _, _ in found)
+    first, second = (before for before, *_ in found)
     assert not _equal(first, second)
-    for before, inside, after in found:
+    for before, inside, after, refused in found:
+        assert "take steps outside of the block" in refused
         assert _equal(inside, [(a + b) / 2 for a, b in zip(first, second, strict=True)])
         assert _equal(after, before)
