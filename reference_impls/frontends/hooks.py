@@ -20,6 +20,8 @@ counts its own steps: one for each reduction.
 
 Gradients that are not finite (an overflow under GradScaler, say): infinity comes out on every rank, as the mean would be, so
 that all skip the step, and the method's state stays as it was before it: under DDP of the whole model, under FSDP2 of the module.
+What a method keeps of gradients (error feedback) stays in units of the scale that they had: where a GradScaler changes its scale,
+take a method without, or bfloat16 autocast.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from reference_impls.core.optimizers import WithLocalOptimizer
 from reference_impls.core.registry import AnyMethod, Method, create
 from reference_impls.runtime.checkpoints import packed, unpacked
 from reference_impls.runtime.checks import Check, Settings, described
-from reference_impls.runtime.engine import Engine, ProcessGroupBackend, refuse_group_within
+from reference_impls.runtime.engine import Engine, ProcessGroupBackend, refuse_meshes
 from reference_impls.runtime.step import LocalWorkers
 from reference_impls.runtime.worker import Worker, bare_name, named, unwrapped
 
@@ -479,9 +481,9 @@ class FSDPHook(_Hook):
 
     def __init__(self, method: Method, model: nn.Module, group: dist.ProcessGroup, **settings: Any) -> None:
         found = _param_groups(model)
-        for name, _, own in found:
-            refuse_group_within(f"module {name!r}" if name else "the model", own.mesh_info.mesh, group)
         prefix = {module: f"{name}." if name else "" for name, module in model.named_modules()}
+        trained = ((_name_of(p, prefix), p.sharded_param) for _, _, own in found for p in _trained(own))
+        refuse_meshes(trained, group)
         units = [[(_name_of(p, prefix), _local_like(p)) for p in _trained(own)] for _, _, own in found]
         self._modules = [
             _Module(bare_name(name) or "the model", own, sum(like.numel() for _, like in unit))
@@ -599,8 +601,8 @@ def fsdp_hook(
     Raises:
         UnknownAlgorithmError: There is no such method.
         UnknownOptionError: The method has no such option, or it is one of an optimizer.
-        UnsupportedError: The method does more than reduce gradients or looks at the whole model at once; the mesh is 2-D; or
-            a module has parameters on several meshes.
+        UnsupportedError: The method does more than reduce gradients or looks at the whole model at once; a mesh is 2-D (HSDP,
+            tensor parallelism); or parameters lie on several.
         UsageError: No module is sharded, or one has a hook already.
         MismatchError: Ranks have different models, methods, options or parameters.
     """

@@ -32,7 +32,7 @@ from reference_impls.core.optimizers import WithLocalOptimizer, local_optimizer
 from reference_impls.core.registry import AnyMethod, Method, create
 from reference_impls.frontends.optimizer import DataParallelOptimizer
 from reference_impls.runtime.checks import Check, Settings
-from reference_impls.runtime.engine import refuse_group_within
+from reference_impls.runtime.engine import refuse_meshes
 from reference_impls.runtime.step import Unused
 from reference_impls.runtime.worker import named
 
@@ -76,20 +76,20 @@ class _Parts:
             raise UsageError(
                 'give group=, the ranks that hold the same parts in other nodes: mesh["replicate"].get_group()'
             )
-        self.whole: dict[str, Any] = {}
-        self.places: set[int] = set()
-        for name, param in named(model):
-            if not param.requires_grad:
-                continue
-            self._refuse(name, param, group)
-            self.whole[name] = param
+        self.whole: dict[str, Any] = {name: param for name, param in named(model) if param.requires_grad}
         if not self.whole:
             raise LayoutError("there is no parameter to train: no parameter of the model requires a gradient")
+        for name, param in self.whole.items():
+            self._refuse(name, param)
+        ranks = refuse_meshes(self.whole.items(), group)
+        self.place = ranks.index(dist.get_rank())
+        """Of this rank in its node."""
         self.plain = {
             name: nn.Parameter(param.to_local().detach().clone()) for name, param in self.whole.items()
         }
 
-    def _refuse(self, name: str, param: Any, group: dist.ProcessGroup) -> None:
+    @staticmethod
+    def _refuse(name: str, param: Any) -> None:
         if not hasattr(param, "to_local"):
             raise UnsupportedError(
                 f"parameter {name!r} is not sharded, so its gradient stays each rank's own within a node: call fully_shard on "
@@ -97,15 +97,6 @@ class _Parts:
             )
         if param.to_local().is_meta:
             raise UsageError(f"parameter {name!r} lies on the meta device: materialise the model first")
-        refuse_group_within(f"parameter {name!r}", param.device_mesh, group)
-        ranks = param.device_mesh.mesh.flatten().tolist()
-        self.places.add(ranks.index(dist.get_rank()))
-
-    @property
-    def place(self) -> int:
-        """Of this rank in its node."""
-        (place,) = self.places
-        return place
 
     @torch.no_grad()
     def pull(self) -> None:
@@ -113,6 +104,7 @@ class _Parts:
         for name, part in self.plain.items():
             param = self.whole[name]
             part.copy_(param.to_local())
+            part.requires_grad_(param.requires_grad)
             part.grad = None if param.grad is None else param.grad.to_local()
 
     @torch.no_grad()
@@ -164,31 +156,53 @@ class PartsOptimizer(DataParallelOptimizer):
         if closure is not None:
             with torch.enable_grad(), self._agreement.telling_the_others():
                 loss = closure()
-        self._parts.pull()
-        for bucket in self._worker.buckets:
-            if any(view.param.grad is not None for view in bucket.views):
-                self._gradients.arrived(bucket)
-        super().step()
-        self._parts.push()
+        with self._on_the_model():
+            for bucket in self._worker.buckets:
+                if any(view.param.grad is not None for view in bucket.views):
+                    self._gradients.arrived(bucket)
+            super().step()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Of the model's parameters."""
         self._parts.zero_grad(set_to_none)
 
+    def state_dict(self) -> dict[str, Any]:
+        """See `DataParallelOptimizer`; the model's parameters as they are now are in it."""
+        with self._on_the_model():
+            return super().state_dict()
+
     def load_state_dict(self, state_dict: Any) -> None:
         """See `DataParallelOptimizer`: what ranks with the same place in other nodes saved, each its own."""
-        super().load_state_dict(state_dict)
-        self._parts.push()
+        with self._on_the_model():
+            super().load_state_dict(state_dict)
+
+    def consolidate(self) -> dict[str, Any] | None:
+        """See `DataParallelOptimizer`: the states of ranks with the same place in other nodes."""
+        with self._on_the_model():
+            return super().consolidate()
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """See `DataParallelOptimizer`; the model's parameters are the mean over nodes inside."""
-        self._parts.pull()
-        with super().averaged():
+        with self._on_the_model(), super().averaged():
             self._parts.push()
             yield
-        self._parts.push()
+
+    @contextmanager
+    def without_communication(self) -> Iterator[None]:
+        """See `DataParallelOptimizer`; nothing goes across nodes inside."""
+        with self._on_the_model(), super().without_communication():
+            yield
+
+    @contextmanager
+    def _on_the_model(self) -> Iterator[None]:
+        """The parts begin as what the model holds, and at the end it holds what they are, be it by an exception."""
+        self._parts.pull()
+        try:
+            yield
+        finally:
+            self._parts.push()
 
 
 def fsdp_optimizer(
@@ -232,7 +246,7 @@ def fsdp_optimizer(
     Raises:
         UnknownAlgorithmError: There is no such method.
         UnknownOptionError: The method has no such option.
-        UnsupportedError: The method looks at whole tensors or the whole model, or the mesh is not 1-D within a node.
+        UnsupportedError: The method looks at whole tensors or the whole model, or the model is not on one 1-D mesh within a node.
         UsageError: A call would give wrong numbers.
         LayoutError: No parameter requires gradients.
         MismatchError: Ranks have different models, methods, options or places.

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -371,16 +371,34 @@ def refuse_no_group(group: Any) -> None:
     raise UsageError(f"group= takes a process group, and no {type(group).__name__}: give {remedy}")
 
 
-def refuse_group_within(name: str, mesh: Any, group: dist.ProcessGroup | None) -> None:
-    """Raise unless `group` goes across the ranks of `mesh`, on which `name` is sharded: this rank alone is in both."""
+def refuse_meshes(params: Iterable[tuple[str, Any]], group: dist.ProcessGroup | None) -> list[int]:
+    """The ranks of the one 1-D mesh on which all DTensors of `params` are sharded, by FSDP alone.
+
+    Raises unless `group` goes across them: this rank alone is in both.
+    """
     refuse_no_group(group)
-    ranks, here = mesh.mesh.flatten().tolist(), sorted(dist.get_process_group_ranks(group))
-    if len(set(here) & set(ranks)) != 1:
-        raise UnsupportedError(
-            f"{name} lies on a mesh of ranks {ranks}, which the group {here} crosses: torch reduces its gradient there already. "
-            'Call fully_shard(module, mesh=mesh["shard"]) with the 1-D mesh of a node, and give '
-            'group=mesh["replicate"].get_group(), the ranks that hold the same parts in other nodes'
-        )
+    here, first = sorted(dist.get_process_group_ranks(group)), None
+    for name, param in params:
+        mesh = param.device_mesh
+        ranks = mesh.mesh.flatten().tolist()
+        if len(set(here) & set(ranks)) != 1:
+            raise UnsupportedError(
+                f"parameter {name!r} lies on a mesh of ranks {ranks}, which the group {here} crosses: torch reduces its gradient "
+                'there already. Call fully_shard(module, mesh=mesh["shard"]) with the 1-D mesh of a node, and give '
+                'group=mesh["replicate"].get_group(), the ranks that hold the same parts in other nodes'
+            )
+        first = first or (name, ranks)
+        if mesh.ndim > 1 or ranks != first[1]:
+            what = (
+                f"{mesh.ndim} dimensions"
+                if mesh.ndim > 1
+                else f"ranks {ranks}, {first[0]!r} on one of {first[1]}"
+            )
+            raise UnsupportedError(
+                f"parameter {name!r} lies on a mesh of {what}: ranks that hold the same parts would step them differently. Leave "
+                "out tensor and expert parallelism, and call fully_shard with one 1-D mesh"
+            )
+    return [] if first is None else first[1]
 
 
 def store_of_its_own(group: dist.ProcessGroup | None = None) -> Store:

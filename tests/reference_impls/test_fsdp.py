@@ -14,13 +14,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 
 from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.frontends.attached import attach
 from reference_impls.frontends.sharded import fsdp_optimizer
-from tests.reference_impls.frontends import LR, loss, net, sharded, two_nodes, values
+from tests.reference_impls.frontends import LR, enter, local, loss, net, run, sharded, two_nodes, values
 from tests.reference_impls.gloo import Ranks, told
 from tests.reference_impls.states import contents
 
@@ -171,6 +173,39 @@ def test_a_method_that_goes_by_the_element_is_the_same_on_parts_to_the_bit(ranks
             assert (apart == 0 < moved) if method in EXACT else (0 < apart < moved), (method, apart, moved)
 
 
+def _around(rank: int, size: int) -> dict[str, Any]:
+    """Whether the model, beside which the parts lie, has what each call leaves."""
+    own = enter("fsdp_optimizer", "local-adamw", {"period": 100}, size)
+    before = run(own, rank, 0, STEPS)
+    with own.state.without_communication():
+        moved = not all(map(torch.equal, before, run(own, rank, 50, 53)))
+    found = {"without_communication": moved and all(map(torch.equal, before, values(own.model)))}
+    with pytest.raises(KeyError), own.state.averaged():
+        inside = values(own.model)
+        raise KeyError
+    found["averaged"] = not all(map(torch.equal, before, inside))
+    found["averaged, by an exception"] = all(map(torch.equal, before, values(own.model)))
+    with torch.no_grad():
+        for param in own.model.parameters():
+            local(param).fill_(7.0)
+    saved = own.state.state_dict(), own.state.consolidate()
+    for what, state in zip(("state_dict", "consolidate"), saved, strict=True):
+        workers = [] if state is None else state.get("workers") or [contents(state)]
+        found[what] = all((x == 7.0).all() for worker in workers for x in worker["parameters"].values())
+    loss(own.model, rank, STEPS).backward()
+    frozen = next(own.model.parameters()).requires_grad_(False)
+    frozen.grad = None
+    found["frozen"] = "'0.weight' was trained" in told(own.steps.step)
+    own.state.release()
+    return found
+
+
+def test_the_model_has_what_each_call_leaves(ranks: Callable[[int], Ranks]) -> None:
+    for found in ranks(4).run(_around, timeout_s=PATIENCE_S):
+        assert isinstance(found, dict), found
+        assert [what for what, holds in found.items() if not holds] == []
+
+
 # ---- what is refused -------------------------------------------------------------------------------------------------------
 
 
@@ -206,8 +241,32 @@ REMEDIES = {
     "muloco": "UnsupportedError choose adamw, lion or sgd",
     "2-D mesh": 'UnsupportedError mesh["shard"]',
     "half": "UnsupportedError call fully_shard on the model itself too",
+    "tensor parallel": "UnsupportedError 2 dimensions",
+    "hook, tensor parallel": "UnsupportedError 2 dimensions",
+    "two meshes": "UnsupportedError call fully_shard with one 1-D mesh",
+    "hook, two meshes": "UnsupportedError call fully_shard with one 1-D mesh",
+    "FSDP1": "UnsupportedError shard it by fully_shard (FSDP2)",
+    "FSDP1, pairs": "UnsupportedError shard it by fully_shard (FSDP2)",
+    "FSDP1, original parameters": "UnsupportedError shard it by fully_shard (FSDP2)",
     "not sharded": "UsageError call fully_shard first",
 }
+
+
+def _fsdp1(**options: Any) -> nn.Module:
+    return FullyShardedDataParallel(net(), device_id=torch.device("cpu"), **options)
+
+
+def _tensor_parallel(enters: Callable[..., Any]) -> Any:
+    mesh = init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=("replicate", "shard", "tp"))
+    model = parallelize_module(net(), mesh["tp"], {"2": ColwiseParallel()})
+    return enters(sharded(mesh["shard"], model), "qsgd", group=mesh["replicate"].get_group())
+
+
+def _on_two_meshes(enters: Callable[..., Any], mesh: Any) -> Any:
+    model, alone = net(), init_device_mesh("cpu", (4, 1), mesh_dim_names=("all", "self"))["self"]
+    fully_shard(model[0], mesh=alone)
+    fully_shard(model, mesh=mesh["shard"])
+    return enters(model, "qsgd", group=mesh["replicate"].get_group())
 
 
 def _refused(rank: int, size: int) -> dict[str, str]:
@@ -230,6 +289,13 @@ def _refused(rank: int, size: int) -> dict[str, str]:
         },
         "2-D mesh": partial(optimizer, sharded(mesh), "signum"),
         "half": partial(optimizer, half, "signum"),
+        "tensor parallel": partial(_tensor_parallel, fsdp_optimizer),
+        "hook, tensor parallel": partial(_tensor_parallel, fsdp_hook),
+        "two meshes": partial(_on_two_meshes, fsdp_optimizer, mesh),
+        "hook, two meshes": partial(_on_two_meshes, fsdp_hook, mesh),
+        "FSDP1": lambda: DataParallelOptimizer(_fsdp1(), "signum"),
+        "FSDP1, pairs": lambda: DataParallelOptimizer(_fsdp1().named_parameters(), "signum"),
+        "FSDP1, original parameters": lambda: DataParallelOptimizer(_fsdp1(use_orig_params=True), "signum"),
         "not sharded": partial(optimizer, net(), "signum"),
     }
     return {what: told(action) for what, action in found.items()}
