@@ -271,8 +271,11 @@ def counts(root: Path) -> str:
 def claims(root: Path) -> str:
     """A table a paper, a line a claim of which something was measured; the others by name."""
     rows, parts = (read_table(table_path(root, table), table) for table in (CLAIMS, PARTS))
+    said = {row["claim"]: row["statement"].rstrip(".") for row in rows if group_of(row) == MEASURED[0]}
     lines: list[str] = []
-    for paper, mine in itertools.groupby(rows, key=lambda row: row["paper"]):
+    for paper, mine in itertools.groupby(
+        sorted(rows, key=lambda row: row["paper"].lower()), key=lambda row: row["paper"]
+    ):
         measured, others = [], defaultdict(list)
         for row in mine:
             of_it = [part for part in parts if part["claim"] == row["claim"]]
@@ -286,7 +289,10 @@ def claims(root: Path) -> str:
                 shown = effect(part) + (f", one of {many}" if many > 1 else "")
                 shown += f"; {row['why'].partition(':')[0]}" if COUNTS_AS in (row["why"] or "") else ""
                 decided = [_cell(shown), _cell(part["bar"]), part["n"]]
-            measured.append([f"`{row['claim']}`", _cell(row["statement"]), f"*{row['verdict']}*", *decided])
+            what, first = row["statement"], said.get(row["of"] or "")
+            if first and what.startswith(first):  # another cell of a statement
+                what = f"…{what.removeprefix(first)}"
+            measured.append([f"`{row['claim']}`", _cell(what), f"*{row['verdict']}*", *decided])
         lines.append(f"### {paper}")
         if measured:
             lines.append(markdown(("claim", "what", "verdict", "effect", "bar", "n"), measured))
