@@ -18,6 +18,7 @@ from report.accuracy import SHARDINGS, Panel
 from report.claims import Verdicts, load_verdicts
 from report.pages import ReportError, slug
 from suite.analysis.published import (
+    PublishedError,
     Side,
     Source,
     facts_path,
@@ -49,7 +50,7 @@ from suite.analysis.tables import (
     session_table_path,
     table_path,
 )
-from suite.timing.spec import not_shown
+from suite.timing.spec import may_be_of, not_shown
 
 GATES: Final = "gates"
 """Suffix of the table of what a study had to pass before it was scored."""
@@ -321,7 +322,7 @@ class SessionData:
 def load_sessions(results_root: Path, sweep: str | None, side: Side = "whole") -> tuple[SessionData, ...]:
     """The sessions of a sweep, or of none, by name, but for shipped ones that pages leave out.
 
-    Raises TableError for a damaged or foreign file.
+    Raises TableError for a damaged or foreign file, PublishedError for a published one of its own that has changed.
     """
     hidden = not_shown()
     refused = refused_sessions(results_root)
@@ -342,7 +343,12 @@ def _session(
     results_root: Path, name: str, sweep: str | None, refused: Sequence[Row], side: Side
 ) -> SessionData | None:
     """A session, if it is of that sweep."""
-    origin = source(results_root, f"{SESSION}{name}", side)
+    try:
+        origin = source(results_root, f"{SESSION}{name}", side)
+    except PublishedError:
+        if may_be_of(name, sweep):
+            raise
+        return None
     root, facts = origin.root, load_facts(results_root, name, side)
     if facts is None:
         raise ReportError(f"the tables of session {name} vanished while the page was built; build it again")

@@ -18,7 +18,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -37,7 +37,7 @@ from report.sessions import alone_sentence, ended_sentence, session_parts
 from report.sizes import sizes_parts
 from report.study import failure_sentence, write_study
 from report.tables import Cell, Column, View, text
-from suite.analysis.published import files_of, refused_rows, studies_of
+from suite.analysis.published import PublishedError, files_of, refused_rows, studies_of
 from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import TABLES, Row, TableError
 from suite.runs.plan import make_plan
@@ -79,7 +79,8 @@ def update_all(root: Path) -> None:
     these are not at hand (`bandwise --data-dir DIR report`).
     """
     for session in sessions_of(None):
-        collect_session(root, session)
+        with suppress(PublishedError):  # its page says so
+            collect_session(root, session)
     known = {name for name in studies_of(root) if files_of(root, name)}
     there = {folder.name for folder in root.glob("runs/*/*")}
     tuned = [name for name in sweep_names() if load_sweep(name).is_tuned]
@@ -91,8 +92,8 @@ def update_all(root: Path) -> None:
         if name in begun:
             try:
                 update_tables(root, name, alone=False)
-            except (ReportError, DataError):
-                continue  # no run of it is here, or none can be told from others without the files that it is of
+            except (ReportError, DataError, PublishedError):
+                continue  # no run of it is here, or none is told from others without its files, or its page says why
 
 
 def _run_ids(name: str) -> set[str]:
@@ -145,7 +146,7 @@ def _build(root: Path, folder: Path) -> BuiltSite:
         *([(SPEED, "Speed alone")] if alone else []),
         *([("docs/README.html", "Documents")] if own else []),
     )
-    lead = _written(root, folder, pages, studies)
+    lead = _written(root, folder, pages, studies, verdicts)
     known = json.loads(KNOWN.read_text(encoding="utf-8"))
     write_page(Place(folder, CALCULATOR, pages), "calculator", known=known)
     if verdicts.claims:
@@ -187,7 +188,7 @@ def _readable(
     """What is read, or where its tables are damaged `otherwise`, and a line among the unread."""
     try:
         return read()
-    except (ReportError, TableError) as error:
+    except (ReportError, TableError, PublishedError) as error:
         unread.append((name, _short(root, error)))
         return otherwise
 
@@ -205,7 +206,7 @@ def _studies(root: Path, verdicts: Verdicts, unread: list[tuple[str, str]]) -> d
             if name in RESERVED or name.startswith("docs/"):
                 raise ReportError(f"a study cannot be called {name}: another page has that name")
             found[name] = load(root, name, alone=False, verdicts=verdicts)
-        except (ReportError, TableError) as error:
+        except (ReportError, TableError, PublishedError) as error:
             unread.append((name, _short(root, error)))
     return dict(sorted(found.items(), key=lambda item: when(item[1]), reverse=True))
 
@@ -244,7 +245,7 @@ def leading(studies: Mapping[str, StudyData]) -> str | None:
 
 
 def _written(
-    root: Path, folder: Path, pages: Pages, studies: Mapping[str, StudyData]
+    root: Path, folder: Path, pages: Pages, studies: Mapping[str, StudyData], verdicts: Verdicts
 ) -> dict[str, object] | None:
     """Write the pages of all studies, by several processes where there are many.
 
@@ -259,7 +260,7 @@ def _written(
     with ExitStack() as stack:
         if processes > 1:
             pool = stack.enter_context(ProcessPoolExecutor(processes, mp_context=get_context("spawn")))
-            writing = pool.map(partial(_write_read, root, folder, pages), rest)
+            writing = pool.map(partial(_write_read, root, folder, pages, verdicts), rest)
         else:
             writing = (write_study(studies[name], Place(folder, f"{name}.html", pages)) for name in rest)
         if lead is not None:
@@ -276,12 +277,10 @@ def _written(
     return shown
 
 
-def _write_read(root: Path, folder: Path, pages: Pages, name: str) -> None:
+def _write_read(root: Path, folder: Path, pages: Pages, verdicts: Verdicts, name: str) -> None:
     """Write the page of a study, in a process of a pool: views hold functions, so that the tables are read again."""
     gc.set_threshold(RARELY, *gc.get_threshold()[1:])
-    write_study(
-        load(root, name, alone=False, verdicts=load_verdicts(root)), Place(folder, f"{name}.html", pages)
-    )
+    write_study(load(root, name, alone=False, verdicts=verdicts), Place(folder, f"{name}.html", pages))
 
 
 def when(study: StudyData) -> str:

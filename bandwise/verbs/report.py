@@ -85,13 +85,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _again(root: Path, *names: str) -> Iterator[str]:
     """Of studies that were trained here, whether they came out as published."""
+    from suite.analysis.published import PublishedError
     from suite.analysis.reproduction import of_study
     from suite.analysis.tables import TableError
 
     for name in names:
         try:
             found = of_study(root, name)
-        except TableError as error:
+        except (PublishedError, TableError) as error:
             yield f"{name}: not held against what is published: {error}"
         else:
             if found:

@@ -316,6 +316,11 @@ def sessions_of(sweep: str | None) -> list[str]:
     return [name for name, (own, shown) in _listed().items() if shown and own == sweep]
 
 
+def may_be_of(session: str, sweep: str | None) -> bool:
+    """Whether a session is of that sweep; one that does not ship may be."""
+    return _listed().get(session, (sweep, True))[0] == sweep
+
+
 def not_shown() -> frozenset[str]:
     """Names of the shipped sessions that pages leave out."""
     return frozenset(name for name, (_, shown) in _listed().items() if not shown)

@@ -479,7 +479,9 @@ def audit_worth(path: Path, tables: Path, sweeps: Path, found: Compared) -> None
         variance = one.tuning.variance
         allowed = allowed_of(variance, one.of_draws)
         at.number("tuning_sd", math.sqrt(variance), allowed=allowed)
-        own = math.sqrt(one.own.variance)  # a ten-thousandth of the metric is of one draw in a hundred thousand
+        own = math.sqrt(
+            one.own.variance
+        )  # a ten-thousandth of the metric is of one draw in a hundred thousand
         at.number("own_sd", own, max(own, 1e-4 * abs(one.mean)), allowed_of(one.own.variance, one.of_draws))
         if row["tuning_sd"] != 0:  # no draw chose otherwise: there is nothing to know
             at.number("tuning_df", one.tuning.df, allowed=allowed)

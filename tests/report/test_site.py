@@ -15,6 +15,7 @@ import pytest
 from bandwise.cli import main
 from report.documents import documents
 from report.site import BuiltSite, build_site, update_all
+from suite.analysis.published import put
 from suite.runs.store import Store
 from tests.report import made_up_site
 from tests.report.test_page import Page, whole
@@ -131,10 +132,13 @@ def test_a_hostile_table_is_named_and_harms_no_other(
     (root / "tables" / "claims.csv").write_text("some,other,columns\n1,2,3\n")
     table = root / "tables" / "other-runs.csv"
     table.write_text(table.read_text().replace(",done,", ",done,,", 1))
+    put(root, "late", {"tables/late-study.json": b"{}"}, {"day": ""})
+    (root / "published" / "tables" / "late-study.json").write_text("{ }")
     assert main(["report", "--results", str(root), "--out", str(tmp_path / "out")]) == 3
     shown = capsys.readouterr().out
     assert "not read: broken: tables/broken-study.json is damaged" in shown
     assert re.search(r"not read: other: .* cells, not", shown)
+    assert "not read: late: published/tables/late-study.json has changed since it was published" in shown
     assert "not read: search: a study cannot be called search: another page has that name" in shown
     assert f"report: {tmp_path / 'out' / 'index.html'} (5 pages)" in shown
     first = (tmp_path / "out" / "index.html").read_text()

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from suite.analysis.published import (
+    PublishedError,
     files_of,
     find_table,
     load_facts,
+    put,
     sessions_held,
     source,
     studies_of,
@@ -72,6 +74,32 @@ def test_tables_of_older_files_are_not_mixed_in(tmp_path: Path) -> None:
     study(tmp_path, "digits", done=6)
     table_path(tmp_path, RUNS, "digits").unlink()
     assert source(tmp_path, "digits").aside == "digits-runs.csv of it was not made here"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"digits-runs.csv": ""}, "digits-runs.csv has changed since .*: take it from git again"),
+        ({"digits-rho.csv": None}, "digits-rho.csv is missing: take it"),
+        ({"digits-rho.csv": None, "digits-runs.csv": None, "digits-study.json": None}, "is missing"),
+        ({}, ""),
+    ],
+)
+@pytest.mark.parametrize("below", ["", "published"])
+def test_what_is_published_is_held_to_its_hashes(
+    changed: dict[str, str | None], words: str, below: str, tmp_path: Path
+) -> None:
+    """Also where the folder of what is published is read as one of results."""
+    files = {f"tables/digits-{end}": b"whole" for end in ("runs.csv", "rho.csv", "study.json")}
+    put(tmp_path, "digits", files, {"day": "2027-02-01"})
+    for file, text in changed.items():
+        path = tmp_path / "published" / "tables" / file
+        path.unlink() if text is None else path.write_text(text)
+    if words:
+        with pytest.raises(PublishedError, match=words):
+            find_table(tmp_path / below, RUNS, "digits")
+    else:
+        assert find_table(tmp_path / below, RUNS, "digits").read_bytes() == b"whole"
 
 
 def test_a_session_is_read_here_where_all_its_links_gave_numbers(tmp_path: Path) -> None:
