@@ -787,11 +787,11 @@ def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:
     """Replace the sweep's file: sorted as the sweep lists panels and arms, with the command that remakes it."""
     lines = [
         f"# Peak learning rates of the sweep '{sweep.rates_owner}', by one rule for every arm. Do not edit: remake with",
-        f"#     bandwise sweep {sweep.rates_owner} --tune",
+        f"#     {shlex.join(['bandwise', 'sweep', sweep.published_as, '--tune'])}",
         "# value, nll: means over the seeds at the end; values: by seed. edge: whether the choice is an end of the grid.",
         f"sweep: {sweep.rates_owner}",
         f"seeds: [{', '.join(map(str, sweep.tuning.seeds + sweep.tuning.more_seeds))}]",
-        "rates:",
+        "rates:" if entries else "rates: []",
     ]
     for entry in entries:
         at_will = ("vertex", "options", "source")

@@ -179,7 +179,7 @@ def test_tuning_writes_the_rates_that_plans_read(tmp_path: Path, results: Path, 
         ("plain", 0.16, "high"), ("local", 0.16, "high"),
     }  # fmt: skip
     written = (tmp_path / "small-lr.yaml").read_text()
-    assert "bandwise sweep small --tune" in written
+    assert "bandwise sweep small.yaml --tune" in written
     assert written.count("runs:") == 8, "three rates and one extension, for both arms"
     assert answer(capsys, "sweep", sweep, "--dry-run")["runs"] == 6
     again = answer(capsys, "sweep", sweep, "--tune", "--jobs", "1")

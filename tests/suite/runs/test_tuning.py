@@ -111,6 +111,10 @@ def test_pinned_arms_are_left_alone_and_a_missing_centre_is_named(tmp_path: Path
     sweep = load_sweep(write_sweep(tmp_path, text + BUDGET.format(extensions=0, centre=0.5)))
     store = Store(tmp_path / "results")
     assert [tuned.arm for tuned in tune(sweep, store, carry_out(store, []))] == ["local"]
+    sweep = load_sweep(write_sweep(tmp_path))
+    write_rates(sweep, tune(sweep, store, carry_out(store, [])))
+    assert "#     bandwise sweep small.yaml --tune\n" in sweep.rates_path.read_text()
+    assert make_plan(sweep).specs, "a file of no rates is read"
 
 
 FINALS = BUDGET.replace("seeds: 2,", "seeds: 2, finals: {{rates: 2, seeds: 5}},")
