@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bandwise.cli import print_json, results_root, table
+from bandwise.cli import OptionError, print_json, results_root, table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
     """Show, check or write."""
     from suite.claims.claim import load_claims
 
+    if args.write and (args.check or args.which != "*"):
+        raise OptionError("--write judges all claims anew: leave --check and ID out")
     root = results_root(args)
     claims = load_claims(root)
     if args.write:

@@ -95,12 +95,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _spec(args: argparse.Namespace) -> Any:
-    from suite.runs.spec import Rate, RunSpec, resolve_algorithm, resolve_workload
+    from suite.runs.spec import RunSpec, resolve_algorithm, resolve_workload
     from suite.workloads import get
 
     workload = resolve_workload(
         args.workload, parse_settings(args.workload_set, "--workload-set"), args.sharding
     )
+    batch_size = args.batch_size
+    if batch_size is None:
+        batch_size = get(workload.name, **workload.options).batch_size
     return RunSpec.of(
         algorithm=resolve_algorithm(
             args.algorithm, parse_settings(args.set), args.world_size, args.steps, args.warmup
@@ -109,8 +112,8 @@ def _spec(args: argparse.Namespace) -> Any:
         sharding=args.sharding,
         world_size=args.world_size,
         steps=args.steps,
-        batch_size=args.batch_size or get(workload.name, **workload.options).batch_size,
-        lr=Rate(args.lr_schedule, args.lr, args.min_lr, args.warmup),
+        batch_size=batch_size,
+        lr={"schedule": args.lr_schedule, "peak": args.lr, "min": args.min_lr, "warmup": args.warmup},
         seed=args.seed,
         backend=args.backend,
         bucket_bytes=args.bucket_bytes,

@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--doctor", action="store_true", help="what this machine lacks for an emulated cluster"
     )
     parser.add_argument(
-        "--workers", metavar="N", type=int, default=4, help="with --doctor: of the cluster (default: 4)"
+        "--workers", metavar="N", type=int, help="with --doctor: of the cluster (default: 4)"
     )
     parser.add_argument(
         "--links", nargs="+", metavar="RATE", help="only these of its links, as in the file, such as 100mbit"
@@ -74,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError("give either a session (`bandwise session NAME`) or --doctor")
     if args.doctor:
         return _doctor(args)
+    if args.workers is not None:
+        raise OptionError("--workers goes with --doctor; of a session its file says how many: `world_size`")
     from suite.timing.session import Session
     from suite.timing.spec import load_session
 
@@ -235,7 +237,7 @@ def _doctor(args: argparse.Namespace) -> int:
     """Examine this machine."""
     from suite.links.doctor import checks
 
-    findings = checks(workers=args.workers)
+    findings = checks(workers=4 if args.workers is None else args.workers)
     can = all(finding.ok for finding in findings if finding.needed)
     if args.json:
         print_json({"cluster": can, "findings": [asdict(finding) for finding in findings]})

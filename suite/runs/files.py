@@ -354,10 +354,10 @@ ONE_OR_MORE: Final = BeforeValidator(
 )
 """The same, where one value alone counts as a list of one."""
 Words = Annotated[tuple[str, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT]
-Integers = Annotated[tuple[int, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT]
 Numbers = Annotated[tuple[float, ...], ONE_OR_MORE, Field(min_length=1)]
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]
+Positives = Annotated[tuple[Positive, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT]
 Amount = Annotated[float, Field(ge=0)]
 
 

@@ -58,9 +58,9 @@ from suite.runs.files import (
     GIVEN,
     ONE_OR_MORE,
     Entry,
-    Integers,
     Numbers,
     Positive,
+    Positives,
     Words,
     YamlFile,
     identity,
@@ -292,7 +292,7 @@ class Sweep(Entry):
     """What is trained: names, or mappings with options."""
     shardings: Words = ("iid",)
     """How the data is spread over workers: iid, by-class, by-package (what a workload offers)."""
-    world_sizes: Integers = Field(alias="world_size")
+    world_sizes: Positives = Field(alias="world_size")
     """Workers: one number or several."""
     backend: Backend = "simulated"
     """Where runs are trained."""
@@ -698,7 +698,7 @@ class RatesFile(Entry):
 
     sweep: str = ""
     """The sweep whose tuning wrote it."""
-    seeds: Integers = ()
+    seeds: Positives = ()
     """The tuning seeds."""
     rates: Annotated[tuple[Tuned, ...], AS_TUPLE] = ()
     """An entry an arm and setting."""

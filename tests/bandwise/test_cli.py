@@ -231,6 +231,9 @@ def test_failures_are_no_misuse(results: Path, tmp_path: Path, capsys: Capsys, m
         (["run", "--algorithm", "local-sgd", "--backend", "mpi"], "'mpi' is none of simulated, gloo"),
         (["run", "--algorithm", "local-sgd", "--world-size", "0"], "world_size"),
         (["run", "--algorithm", "local-sgd", "--lr", "-1"], "min <= peak"),
+        (["run", "--algorithm", "local-sgd", "--lr", "nan"], "'lr.peak' must be a finite number, not nan"),
+        (["run", "--algorithm", "local-sgd", "--warmup", "-1"], "'lr.warmup': must be at least 0, not -1"),
+        (["run", "--algorithm", "local-sgd", "--batch-size", "0"], "'batch_size': must be at least 1, not 0"),
         (["run", "--algorithm", "lion-cub-pbit", "--set", "bits=3"], "4, 8"),
         (["run", "--algorithm", "local-sgd", "--set", "=1"], "--set"),
         (["run", "--algorithm", "local-sgd", "--set", "period=3", "--set", "period=4"], "period"),
@@ -252,6 +255,8 @@ def test_failures_are_no_misuse(results: Path, tmp_path: Path, capsys: Capsys, m
             "by the key `rates: controls-noisy-lr.yaml` in controls-noisy.yaml",
         ),
         (["report", "quik"], "did you mean 'quick'?"),
+        (["claims", "--write", "--check"], "--write judges all claims anew: leave --check and ID out"),
+        (["claims", "--write", "qsr-hours"], "--write judges all claims anew: leave --check and ID out"),
     ],
 )
 def test_bad_requests_are_told(arguments: list[str], message: str, results: Path, capsys: Capsys) -> None:

@@ -156,6 +156,7 @@ def test_between_nodes_it_is_one_job_with_a_task_a_rank(path: str, tmp_path: Pat
             ["session", "quick", "--links", "2gbit"],
             "session quick has no link of 2gbit; its links: 100mbit, 1gbit",
         ),
+        (["session", "quick", "--workers", "8", "--dry-run"], "--workers goes with --doctor"),
         (["session", "quick", "--wait"], "--wait belongs to --on slurm"),
         (["session", "quick", "--on", "slurm", "--links", "1gbit"], "there is one link, the real one"),
     ],

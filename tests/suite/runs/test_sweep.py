@@ -31,6 +31,7 @@ from tests.suite.runs.project import SWEEP, write_sweep
         ("workloads: [quadratic]", "workloads: [{nam: quadratic}]", "small.yaml:2: key 'workloads[0].name' is missing: Regist"),
         ("world_size: 2", "world_size: []", "small.yaml:4: key 'world_size': the list is empty"),
         ("world_size: 2", "world_size: [2, 4, 2]", "small.yaml:4: key 'world_size[2]': 2 is given twice: name each value once"),
+        ("world_size: 2", "world_size: [2, 0]", "small.yaml:4: key 'world_size[1]': must be at least 1, not 0"),
         ("  local: {", "  again: {algorithm: allreduce-sgd, lr: 0.1}\n  local: {",
          "small.yaml:11: key 'arms.again': trains the runs of 'plain'"),
         ("  local: {", "  local: {{", "small.yaml:12: not YAML: expected ',' or '}', but"),
