@@ -13,6 +13,7 @@ import argparse
 import codecs
 import gc
 import importlib
+import importlib.machinery
 import importlib.metadata
 import importlib.util
 import io
@@ -21,7 +22,8 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -167,26 +169,77 @@ def count(text: str) -> float:
 def _load_plugins(paths: Sequence[str]) -> None:
     if not paths:
         return  # what lists or explains imports no torch
-    from reference_impls import load_plugin
     from reference_impls.core.registry import registry
 
     for path in paths:
         before = _registered(), len(registry.plugins)
         try:
-            load_plugin(path)
+            execute_plugin(path)
         except FileNotFoundError as error:
             raise OptionError(
                 f"--plugin: {error}; `bandwise new method NAME` writes one to begin with, `bandwise new workload NAME` too"
             ) from None
-        except ModuleNotFoundError as error:
-            if error.name == "suite":
-                require_checkout(f"--plugin {path}")
-            raise
         if len(registry.plugins) > before[1] and _registered() == before[0]:
             raise OptionError(
                 f"--plugin: {path} registers no method and no workload: end it with registry.add(NAME, Entry(...)) or "
                 "add(CLASS), as `bandwise new method NAME` and `bandwise new workload NAME` write it"
             )
+
+
+def execute_plugin(path: str) -> list[str]:
+    """Load a plugin file; the methods that it adds. Raises `OptionError` with file and line for a fault of the file."""
+    from reference_impls import list_algorithms, load_plugin
+    from reference_impls.core.registry import registry
+
+    if there := hidden_by(Path(path).resolve()):
+        raise OptionError(f"{path} would hide the module {Path(path).stem} ({there}): rename the file")
+    before = set(list_algorithms())
+    try:
+        load_plugin(path)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError):
+            if error.name == "suite":
+                require_checkout(f"--plugin {path}")
+            if extra_needed(f"--plugin {path}", error):
+                raise
+        place = place_in([Path(path).resolve()], error)
+        told = type(error).__module__.partition(".")[0] in OUR_PACKAGES
+        if not Path(path).is_file() or (told and not place):
+            raise
+        what = str(error) if told else f"{type(error).__name__}: {error}; correct the file"
+        raise OptionError(f"{place or path}: {what}") from error
+    names = sorted(set(list_algorithms()) - before)
+    for name in names:
+        try:
+            registry.load(name)
+        except (AttributeError, ImportError, TypeError) as error:
+            target = registry.entry(name).target
+            raise OptionError(
+                f'{path}: Entry("{target}", ...) of {name}: {error}; write "FILE:CLASS", the file without .py'
+            ) from error
+    return names
+
+
+def hidden_by(path: Path) -> str:
+    """Where the other module is that nobody could import any more once a file is executed as a plugin; "" where there is none."""
+    from reference_impls.core.registry import registry
+
+    if path.stem in sys.stdlib_module_names:
+        return "Python's own"
+    others = [str(one) for one in registry.plugins if one.stem == path.stem]
+    if (found := importlib.machinery.PathFinder.find_spec(path.stem)) and found.origin:
+        others.append(found.origin)
+    return next((one for one in others if Path(one).resolve() != path), "")
+
+
+def place_in(files: Iterable[Path], error: BaseException) -> str:
+    """The last line of one of these files that an error came from, as ``my_vote.py, line 41``; "" where it came from none."""
+    known = {str(path): path.name for path in files}
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        places.append((error.filename or "", error.lineno))
+    found = [f"{known[name]}, line {line}" for name, line in places if name in known]
+    return found[-1] if found else ""
 
 
 def _registered() -> list[str]:

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 
+from bandwise.cli import place_in
 from reference_impls import DataParallelOptimizer, SimulatedCluster, create, load_plugin
 from reference_impls.core.algorithm import Algorithm
 from reference_impls.core.registry import Method, registry
@@ -95,7 +96,9 @@ def check_method(name: str, **options: Any) -> Iterator[Outcome]:
         except _BrokenError as broken:
             yield Outcome(check, False, str(broken))
         except Exception as error:  # noqa: BLE001  a method of somebody's may raise whatever it likes
-            yield Outcome(check, False, f"{type(error).__name__}: {error}")
+            place = place_in(registry.plugins, error)
+            seen = f"{type(error).__name__}: {error}" + (f" ({place})" if place else "")
+            yield Outcome(check, False, seen)
 
 
 # ---- the problem
@@ -389,7 +392,7 @@ def _real(options: Mapping[str, Any], method: Method) -> str:
         plugins = [str(path) for path in registry.plugins]
         spawn(_rank, (folder, method.name, options, plugins), nprocs=2)  # type: ignore[no-untyped-call]
         found = [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
-    scale = float(_flat(cluster).abs().max())
+    scale = float(_flat(cluster).abs().max()) or 1.0  # of a method that moves nothing
     apart = max(
         float((_flat(cluster, rank) - one["parameters"]).abs().max()) / scale
         for rank, one in enumerate(found)

@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from bandwise.cli import OptionError, print_json, require_checkout
+from bandwise.cli import OptionError, hidden_by, print_json, require_checkout
 
 NAME = "new"
 FORM: Final = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
@@ -58,14 +58,21 @@ def run(args: argparse.Namespace) -> int:
     path = args.folder / f"{module}.py"
     if path.exists():
         raise OptionError(f"{path} is there already: choose another name, or a folder with --in")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if there := hidden_by(path.resolve()):
+        raise OptionError(f"{path.name} would hide the module {module} ({there}): choose another name")
     words = {
         "NAME": args.name,
         "MODULE": module,
         "CLASS": "".join(part.capitalize() for part in module.split("_")),
     }
     text = (TEMPLATES / f"{args.what}.txt").read_text(encoding="utf-8")
-    path.write_text(re.sub("|".join(words), lambda found: words[found.group()], text), encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(re.sub("|".join(words), lambda found: words[found.group()], text), encoding="utf-8")
+    except OSError as error:
+        raise OptionError(
+            f"{path} cannot be written: {error.strerror}; name another folder with --in"
+        ) from None
     if args.json:
         print_json({"path": str(path)})
     else:

@@ -48,9 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--doctor", action="store_true", help="what this machine lacks for an emulated cluster"
     )
-    parser.add_argument(
-        "--workers", metavar="N", type=int, help="with --doctor: of the cluster (default: 4)"
-    )
+    parser.add_argument("--workers", metavar="N", type=int, help="with --doctor: of the cluster (default: 4)")
     parser.add_argument(
         "--links", nargs="+", metavar="RATE", help="only these of its links, as in the file, such as 100mbit"
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bandwise.cli import OptionError, parse_settings, print_json, table
+from bandwise.cli import OptionError, execute_plugin, parse_settings, print_json, table
 
 NAME = "test-method"
 WORDS = {True: "holds", False: "BROKEN", None: "not declared"}
@@ -29,16 +29,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check."""
     from bandwise.method_checks import check_method
-    from reference_impls import list_algorithms, load_plugin
 
     names = [args.method]
     if args.method.endswith(".py"):
         path = Path(args.method)
         if not path.is_file():
             raise OptionError(f"no file {path}: `bandwise new method NAME` writes one to begin with")
-        before = set(list_algorithms())
-        load_plugin(path)
-        names = sorted(set(list_algorithms()) - before)
+        names = execute_plugin(args.method)
         if not names:
             raise OptionError(
                 f"{path} registers no method: end it with registry.add(NAME, Entry(...)), as `bandwise new method NAME` writes it"

@@ -453,6 +453,11 @@ class Worker:
         self.algorithm = algorithm
         self.train_state = TrainState(Group("world", rank, size), seed=seed)
         algorithm.check(self.train_state.world)
+        own, rules = type(algorithm), ("update", "synchronize", "inner_optimizer")
+        if all(getattr(own, rule) is getattr(Algorithm, rule) for rule in rules):
+            raise UnsupportedError(
+                f"{own.__name__} changes no parameter: write `update`, or `inner_optimizer` with the optimizer to be stepped"
+            )
         places = canonical(groups)
         self.train_state.device = places[0].param.device
         if bucket_bytes is None:

@@ -88,7 +88,7 @@ def test_info_of_a_plugin_that_sends_nothing(tmp_path: Path, capsys: Capsys, mon
         "from reference_impls.core.registry import Entry, registry\n"
         "@dataclass(frozen=True)\n"
         "class PlainMean(Algorithm):\n"
-        "    pass\n"
+        "    def update(self, bucket, reduced): pass\n"
         "registry.add('plain-mean', Entry('plain_mean:PlainMean', 'plugin', '', 'no exchange'))\n"
     )
     load_plugin(tmp_path / "plain_mean.py")

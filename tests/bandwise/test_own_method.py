@@ -16,7 +16,7 @@ from bandwise import method_checks
 from bandwise.cli import main
 from bandwise.method_checks import CHECKS, _real, check_method
 from reference_impls import create, load_plugin
-from tests.bandwise.said import forget_plugins
+from tests.bandwise.said import forget_plugins, refusal
 from tests.reference_impls.gloo import processes_that_have_torch
 from tests.support import Capsys, Patch
 
@@ -52,6 +52,9 @@ def test_what_new_writes_passes_all_checks_and_trains_from_the_command_line(caps
         (["method", "No Name"], "lower case with hyphens"),
         (["method", "qsgd"], "there is a method called qsgd already"),
         (["method", "my-vote"], "my_vote.py is there already"),
+        (["method", "torch"], "torch.py would hide the module torch ("),
+        (["workload", "json"], "json.py would hide the module json (Python's own)"),
+        (["method", "vote", "--in", "my_vote.py"], "cannot be written: File exists; name another folder"),
     ],
 )
 def test_new_never_writes_over_anything(arguments: list[str], reason: str, capsys: Capsys) -> None:
@@ -69,6 +72,37 @@ def test_files_without_methods_are_refused(capsys: Capsys) -> None:
     for arguments in (["test-method", "gone.py"], ["--plugin", "gone.py", "list", "workloads"]):
         assert main(arguments) == 2
         assert "`bandwise new method NAME` writes one" in capsys.readouterr().err
+
+
+ADDED = 'registry.add("my-vote", Entry("my_vote:MyVote"'
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "message"),
+    [
+        ("my_vote", "import torch\n", "import torch as\n", r"my_vote.py, line \d+: SyntaxError: .*; correct the file"),
+        ("my_vote", "import torch\n", "import torhc\n", "my_vote.py, line .*: No module named 'torhc'"),
+        ("my_vote", "import torch\n", "import torch\0\n", "my_vote.py: .* null bytes; correct the file"),
+        ("my_vote", ADDED, ADDED.replace('"my-vote"', '"qsgd"'), r"my_vote.py, line \d+: .* 'qsgd' is already"),
+        ("my_vote", ADDED, ADDED.replace("my_vote:", "my_method:"), 'Entry."my_method:.* No module named .my_method'),
+        ("my_vote", ADDED, ADDED.replace(":MyVote", ":Mine"), 'my_vote.py: .* has no attribute .Mine.; write "FILE:CLASS"'),
+        ("json", "", "", "json.py would hide the module json"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("entrance", ["test-method {}", "--plugin {} info my-vote"])
+def test_a_fault_of_the_file_is_told_with_its_place(
+    name: str, old: str, new: str, message: str, entrance: str, capsys: Capsys
+) -> None:
+    source = begin().read_text()
+    assert old in source
+    Path(f"{name}.py").write_text(source.replace(old, new, 1))
+    assert re.search(message, refusal(capsys, *entrance.format(f"{name}.py").split()))
+
+
+def test_a_method_that_would_train_nothing_is_refused(capsys: Capsys) -> None:
+    path = begin()
+    path.write_text(path.read_text().replace("    def update(", "    def step("))
+    assert "MyVote changes no parameter: write `update`, or" in refusal(capsys, "test-method", str(path))
 
 
 UPDATE = 'x.add_(reduced[part], alpha=-self.scale * h["lr"])'
@@ -143,3 +177,12 @@ def test_what_a_method_raises_is_an_outcome_and_the_others_are_still_run(monkeyp
     assert (first.holds, first.seen) == (False, "ZeroDivisionError: of the method")
     assert second.holds
     assert third.holds
+
+
+def test_what_a_method_raises_has_its_place(monkeypatch: Patch) -> None:
+    path = begin()
+    path.write_text(path.read_text().replace("bucket.world.sum", "bucket.world.all_sum"))
+    load_plugin(path)
+    monkeypatch.setattr(method_checks, "_real", lambda options, method: "well")
+    first, *_ = check_method("my-vote")
+    assert re.fullmatch(r"AttributeError: .* no attribute 'all_sum' \(my_vote.py, line \d+\)", first.seen)

@@ -76,6 +76,9 @@ class _BySize(Algorithm):
     def state(self) -> dict[str, StateSpec]:
         return {"table": per_tensor("replicated", lambda view, world: (world.size,))}
 
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        """Nothing is trained here."""
+
 
 def _cluster(name: str | Method, size: int, bucket_bytes: int = 512, **options: Any) -> SimulatedCluster:
     params = list(Net(torch.float64).parameters())
