@@ -165,7 +165,7 @@ def taken(method: Method, shapes: Shapes, n: int, moments: Mapping[str, Moment])
         if (d := sum(map(prod, _by_name(shapes).values()))) > LARGEST:
             raise UnsupportedError(
                 f"{method.name} asks for values of gradients, which are not drawn for {d:,} parameters: `bandwise try` counts "
-                "what it sends"
+                f"what it sends; or it makes a tensor without `device=`: {str(error).partition(chr(10))[0]}"
             ) from error
     return _mean(method, shapes, n, moments, "cpu")
 

@@ -6,11 +6,13 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from bandwise.cli import parse_value
 from reference_impls import create
-from reference_impls.core.algorithm import Algorithm
+from reference_impls.core.algorithm import Algorithm, Bucket
 from reference_impls.core.errors import UnsupportedError
+from reference_impls.core.registry import Method
 from reference_impls.runtime.alone import LARGEST, kinds, taken, traced
 
 # ---- closed formulas, of papers and of the modules' own texts --------------------------------------------------------
@@ -96,9 +98,21 @@ def test_of_many_ranks_the_mean_is_that_of_all(
     assert found == pytest.approx(every, rel=1e-3)
 
 
+class Elsewhere(Algorithm):
+    """Makes a tensor that is not where the gradient is."""
+
+    def reduce(self, bucket: Bucket) -> Tensor:
+        return bucket.grads + torch.zeros(bucket.d)
+
+    def update(self, bucket: Bucket, reduced: Tensor) -> None:
+        """Nothing is trained here."""
+
+
 def test_gradients_of_a_large_model_are_not_drawn() -> None:
     with pytest.raises(UnsupportedError, match="`bandwise try` counts what it sends"):
         traced(create("lag"), [(LARGEST, 2)], 2)
+    with pytest.raises(UnsupportedError, match=r"without `device=`: Tensor on device cpu"):
+        traced(Method("elsewhere", Elsewhere(), {}), [(LARGEST, 2)], 2)
 
 
 def test_kinds_come_in_the_order_of_the_training() -> None:
