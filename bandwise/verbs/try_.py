@@ -16,6 +16,7 @@ import argparse
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -90,8 +91,9 @@ def run(args: argparse.Namespace) -> int:
     from bandwise.costs import parsed, texts_of
     from reference_impls.core.units import parse_duration, parse_rate
 
-    if args.seeds < 1 or args.threads < 1:
-        raise TryError(f"--seeds {args.seeds} --threads {args.threads}: give at least 1 of each")
+    for name in ("workers", "steps", "seeds", "threads"):
+        if getattr(args, name) < 1:
+            raise TryError(f"--{name} {getattr(args, name)}: give at least 1")
     torch.set_num_threads(args.threads)
     make = _function(args.script)
     texts = METHODS[args.optimizer] if args.methods is None else texts_of(args.methods)
@@ -104,11 +106,14 @@ def run(args: argparse.Namespace) -> int:
     methods = {text: parsed(text) for text in texts}
     lr = LEARNING_RATE[args.optimizer] if args.lr is None else args.lr
     link = (parse_rate(args.rate), parse_duration(args.delay))
+    path = args.csv or results_root(args) / f"try-{_path(args.script).stem}.csv"
+    with _written(path):  # before anything is trained
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+        if not path.stat().st_size:
+            path.unlink()
     frame, ended, compute_s = _trained(args, make, methods, lr, link)
     rows, caveats = summary(frame, ended), _caveats(args, len(texts), lr, link, compute_s)
-    path = args.csv or results_root(args) / f"try-{_path(args.script).stem}.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    frame.to_csv(path, index=False)
     if args.json:
         print_json({"methods": rows, "caveats": caveats, "csv": str(path)})
     else:
@@ -116,7 +121,18 @@ def run(args: argparse.Namespace) -> int:
             {**row, "kB_step": None if row["bytes_step"] is None else row["bytes_step"] / 1e3} for row in rows
         ]
         print("\n".join([table(shown, COLUMNS), "", *caveats, f"every step: {path}"]))
+    with _written(path):
+        frame.to_csv(path, index=False)
     return 0
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """What writes a file. Raises `TryError` where it cannot."""
+    try:
+        yield
+    except OSError as error:
+        raise TryError(f"{path} cannot be written: {error.strerror}; name another file by --csv") from None
 
 
 def _trained(
@@ -286,7 +302,8 @@ def _made(make: Callable[[], Any], script: str, seed: int) -> tuple[Any, Any, An
         torch.manual_seed(seed)
         answer = make()
     if not (isinstance(answer, tuple) and len(answer) == 3):
-        raise TryError(f"{script} answered {type(answer).__name__}: answer a tuple (model, loss, data)")
+        what = f"{len(answer)} of 3 parts" if isinstance(answer, tuple) else type(answer).__name__
+        raise TryError(f"{script} answered {what}: answer a tuple (model, loss, data)")
     model, loss, data = answer
     if not isinstance(model, torch.nn.Module) or not callable(loss):
         raise TryError(
