@@ -120,6 +120,7 @@ def submit_session(
         raise ProfileError(f"session {spec.name} computes on GPUs: say gpus_per_task in the profile")
     if not dry_run:
         scheduler.require_slurm()
+        scheduler.max_array_size()  # says what to do where no controller answers
     root = root.resolve()
     logs = new_folder(root / "sessions" / spec.name, dry_run=dry_run)
     path = Path(called)

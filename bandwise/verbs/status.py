@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from bandwise.cli import counted, print_json, results_root, table
+from bandwise.cli import OptionError, counted, print_json, results_root, table
 
 if TYPE_CHECKING:
     from suite.runs.spec import RunSpec
@@ -36,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
     from suite.runs.store import Store, counts
     from suite.runs.sweep import load_sweep
 
+    if not args.sweep and args.results is not None and not args.results.is_dir():
+        raise OptionError(f"--results: no folder {args.results}; give the one in which runs were trained")
     store = Store(results_root(args))
     plan = make_plan(load_sweep(args.sweep)) if args.sweep else None
     specs = plan.specs if plan else [store.spec(run_id) for run_id in store.run_ids()]

@@ -83,7 +83,7 @@ def from_folder(store: Store, run_id: str) -> Recorded | None:
 
 
 def find(root: Path, run_id: str) -> Recorded:
-    """The record of a run under a results root: its folder, else its row. Raises `RecordError`."""
+    """The record of a run under a results root: its folder, else its row. Raises `RecordError`, or `RefusedError`."""
     if not RUN_ID.fullmatch(run_id):
         raise RecordError(
             f"{run_id!r} is no run id: one has 16 hex digits, as in the column run_id of a runs table"
@@ -94,6 +94,8 @@ def find(root: Path, run_id: str) -> Recorded:
     for path, table, row in _rows(root, run_id):
         if row["status"] != "missing":
             return _from_row(path, table, row)
+    if refused := Store(root).refusal(run_id):
+        raise refused
     raise RecordError(
         f"nothing is on record of run {run_id} under {root}: no folder with a result, no row of a runs table; "
         "`bandwise run` carries a planned run out, --results names another results folder"

@@ -488,6 +488,10 @@ class Store:
                 text = read(folder / "spec.json")
                 if text is not None:
                     yield _spec(text, folder / "spec.json", run_id)
+                elif any((folder / name).exists() for name in ("result.json", "status.json")):
+                    raise RefusedError(
+                        folder / "spec.json", "is missing", "put it back, or move the folder out of runs/"
+                    )
             except RefusedError as error:
                 yield error
 

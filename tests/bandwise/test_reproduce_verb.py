@@ -152,5 +152,7 @@ def test_what_is_not_on_record_is_refused_and_the_record_stays(store: Store, cap
         ("0" * 16, f"nothing is on record of run {'0' * 16}"),
     ):
         assert words in refusal(capsys, "reproduce", run_id)
-    said = refusal(capsys, "reproduce", ran(store, one_spec()), "--out", str(store.root))
+    said = refusal(capsys, "reproduce", run_id := ran(store, one_spec()), "--out", str(store.root))
     assert "is where the record lies" in said
+    (store.folder(run_id) / "result.json").write_text("{")
+    assert "result.json is damaged" in refusal(capsys, "reproduce", run_id, code=3)

@@ -228,6 +228,8 @@ def test_a_slurm_that_does_not_answer_is_no_traceback(tmp_path: Path, monkeypatc
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with pytest.raises(SlurmError, match=r"show config` failed \(no controller\): submit from a login node"):
         submit_runs([tiny(0)], PROFILE, tmp_path / "results", sweep="tiny")
+    with pytest.raises(SlurmError, match=r"show config` failed \(no controller\): submit from a login node"):
+        submit_session("quick", load_session("quick"), PROFILE, tmp_path / "results")
     assert not (tmp_path / "results").exists()
 
 

@@ -159,6 +159,7 @@ def test_a_bad_status_is_named_and_the_run_is_begun_again(text: str, tmp_path: P
         ("not-a-run", None, "is no run's folder"),
         ("0123456789abcdef", "{", "is damaged"),
         ("0123456789abcdef", '{"spec_version": 1}', "key 'algorithm' is missing"),
+        ("0123456789abcdef", "", "spec.json is missing: put it back"),
     ],
 )
 def test_bad_specs_and_folders_are_named_and_passed_over(
@@ -169,7 +170,9 @@ def test_bad_specs_and_folders_are_named_and_passed_over(
     ended(spec).save(store)
     folder = tmp_path / "runs" / name[:2] / name
     folder.mkdir(parents=True)
-    (folder / "spec.json").write_text(spec.to_json() if text is None else text)
+    (folder / "spec.json" if text != "" else folder / "result.json").write_text(
+        spec.to_json() if text is None else text
+    )
     assert store.run_ids() == [spec.run_id]
     (refused,) = store.refused()
     assert words in str(refused)
