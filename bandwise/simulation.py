@@ -37,6 +37,7 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from bandwise.costs import Link, at_least_zero
+from bandwise.presets import LINKS
 from reference_impls.core.collectives import Ledgers
 from reference_impls.core.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.core.registry import AnyMethod, registry
@@ -209,7 +210,7 @@ class Simulation:
         Nothing is hidden behind computing. docs/cost-model.md says how far off that is (`bandwise.costs`).
 
         Args:
-            rate: Of each worker's link: bits a second, or words such as "100mbit".
+            rate: Of each worker's link: bits a second, or words such as "100mbit" or "10gbe".
             delay: One way: seconds, or words such as "5ms".
             compute_s: Seconds of forward, backward and update on a worker; None: `compute_s`, which was measured here, without
                 the update.
@@ -225,7 +226,7 @@ class Simulation:
         import pandas as pd
 
         link = Link(
-            parse_rate(rate) if isinstance(rate, str) else rate,
+            LINKS.get(rate) or parse_rate(rate) if isinstance(rate, str) else rate,
             parse_duration(delay) if isinstance(delay, str) else delay,
         )
         local = self.compute_s if compute_s is None else compute_s

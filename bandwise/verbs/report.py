@@ -63,6 +63,10 @@ def run(args: argparse.Namespace) -> int:
     everything = args.sweep == EVERYTHING
     if args.local and (everything or args.sweep in PAGES):
         raise OptionError("--local is for the page of one sweep: `bandwise report NAME --local`")
+    if not everything and args.out is not None and args.out.is_dir():
+        raise OptionError(
+            f"--out {args.out} is a folder: of one page it is the file, such as {args.out}/page.html"
+        )
     if args.sweep in PAGES:
         return _page(args, root)
     if not everything:

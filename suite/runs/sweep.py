@@ -52,6 +52,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field
 
 from reference_impls.core.errors import nearest
+from reference_impls.core.schedules import SCHEDULES
 from suite.runs.files import (
     AS_TUPLE,
     DISTINCT,
@@ -493,7 +494,11 @@ def _merged(path: Path, above: tuple[Path, ...]) -> YamlFile:
         return file
     if path in above:
         raise file.error(("base",), "the sweeps are based on each other in a circle")
-    below = _merged(path.parent / f"{base}.yaml", (*above, path))
+    beside = path.parent / f"{base}.yaml"
+    if not beside.exists():
+        known = [one.stem for one in path.parent.glob("*.yaml") if not one.stem.endswith("-lr")]
+        raise file.error(("base",), f"no sweep '{base}'{nearest(base, known)}")
+    below = _merged(beside, (*above, path))
     rates = {"rates": f"{base}-lr.yaml"}
     return file.over(YamlFile(below.path, {**rates, **below.data}, below.lines))
 
@@ -503,6 +508,8 @@ def _check(sweep: Sweep) -> None:
     arms = sweep.arms
     if not arms:
         raise sweep.error("arms", "a sweep needs at least one arm")
+    if (schedule := sweep.shape.schedule) not in SCHEDULES:
+        raise sweep.shape.error("schedule", f"no schedule '{schedule}'{nearest(schedule, SCHEDULES)}")
     for arm in arms.values():
         twin = next(other for other in arms.values() if arm.trains_as(other, sweep))
         if twin is not arm:

@@ -350,10 +350,7 @@ def load_session(name: str) -> SessionSpec:
     """
     path = file_of(name, sessions_folder())
     if not path.exists():
-        known = session_names(path.parent)
-        raise UnknownSessionError(
-            f"no session {path.stem!r}{nearest(path.stem, known)}; known: {', '.join(known) or 'none'}"
-        )
+        raise UnknownSessionError(f"no session {path.stem!r}{nearest(path.stem, session_names(path.parent))}")
     file = _merged(path, ())
     if isinstance(file.data, dict) and not OF_SESSIONS & file.data.keys():
         raise UnknownSessionError(f"{path.name} is a sweep, not a timing session: it says nothing of links")

@@ -15,6 +15,7 @@ from suite.links.link import Link
 from suite.timing import session, store
 from suite.timing.load import Load
 from suite.timing.ranks import RankLostError
+from suite.timing.spec import session_names
 from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakePlace, FakeRanks, session_spec
 from tests.support import Capsys, Patch
 
@@ -152,6 +153,7 @@ def test_between_nodes_it_is_one_job_with_a_task_a_rank(path: str, tmp_path: Pat
     ("arguments", "said"),
     [
         (["session", "quik"], "no session 'quik'; did you mean 'quick'"),
+        (["session", "nosuch"], f"no session 'nosuch'; known: {', '.join(session_names())}\n"),
         (
             ["session", "quick", "--links", "2gbit"],
             "session quick has no link of 2gbit; its links: 100mbit, 1gbit",

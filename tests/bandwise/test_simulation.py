@@ -235,6 +235,7 @@ def test_seconds_are_the_formula_that_was_scored() -> None:
     assert fast[0] == slow[0] == pytest.approx(2e-3)  # a local step sends nothing
     sent = found.ledger.frame(rank=0).query("step == 2")["wire_bytes"].sum()
     assert slow[2] == pytest.approx(2e-3 + 8 * sent / (0.91 * 10e6))
+    assert found.seconds("10gbe").equals(found.seconds("10gbit"))
     assert found.seconds("10mbit", "5ms", 2e-3)[2] == pytest.approx(slow[2] + 2 * 3 * 5e-3)
     assert found.seconds("10mbit", compute_s=2e-3, compressor_s=1e-3)[0] == pytest.approx(3e-3)
     assert found.seconds("10mbit")[0] == pytest.approx(found.compute_s)

@@ -31,6 +31,8 @@ from tests.suite.runs.project import SWEEP, write_sweep
         ("workloads: [quadratic]", "workloads: [{nam: quadratic}]", "small.yaml:2: key 'workloads[0].name' is missing: Regist"),
         ("world_size: 2", "world_size: []", "small.yaml:4: key 'world_size': the list is empty"),
         ("world_size: 2", "world_size: [2, 4, 2]", "small.yaml:4: key 'world_size[2]': 2 is given twice: name each value once"),
+        ("title: a", "base: smal\ntitle: a", "small.yaml:1: key 'base': no sweep 'smal'; did you mean 'small'?"),
+        ("schedule: cosine", "schedule: cosin", "small.yaml:8: key 'lr.schedule': no schedule 'cosin'; did you mean 'cosine'?"),
         ("world_size: 2", "world_size: [2, 0]", "small.yaml:4: key 'world_size[1]': must be at least 1, not 0"),
         ("  local: {", "  again: {algorithm: allreduce-sgd, lr: 0.1}\n  local: {",
          "small.yaml:11: key 'arms.again': trains the runs of 'plain'"),
