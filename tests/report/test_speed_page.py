@@ -120,7 +120,7 @@ def test_what_was_timed_before_a_session_broke_is_kept_and_a_disturbed_link_give
         root, fast.tables((fast.SLOW,)), links, status="error", reason="rank 2 was lost", fix=""
     )
     shown = flat(page.sections["session-timed"])
-    for words in ("rho = 12", f"No numbers: {why}.", f"No rho: {why}."):
+    for words in ("rho = 6", f"No numbers: {why}.", f"No rho: {why}."):
         assert words in shown
     words = "the session ended with an error (rank 2 was lost)"
     assert f"Some speedups are missing for session timed: {words}." in built.headline
