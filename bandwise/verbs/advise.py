@@ -24,7 +24,7 @@ import json
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -428,10 +428,13 @@ def _say(
 def _code(text: str) -> str:
     """A method's text as a user's program has it."""
     from bandwise.costs import parsed
+    from reference_impls.core.registry import registry
 
     name, options = parsed(text)
-    given = "".join(f", {option}={value!r}" for option, value in options.items())
-    return f'DataParallelOptimizer(model, "{name}", lr=RATE{given})'
+    given = [f"{option}={value!r}" for option, value in options.items()]
+    if "total_steps" in {field.name for field in fields(registry.load(name))} - options.keys():
+        given.append("total_steps=STEPS")
+    return f'DataParallelOptimizer(model, "{name}", {", ".join(["lr=RATE", *given])})'
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

@@ -104,7 +104,8 @@ def test_a_method_is_used_where_it_is_ahead_of_every_alternative(known: Any, cap
     assert shown.startswith(
         f"{told['answer']} At any size a step that sends less is at most 11 times as fast"
     )
-    code = "DataParallelOptimizer(model, \"diloco\", lr=RATE, period=32, carrier='bf16', betas=[0.9, 0.95])"
+    options = "period=32, carrier='bf16', betas=[0.9, 0.95], total_steps=STEPS"
+    code = f'DataParallelOptimizer(model, "diloco", lr=RATE, {options})'
     assert f"{NAMES['diloco']}: {code}, or --methods {DILOCO}" in shown
     assert "not counted" not in told["because"]
 
