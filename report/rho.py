@@ -403,8 +403,9 @@ def best_plain(rows: pd.DataFrame) -> pd.DataFrame:
         A row a rho, rising: `rho`, `net`, and the `arm`, empty where it is plain training.
     """
     found = pd.DataFrame({"rho": sorted(rows["rho"].unique()), "net": 1.0, "arm": ""}).set_index("rho")
-    for arm, own in rows[rows["role"] == "alternative"].groupby("arm"):
-        ahead = own.set_index("rho")["net"].astype(float).reindex(found.index)
+    for arm, own in rows[rows["role"].isin(("alternative", "uncompressed"))].groupby("arm"):
+        own = own.set_index("rho")[["net", "net_low"]].astype(float).reindex(found.index)
+        ahead = own["net"].where(np.isfinite(own["net"]), own["net_low"])  # at least that, beyond the budgets
         found.loc[ahead > found["net"], "arm"] = arm
         found["net"] = np.fmax(found["net"], ahead)
     return found.reset_index()

@@ -106,6 +106,11 @@ class Panel:
         return [arm for arm, line in self.lines.items() if line.role == role]
 
     @property
+    def rivals(self) -> list[str]:
+        """What a method has to beat beside the reference: alternatives, and plain training by other optimizers."""
+        return [*self.of("alternative"), *self.of("uncompressed")]
+
+    @property
     def unanswered(self) -> str:
         """Why no method can be worth it, else empty."""
         rivals = [self.lines[arm] for arm in self.of("alternative")]
@@ -119,9 +124,7 @@ class Panel:
         known = {arm: line for arm, line in self.lines.items() if line.known}
         times = {arm: line.costs.time(rho, overlap) for arm, line in known.items() if line.costs}
         nets = {arm: line.trained.at_times(times[arm]) for arm, line in known.items()}
-        methods, rivals = (
-            [arm for arm in self.of(role) if arm in known] for role in ("method", "alternative")
-        )
+        methods, rivals = ([arm for arm in arms if arm in known] for arms in (self.of("method"), self.rivals))
         overs = {
             (arm, rival): net_ratios(ratio, times[arm] / times[rival], nets[arm][0].speedup.n)
             for arm in methods
@@ -212,7 +215,7 @@ def _panels(study: Study, runs: pd.DataFrame, kappa: Mapping[str, float]) -> Ite
         lines = {
             one.arm: Line(one, _role(study, one.arm, own.get(one.arm)), own.get(one.arm)) for one in arms
         }
-        rivals = [line for line in lines.values() if line.role == "alternative"]
+        rivals = [line for line in lines.values() if line.role in ("alternative", "uncompressed")]
         ratios = {
             (arm, rival.trained.arm): line.trained.worth_over(rival.trained)
             for arm, line in lines.items()
@@ -315,7 +318,7 @@ def _window(panel: Panel, line: Line, worth: Interval, overlap: str) -> Row:
     assert line.costs
     shares = {panel.reference: (worth.estimate, worth.low, worth.high)}
     costs = {panel.reference: Costs()}
-    for arm in panel.of("alternative"):
+    for arm in panel.rivals:
         rival = panel.lines[arm]
         if rival.known and rival.costs:
             shares[arm] = _share(panel.ratios[line.trained.arm, arm], worth, rival)
@@ -328,7 +331,11 @@ def _window(panel: Panel, line: Line, worth: Interval, overlap: str) -> Row:
     start, end = middle[first][0], middle[last][1]
     if start >= end:
         why = (
-            f"behind {first} at every rho"
+            (
+                f"{first} ends better than all budgets"
+                if shares[first][0] == 0 < worth.estimate
+                else f"behind {first} at every rho"
+            )
             if math.isinf(start)
             else f"{first} is ahead up to rho {start:.3g}, {last} from rho {end:.3g}"
         )

@@ -739,8 +739,9 @@ class Panel:
     def __init__(self, lines: Mapping[str, Line], rivals: int, plain: str) -> None:
         self.lines, self.plain, self.overlap = lines, plain, ""
         self.methods = [arm for arm, line in lines.items() if line.role == "method"]
-        self.rivals = [arm for arm, line in lines.items() if line.role == "alternative"]
-        self.silent = any(lines[arm].sent == 0 for arm in self.rivals) and len(self.rivals) == rivals
+        self.rivals = [arm for arm, line in lines.items() if line.role in ("alternative", "uncompressed")]
+        alternatives = [arm for arm in self.rivals if lines[arm].role == "alternative"]
+        self.silent = any(lines[arm].sent == 0 for arm in alternatives) and len(alternatives) == rivals
         self.ratios = {
             (arm, rival): log_ratio(
                 lines[arm].arm, lines[rival].arm, (lines[arm].tuning, lines[rival].tuning)
