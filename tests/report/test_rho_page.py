@@ -115,6 +115,22 @@ def test_the_picture_is_that_of_the_table_and_the_best_plain_way_is_thick(panel)
     assert "4 workers, 0.15 M parameters, 20 bytes trained on per parameter, 6 seeds" in figure.get_suptitle()
 
 
+def test_nothing_is_shaded_where_a_plain_way_lies_beyond_the_budgets(panel) -> None:
+    """It counts with its lower end, and nobody knows where better than it begins."""
+    (other,) = {row["arm"] for row in panel.windows if row["role"] == "uncompressed"}
+    beyond = [{**row, "net": math.inf, "net_low": 1e3} if row["arm"] == other else row for row in panel.rho]
+    with undrawn():
+        figure = net_against_rho(replace(panel, rho=beyond))
+    axes = figure.axes[0]
+    assert "shaded: nothing, since a plain way is worth more than was tried" in [
+        one.get_text() for one in axes.texts
+    ]
+    thick = max(lines_of(axes, "baseline"), key=lambda line: line.get_linewidth())
+    assert set(thick.get_ydata()) == {1e3}
+    ground = next(one for one in axes.collections if one.get_zorder() == 0)
+    assert not ground.get_paths()
+
+
 def with_windows(panel: Any, *sure: tuple[float, float]) -> Any:
     """The panel with these windows of verdicts, of one method each, and with no others."""
     ends = dict(zip(METHODS, sure, strict=False))

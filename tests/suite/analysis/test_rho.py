@@ -178,6 +178,20 @@ def test_what_is_behind_an_alternative_is_never_worth_it(exact: Frames) -> None:
     assert set(of(exact, RHO, "weak")["plain"]) == {"not worth it", "worth it"}
 
 
+def test_plain_training_by_another_optimizer_is_to_beat_too() -> None:
+    other = [
+        replace(arm, algorithm="allreduce-muon", baseline=None) if arm.name == "weak" else arm
+        for arm in study().arms
+    ]
+    for worth, reason in ((0.9, "behind weak at every rho"), (2.0, "weak ends better than all budgets")):
+        found = tables(replace(study(), arms=tuple(other)), weak=worth)
+        assert of(found, WINDOWS, "weak")["role"] == "uncompressed"
+        local = of(found, WINDOWS, "local")
+        assert (math.isnan(local["from_rho"]), math.isnan(local["sure_from"])) == (True, True)
+        assert local["reason"] == reason
+        assert "worth it" not in set(of(found, RHO, "local")["verdict"])
+
+
 def test_own_computing_counts_where_it_was_measured() -> None:
     found = tables(kappa={"local": 0.5}, sd=1e-7)
     local = of(found, WINDOWS, "local")
