@@ -252,7 +252,8 @@ RHO: Final = declared("rho", 6, ARM_COLUMNS + """
 WINDOWS: Final = declared("windows", 5, ARM_COLUMNS + """
     overlap              text   as in rho
     role                 text   method; plain: trains as the reference does, so that 1 lies in its interval of worth;
-                                alternative: a plain way to use the same machines; control; uncompressed: another optimizer
+                                alternative: a plain way to use the same machines; control; uncompressed: plain training by
+                                another optimizer, an alternative in what follows
     worth,low,high       float  as in worth
     steps                float  its steps over the reference's
     compute              float  computing of a step over that of the reference's, kappa included
