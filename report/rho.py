@@ -224,7 +224,11 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
         else:
             spans.append([first, last])
     if not spans:
-        said = f"No method beats every plain way to use the machines: none of {len(methods)}, at any rho."
+        unbounded = {row["reason"] for row in methods if (row["reason"] or "").endswith("all budgets")}
+        said = (
+            f"No method beats every plain way to use the machines: none of {len(methods)}, at any rho"
+            f"{''.join(f'; {why}, so that nobody knows what would' for why in sorted(unbounded))}."
+        )
         return said, holds
     where = _listed([_span(_at(first), _at(last), first, last) for first, last in spans])
     best = []
