@@ -48,7 +48,7 @@ from suite.analysis.tables import (
     table_path,
 )
 from suite.claims.claim import JUDGED, WORDS, load_claims
-from suite.claims.verdict import COUNTS_AS, MEASURED, deciding, effect, group_of, statements
+from suite.claims.verdict import COUNTS_AS, MEASURED, briefly, deciding, effect, group_of, statements
 from suite.runs.files import write_atomic
 from suite.runs.sweep import ONE_WORKER, Sweep
 from suite.timing.spec import SessionSpec
@@ -271,7 +271,7 @@ def counts(root: Path) -> str:
 def claims(root: Path) -> str:
     """A table a paper, a line a claim of which something was measured; the others by name."""
     rows, parts = (read_table(table_path(root, table), table) for table in (CLAIMS, PARTS))
-    said = {row["claim"]: row["statement"].rstrip(".") for row in rows if group_of(row) == MEASURED[0]}
+    all_measured = [row for row in rows if group_of(row) == MEASURED[0]]
     lines: list[str] = []
     for paper, mine in itertools.groupby(
         sorted(rows, key=lambda row: row["paper"].lower()), key=lambda row: row["paper"]
@@ -289,10 +289,8 @@ def claims(root: Path) -> str:
                 shown = effect(part) + (f", one of {many}" if many > 1 else "")
                 shown += f"; {row['why'].partition(':')[0]}" if COUNTS_AS in (row["why"] or "") else ""
                 decided = [_cell(shown), _cell(part["bar"]), part["n"]]
-            what, first = row["statement"], said.get(row["of"] or "")
-            if first and what.startswith(first):  # another cell of a statement
-                what = f"…{what.removeprefix(first)}"
-            measured.append([f"`{row['claim']}`", _cell(what), f"*{row['verdict']}*", *decided])
+            said = _cell(briefly(row, all_measured))
+            measured.append([f"`{row['claim']}`", said, f"*{row['verdict']}*", *decided])
         lines.append(f"### {paper}")
         if measured:
             lines.append(markdown(("claim", "what", "verdict", "effect", "bar", "n"), measured))

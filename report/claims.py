@@ -13,7 +13,7 @@ from report.tables import Cell, Column, View, text
 from suite.analysis.published import find_frame, origin_words
 from suite.analysis.tables import CLAIMS, PARTS, Row, rows_of, to_csv
 from suite.claims.claim import JUDGED, WORDS
-from suite.claims.verdict import MEASURED, deciding, effect, group_of, statements
+from suite.claims.verdict import MEASURED, briefly, deciding, effect, group_of, statements
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def claims_view(verdicts: Verdicts, details: str | None = None, group: str | Non
 
     columns = (
         Column("claim", name, "Its id; leads to what decided it."),
-        Column("what is claimed", text("statement", "reason"), "In our words."),
+        Column("what is claimed", lambda row: Cell(briefly(row, claims), css="reason"), "In our words."),
         Column("verdict", text("verdict", classes=CSS), "At our scale."),
         Column("effect", of_part("effect"), "Of the part that decides, with its interval.", True),
         Column("bar", of_part("bar"), "What that number has to reach."),

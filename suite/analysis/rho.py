@@ -12,9 +12,10 @@ reference, which is plain bf16 all-reduce (2 bytes a parameter, times 2 (n - 1) 
 the model at the end is no traffic of gradients. Left out are delays of messages, and that some steps send more than others. Net
 speedup is worth over that time.
 
-*Worth it* is a method that is ahead of the reference and of every alternative, plain training by other optimizers among them, by
-paired tests, each by Holm over the methods of the cell; where no alternative that sends nothing ran, nothing is. As rho grows, the
-time of an arm over that of another rises or falls throughout, so that a method is ahead in one *window* of rho or nowhere.
+*Worth it* is a method that is ahead of the reference and of every alternative, plain training by other optimizers among them,
+by paired tests, each by Holm over the methods of the cell; where no alternative that sends nothing ran, nothing is. As rho
+grows, the time of an arm over that of another rises or falls throughout, so that a method is ahead in one *window* of rho or
+nowhere.
 
 Seconds do not enter, so plain training is 1 at every rho by construction, and the null test is one of worth: an arm that trains
 as the reference does must have 1 in its interval (`null_test`). Where it has not, the curve of the reference is no measure.

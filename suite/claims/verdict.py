@@ -152,6 +152,18 @@ def group_of(row: Row) -> str:
     return MEASURED[row["kind"] not in JUDGED or AWAITED in (row["why"] or "")]
 
 
+def briefly(row: Row, rows: Sequence[Row]) -> str:
+    """What a claim says; of one that judges another's statement in another cell only what differs, where that begins alike.
+
+    Args:
+        row: Of the table `claims`.
+        rows: All that are shown.
+    """
+    said: str = row["statement"]
+    first = next((one["statement"].rstrip(".") for one in rows if one["claim"] == row["of"]), "")
+    return f"…{said.removeprefix(first)}" if first and said.startswith(first) else said
+
+
 def statements(rows: Sequence[Row]) -> list[Row]:
     """What is claimed, each once, however many cells and baselines it was judged in.
 

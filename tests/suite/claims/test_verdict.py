@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from suite.claims.claim import Claim, Part
-from suite.claims.verdict import Found, Judged, combine, of_claim, of_found, of_interval, statements
+from suite.claims.verdict import Found, Judged, briefly, combine, of_claim, of_found, of_interval, statements
 
 
 def part(side: str, threshold: Any, **more: Any) -> Part:
@@ -143,3 +143,19 @@ def test_a_statement_is_counted_once_however_many_claims_judge_it(words: list[st
     (one,) = statements(rows[::-1])
     assert (one["claim"], one["verdict"]) == ("c0", together)
     assert len(statements([*rows, {"claim": "d", "of": None, "verdict": "reproduced"}])) == 2
+
+
+def test_a_claim_in_another_cell_says_what_differs() -> None:
+    rows: list[Any] = [
+        {"claim": "trains", "of": None, "statement": "Trains like fp32."},
+        {"claim": "trains-8", "of": "trains", "statement": "Trains like fp32, with eight workers."},
+        {"claim": "other", "of": "trains", "statement": "Ends like fp32."},
+        {"claim": "lone", "of": "not-shown", "statement": "Trains like fp32, too."},
+    ]
+    said = [briefly(row, rows) for row in rows]
+    assert said == [
+        "Trains like fp32.",
+        "…, with eight workers.",
+        "Ends like fp32.",
+        "Trains like fp32, too.",
+    ]
