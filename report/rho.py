@@ -31,7 +31,7 @@ from report.figures import COLOURS, look, name_points, new_figure
 from report.numbers import MISSING, factors, plain, times, weight
 from report.pages import Place
 from report.tables import Cell, Column, View, text
-from suite.analysis.rho import GRID, OVERLAPS, null_test
+from suite.analysis.rho import GRID, OVERLAPS, RIVALS, null_test
 from suite.analysis.tables import Row
 
 LINES: Final = ("sign", "adam", "quantiser", "synchronisation", "sparsifier")
@@ -224,10 +224,10 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
         else:
             spans.append([first, last])
     if not spans:
-        unbounded = {row["reason"] for row in methods if (row["reason"] or "").endswith("all budgets")}
+        unbounded = [row["arm"] for row in windows(panel, *RIVALS) if row["worth"] == math.inf]
         said = (
             f"No method beats every plain way to use the machines: none of {len(methods)}, at any rho"
-            f"{''.join(f'; {why}, so that nobody knows what would' for why in sorted(unbounded))}."
+            f"{''.join(f'; {arm} ends better than all budgets, so that nobody knows what would' for arm in unbounded)}."
         )
         return said, holds
     where = _listed([_span(_at(first), _at(last), first, last) for first, last in spans])
@@ -417,7 +417,7 @@ def best_plain(rows: pd.DataFrame) -> pd.DataFrame:
     found = pd.DataFrame(
         {"rho": sorted(rows["rho"].unique()), "net": 1.0, "arm": "", "bounded": True}
     ).set_index("rho")
-    for arm, own in rows[rows["role"].isin(("alternative", "uncompressed"))].groupby("arm"):
+    for arm, own in rows[rows["role"].isin(RIVALS)].groupby("arm"):
         own = own.set_index("rho")[["net", "net_low"]].astype(float).reindex(found.index)
         found["bounded"] &= ~np.isinf(own["net"])
         ahead = own["net"].where(np.isfinite(own["net"]), own["net_low"])

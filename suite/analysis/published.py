@@ -106,20 +106,20 @@ def documents_root(results_root: Path) -> Path:
 
 def source(results_root: Path | str, name: str, side: Side = "whole") -> Source:
     """Where the set of that name is read. A set that is nowhere is looked for here, and not found. Raises `PublishedError` as
-    `hold` does.
+    `refuse_changed` does.
     """
     root = Path(results_root)
     shared = published_root(root)
     mine, theirs = files_of(root, name), files_of(shared, name)
     if not theirs and name not in _sets(shared):
-        hold(root, name)  # a folder of what is published may itself be asked
+        refuse_changed(root, name)  # a folder of what is published may itself be asked
         return Source(name, root, local=True)
     aside = ""
     if mine and side != "published":
         aside = unfinished(root, name) or lacking(root, name)
         if side == "local" or not aside:
             return Source(name, root, local=True)
-    hold(shared, name)
+    refuse_changed(shared, name)
     return Source(name, shared, local=False, aside=aside, day=str(_sets(shared).get(name, {}).get("day", "")))
 
 
@@ -270,15 +270,15 @@ def _sets(folder: Path) -> Mapping[str, Any]:
     return found
 
 
-def hold(folder: Path, name: str) -> None:
+def refuse_changed(folder: Path, name: str) -> None:
     """Raise `PublishedError` where a table of that set in a folder of what is published is not as the manifest there has it."""
     manifest = folder / MANIFEST
     if manifest.is_file():
-        _hold(folder, name, manifest.stat().st_mtime_ns)
+        _refuse_changed(folder, name, manifest.stat().st_mtime_ns)
 
 
 @cache  # once a process, until something is published
-def _hold(folder: Path, name: str, stamp: int) -> None:
+def _refuse_changed(folder: Path, name: str, stamp: int) -> None:
     for file, digest in _sets(folder).get(name, {"files": {}})["files"].items():
         path = folder / file
         if file.startswith(TABLES) and not (path.is_file() and _hash(path.read_bytes()) == digest):

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import pandas as pd
 
-from suite.analysis.published import facts_path, hold, published_root, read_facts
+from suite.analysis.published import facts_path, published_root, read_facts, refuse_changed
 from suite.analysis.tables import (
     ARM,
     BUDGET_RUNS,
@@ -107,7 +107,9 @@ def _rows(root: Path, run_id: str) -> Iterator[tuple[Path, Table, Row]]:
     for top, table in itertools.product((root, published_root(root)), (RUNS, BUDGET_RUNS)):
         for path in sorted((top / TABLES).glob(f"**/*-{table.suffix}.csv"), reverse=True):
             if run_id in path.read_text(encoding="utf-8"):
-                hold(top, path.relative_to(top / TABLES).as_posix().removesuffix(f"-{table.suffix}.csv"))
+                refuse_changed(
+                    top, path.relative_to(top / TABLES).as_posix().removesuffix(f"-{table.suffix}.csv")
+                )
                 yield from ((path, table, row) for row in read_table(path, table) if row["run_id"] == run_id)
 
 
@@ -192,12 +194,12 @@ def of_study(root: Path, name: str) -> Again | None:
         name: Of the study.
 
     Returns:
-        What came of it; None where either table is missing, or they have no run in common. Raises `PublishedError` as `hold`.
+        What came of it; None where either table is missing, or they have no run in common. Raises as `refuse_changed`.
     """
     ours, theirs = (_runs_of(top, name) for top in (root, published_root(root)))
     if ours is None or theirs is None:
         return None
-    hold(published_root(root), name)
+    refuse_changed(published_root(root), name)
     ours = ours[ours["status"] != "missing"]
     both = ours.index.intersection(theirs.index)
     if both.empty:

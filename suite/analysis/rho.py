@@ -47,6 +47,8 @@ OVERLAPS: Final = ("none", "all")
 HALVINGS: Final = 16
 """Of the step of the grid in which a verdict changes."""
 Role = Literal["method", "plain", "alternative", "control", "uncompressed"]
+RIVALS: Final[tuple[Role, ...]] = ("alternative", "uncompressed")
+"""Roles of what a method has to beat beside the reference."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,15 @@ class Panel:
     @property
     def rivals(self) -> list[str]:
         """What a method has to beat beside the reference: alternatives, and plain training by other optimizers."""
-        return [*self.of("alternative"), *self.of("uncompressed")]
+        return [arm for role in RIVALS for arm in self.of(role)]
+
+    @property
+    def unbounded(self) -> list[str]:
+        """Of these whose worth lies beyond the reference's budgets."""
+        known = (self.lines[arm] for arm in self.rivals if self.lines[arm].known)
+        return [
+            one.trained.arm for one in known if math.isinf(one.trained.over(Uncertain()).speedup.estimate)
+        ]
 
     @property
     def unanswered(self) -> str:
@@ -216,7 +226,7 @@ def _panels(study: Study, runs: pd.DataFrame, kappa: Mapping[str, float]) -> Ite
         lines = {
             one.arm: Line(one, _role(study, one.arm, own.get(one.arm)), own.get(one.arm)) for one in arms
         }
-        rivals = [line for line in lines.values() if line.role in ("alternative", "uncompressed")]
+        rivals = [line for line in lines.values() if line.role in RIVALS]
         ratios = {
             (arm, rival.trained.arm): line.trained.worth_over(rival.trained)
             for arm, line in lines.items()
@@ -331,15 +341,11 @@ def _window(panel: Panel, line: Line, worth: Interval, overlap: str) -> Row:
     first, last = max(middle, key=lambda arm: middle[arm][0]), min(middle, key=lambda arm: middle[arm][1])
     start, end = middle[first][0], middle[last][1]
     if start >= end:
-        why = (
-            (
-                f"{first} ends better than all budgets"
-                if shares[first][0] == 0 < worth.estimate
-                else f"behind {first} at every rho"
-            )
-            if math.isinf(start)
-            else f"{first} is ahead up to rho {start:.3g}, {last} from rho {end:.3g}"
-        )
+        why = f"{first} is ahead up to rho {start:.3g}, {last} from rho {end:.3g}"
+        if first in panel.unbounded:
+            why = f"{first} ends better than all budgets"
+        elif math.isinf(start):
+            why = f"behind {first} at every rho"
         return {"from_rho": None, "reason": why}
     return {
         "from_rho": start,
