@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     from suite.runs.store import Store, counts
     from suite.runs.sweep import load_sweep
 
-    if not args.sweep and args.results is not None and not args.results.is_dir():
+    if args.results is not None and not args.results.is_dir():
         raise OptionError(f"--results: no folder {args.results}; give the one in which runs were trained")
     store = Store(results_root(args))
     plan = make_plan(load_sweep(args.sweep)) if args.sweep else None
