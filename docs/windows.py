@@ -37,7 +37,7 @@ EXAMPLE: Final = (110e6, 16, 1e9, 0.18)
 
 @cache
 def _study(root: Path, name: str) -> StudyData:
-    return load(root, name, alone=False, verdicts=Verdicts())
+    return load(root, name, Verdicts())
 
 
 def _panel(root: Path, study: str, sharding: str) -> Panel:

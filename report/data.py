@@ -1,7 +1,6 @@
 """The tables of one study as a page needs them: by panel and by link of its sessions, with what is known about each.
 
-Reads tables alone, made here or published as `suite.analysis.published` says; a page says which. A page shows the sessions of
-its own sweep, and those of no sweep, whose models are not trained to the end here.
+Reads tables alone, made here or published as `suite.analysis.published` says; a page says which.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ def grouped(missing: Mapping[str, Iterable[str]]) -> list[str]:
 
 @dataclass(frozen=True)
 class StudyData:
-    """All tables of a study, its facts, its panels in order, and what was timed: its own sessions first, then
-    those of no sweep; the claims that any of this decides; and
+    """All tables of a study, its facts, its panels in order, and what was timed: its sessions; the claims that any of this
+    decides; and
     records of sessions that are there and are not read; origin: where the study's own tables come from.
     """
 
@@ -86,11 +85,6 @@ class StudyData:
         """How one of its panels is told from the others."""
         several = len({(one.workload, one.world_size) for one in self.panels}) > 1
         return panel.whole_place if several else panel.place
-
-    @property
-    def own_sessions(self) -> list[SessionData]:
-        """The sessions of its sweep."""
-        return [session for session in self.sessions if session.sweep == self.sweep]
 
     @property
     def called(self) -> str:
@@ -114,15 +108,13 @@ def has_tables(results_root: Path | str, sweep: str) -> bool:
 def load(
     results_root: Path | str,
     sweep: str,
-    alone: bool = True,
     verdicts: Verdicts | None = None,
     side: Side = "whole",
 ) -> StudyData:
-    """Read the tables of a sweep, and with `alone` those of sessions of no sweep that were held here: published ones stand on
-    a page of their own, and have nothing to do with somebody's study.
+    """Read the tables of a sweep and of its sessions.
 
-    side: which are taken where some were made here and others are published.
     verdicts: tables that all studies share, where they have been read already.
+    side: which are taken where some were made here and others are published.
     Raises ReportError or TableError where one is missing or of another shape.
     """
     root = Path(results_root)
@@ -140,8 +132,7 @@ def load(
         tables |= {t.suffix: (t, _read(table_path(origin.root, t, sweep), t)) for t in BUDGET_TABLES}
     rest = {t: table_path(origin.root, t, sweep) for t in SWEEP_OPTIONAL if t not in BUDGET_TABLES}
     tables |= {t.suffix: (t, _read(path, t)) for t, path in rest.items() if path.is_file()}
-    lone = load_sessions(root, None, side) if alone else ()
-    sessions = load_sessions(root, sweep, side) + tuple(one for one in lone if one.origin.local)
+    sessions = load_sessions(root, sweep, side)
     decided = (load_verdicts(root) if verdicts is None else verdicts).of(
         {sweep, *(session.name for session in sessions)}
     )

@@ -90,7 +90,7 @@ def timed_links(study: StudyData, panel: Panel) -> list[Timed]:
     """The links on which sessions of the study timed a panel, slowest first."""
     found = [
         (session, link)
-        for session in study.own_sessions
+        for session in study.sessions
         if session.timed(panel.workload) and session.facts["world_size"] == panel.world_size
         for link in session.links
     ]

@@ -54,20 +54,20 @@ CLAIMS: Final = "claims"
 """The record of claims, which is published besides studies and sessions."""
 
 
-def update_tables(results_root: Path | str, sweep: str, alone: bool = True) -> str:
-    """Collect the sweep's runs into tables; returns the name under which the tables lie.
+def update_tables(results_root: Path | str, sweep: str) -> str:
+    """Collect the sweep's runs into tables, and the records of its timing sessions; returns the name under which the tables lie.
 
-    The same for the timing sessions of the sweep, and with `alone` for those of no sweep. Where no run of the sweep has a
-    folder, or a session no record, the tables that are there stay. What is published is never touched.
-    Raises ReportError when there is neither, and the errors of reading a sweep.
+    Where no run of the sweep has a folder, or a session no record, the tables that are there stay. What is published is never
+    touched. Raises ReportError when there is neither, and the errors of reading a sweep.
     """
     root, found = Path(results_root), load_sweep(sweep)
     collected = collect_sweep(root, found)
     ran = not set(collected.facts["statuses"]) <= {"missing"}
     if ran:
         collecting.write(root, collected)
-    for name in (*sessions_of(found.name), *(sessions_of(None) if alone else ())):
-        collect_session(root, name)  # after the sweep's tables, of which a budget ladder's seconds are made
+    timed = [collect_session(root, name) for name in sessions_of(found.name)]  # of the sweep's tables, too
+    if ran and any(timed) and found.gates:
+        collecting.write(root, collect_sweep(root, found))  # net speedups over rho are of the session's, kappa
     if not ran and not has_tables(root, found.name):
         raise ReportError(f"no run of sweep {found.name} under {root}; run `{found.command('sweep')}` first")
     return found.name

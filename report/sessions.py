@@ -270,7 +270,7 @@ def phases_figures(study: StudyData) -> dict[str, Figure]:
 
 def missing(study: StudyData) -> str:
     """What to do where no session of the study's sweep has left a table; empty where one has."""
-    if study.own_sessions:
+    if study.sessions:
         return ""
     names = sessions_of(study.sweep)
     if not names:
@@ -418,16 +418,15 @@ def ended_sentence(session: SessionData) -> str | None:
 
 
 def speed_sentences(study: StudyData) -> list[str]:
-    """What keeps links of the study's own sessions from having numbers."""
+    """What keeps links of the study's sessions from having numbers."""
     found: list[str | None] = []
     for session in study.sessions:
-        if session.sweep is not None:  # what others say stands in their own sections
-            found += [
-                f"{link.label}: not measured ({trouble(link.facts['reason'])})."
-                for link in session.links
-                if not link.usable
-            ]
-            found.append(ended_sentence(session))
+        found += [
+            f"{link.label}: not measured ({trouble(link.facts['reason'])})."
+            for link in session.links
+            if not link.usable
+        ]
+        found.append(ended_sentence(session))
     return [sentence for sentence in found if sentence]
 
 

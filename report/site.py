@@ -91,7 +91,7 @@ def update_all(root: Path) -> None:
     for name in tuned:
         if name in begun:
             try:
-                update_tables(root, name, alone=False)
+                update_tables(root, name)
             except (ReportError, DataError, PublishedError):
                 continue  # no run of it is here, or none is told from others without its files, or its page says why
 
@@ -205,7 +205,7 @@ def _studies(root: Path, verdicts: Verdicts, unread: list[tuple[str, str]]) -> d
         try:
             if name in RESERVED or name.startswith("docs/"):
                 raise ReportError(f"a study cannot be called {name}: another page has that name")
-            found[name] = load(root, name, alone=False, verdicts=verdicts)
+            found[name] = load(root, name, verdicts)
         except (ReportError, TableError, PublishedError) as error:
             unread.append((name, _short(root, error)))
     return dict(sorted(found.items(), key=lambda item: when(item[1]), reverse=True))
@@ -280,7 +280,7 @@ def _written(
 def _write_read(root: Path, folder: Path, pages: Pages, verdicts: Verdicts, name: str) -> None:
     """Write the page of a study, in a process of a pool: views hold functions, so that the tables are read again."""
     gc.set_threshold(RARELY, *gc.get_threshold()[1:])
-    write_study(load(root, name, alone=False, verdicts=verdicts), Place(folder, f"{name}.html", pages))
+    write_study(load(root, name, verdicts), Place(folder, f"{name}.html", pages))
 
 
 def when(study: StudyData) -> str:
@@ -315,7 +315,7 @@ def studies_view(studies: Mapping[str, StudyData]) -> View:
         return Cell(share(even, len(rows)), even)
 
     def links(item: tuple[str, StudyData]) -> Cell:
-        labels = [link.label for session in item[1].own_sessions for link in session.links if link.usable]
+        labels = [link.label for session in item[1].sessions for link in session.links if link.usable]
         return Cell(", ".join(dict.fromkeys(labels)) or MISSING)
 
     columns = (

@@ -115,7 +115,7 @@ def headline(study: StudyData) -> list[str]:
 
 def whence(study: StudyData) -> list[str]:
     """Where the tables of the study and of its sessions come from, and what was made here and is not shown, in sentences."""
-    own = [study.origin, *(session.origin for session in study.own_sessions)]
+    own = [study.origin, *(session.origin for session in study.sessions)]
     said = [f"{one.name}: {one.words}" for one in own]
     again = shlex.join(["bandwise", "report", study.called, "--local"])
     return ["; ".join(said), *(f"{one.not_shown} `{again}` shows it." for one in own if one.not_shown)]

@@ -28,7 +28,8 @@ def own_computing(results_root: Path | str, study: str) -> dict[str, list[float]
         study: Name of both.
 
     Returns:
-        Arm -> kappa on each link where it is known; below zero by noise. Nothing where no session of that name has tables.
+        Arm -> kappa on each link where it is known; below zero by noise. Nothing where no session of that name has tables, nor
+        of an arm that the session's file no longer has.
     """
     timed, arms = (find_frame(results_root, table, f"{SESSION}{study}") for table in (CASES, ARMS))
     if timed is None or arms is None:
@@ -41,7 +42,7 @@ def own_computing(results_root: Path | str, study: str) -> dict[str, list[float]
         local = here.set_index("case")["null_s"]
         kinds = {
             kind: float(local[cases.of(case_id).label])
-            for kind, case_id in cases.uses[row["arm"]][row["sharding"]].items()
+            for kind, case_id in cases.uses.get(row["arm"], {}).get(row["sharding"], {}).items()
             if cases.of(case_id).label in local.index
         }
         own = _composed(json.loads(row["steps_by_kind"] or "{}"), kinds)

@@ -140,7 +140,8 @@ def on_record(sweep: Sweep, panel: Setting, found: Sequence[Candidate]) -> Tried
         found: Its candidates.
 
     Returns:
-        The trials of every candidate; none unless the file has all of them, tuned for the same and by the source of today.
+        The trials of every candidate; none unless the file has all of them, tuned for the same, by the source of today and over
+        the grid that the sweep asks for now.
     """
     recorded = {
         entry.arm: entry
@@ -156,10 +157,21 @@ def on_record(sweep: Sweep, panel: Setting, found: Sequence[Candidate]) -> Tried
             or entry.tuned_for != tuned_for(sweep, panel, c.arm)
             or entry.source != source_hash(c.arm.algorithm)
             or any(len(trial.runs) < sweep.tuning.n_seeds for trial in entry.trials)
+            or not _searched(sweep, c, entry)
         ):
             return []
         tried.append(list(entry.trials))
     return tried
+
+
+def _searched(sweep: Sweep, c: Candidate, entry: Tuned) -> bool:
+    """Whether these are the trials of the grid as it is now, which may grow no further where the choice lies on an edge."""
+    half, most = sweep.tuning.points // 2, sweep.tuning.extensions
+    tried = [(trial.lr, trial.options) for trial in entry.trials]
+    for low, high in itertools.product(range(most + 1), repeat=2):
+        if [(at.lr, at.options) for at in grid(sweep, c, -half - low, half + high)] == tried:
+            return low + high == most or (low + high < most and entry.edge == "none")
+    return False
 
 
 def _search_grid(

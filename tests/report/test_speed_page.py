@@ -47,15 +47,14 @@ def with_session(root, rows=None, links=(), **fields):
 
 
 def test_the_numbers_shown_are_those_of_the_tables(timed, page):
-    assert {"#session-timed", "#session-alone"} <= set(sound(timed.path).references)
+    assert "#session-timed" in sound(timed.path).references
     values = {float(a["data-order"]) for t, a in page.tags if t == "td" and "data-order" in a}
-    for name in ("timed", "alone"):
-        for table, columns in (
-            (CASES, ("step_s", "speedup", "default_speedup", "exposed_s", "null_s", "forward_backward_s")),
-            (ARMS, ("speedup", "default_speedup", "seconds")),
-        ):
-            for row in read_table(session_table_path(timed.root, table, name), table):
-                assert all(row[c] is None or row[c] in values for c in columns)
+    for table, columns in (
+        (CASES, ("step_s", "speedup", "default_speedup", "exposed_s", "null_s", "forward_backward_s")),
+        (ARMS, ("speedup", "default_speedup", "seconds")),
+    ):
+        for row in read_table(session_table_path(timed.root, table, "timed"), table):
+            assert all(row[c] is None or row[c] in values for c in columns)
     shown = flat(page.sections["session-timed"])
     assert "17.4 ms [16.9, 17.9] 6 4.60× [4.46, 4.74] 9.20× [8.92, 9.48] 11.4 ms [11, 11.7]" in shown
     assert f"Reference: {fast.REFERENCE}, the fastest uncompressed run of torch's DDP, 80 ms a step." in shown
@@ -79,15 +78,14 @@ def test_what_was_timed_here_is_said_in_a_line():
 
 
 def test_findings_come_from_the_tables(timed):
-    (session,) = (one for one in timed.study.sessions if one.sweep is None)
+    (session,) = load_sessions(timed.root, None)
     alone = alone_sentence(session, session.links[0])
     assert alone.startswith(
         f"Speed only, code-gpt (size 3.3m), 4 workers at 100 Mbit/s: lion-cub-1bit is 4.60× [4.46, 4.74] as fast as "
         f"{fast.REFERENCE} and 9.20× [8.92, 9.48] as fast as DDP fp32 as installed; apmsqueeze (compressed steps) 2.20× "
     )
     assert alone.endswith("not trained to the end here.)")
-    page = Page(timed.html)
-    assert alone in flat(page.sections["session-alone"]), "what is said of speed alone stands with it"
+    assert [one.name for one in timed.study.sessions] == ["timed"], "one of no sweep has nothing to do with it"
 
 
 FORBIDDEN = (
@@ -157,34 +155,31 @@ def test_a_report_collects_the_sessions_of_its_sweep(tmp_path, monkeypatch):
     from suite.analysis.collect import collect, write
 
     write(root, collect(tmp_path / "elsewhere", study))
-    asked = {"swept": ["made-up"], None: []}
-    monkeypatch.setattr(publication, "sessions_of", lambda sweep: asked[sweep])
+    monkeypatch.setattr(publication, "sessions_of", {"swept": ["made-up"]}.__getitem__)
     assert update_tables(root, str(file)) == "swept"
     assert load(root, "swept").sessions == ()  # no record, no tables
-    record = made_up_session.record(
-        None, {"sgd": {"algorithm": "allreduce-sgd", "options": {"momentum": 0.9}}}
-    )
-    made_up_session.saved(root, record)
+    made_up_session.saved(root, {**made_up_session.record(file), "sweep": "swept"})
     update_tables(root, str(file))
     (session,) = load(root, "swept").sessions
     assert session.links[0].reference["case"] == "DDP bf16, 8 MB buckets"
-    assert alone_sentence(session, session.links[0]) == (
-        "Speed only, digits-mlp, 4 workers at 100 Mbit/s: no method has a speedup."
-    )
-    assert speed_sentences(load(root, "swept")) == [], "of its own sessions alone"
+    assert speed_sentences(load(root, "swept")) == []
     shutil.rmtree(root / "sessions")
     update_tables(root, str(file))
     assert len(load(root, "swept").sessions) == 1  # the tables that are there stay
 
 
-def test_a_session_of_no_study_is_on_the_page_of_one_where_it_was_held_not_where_it_is_published(
-    timed, tmp_path
-):
-    shutil.copytree(timed.root / "tables", tmp_path / "tables")
-    assert {session.name for session in load(tmp_path, "made-up").sessions} == {"timed", "alone"}
-    shared = tmp_path / "published" / "tables"
-    shared.mkdir(parents=True)
-    for path in sorted((tmp_path / "tables").glob("session-alone-*")):
-        path.rename(shared / path.name)
-    assert [session.name for session in load(tmp_path, "made-up").sessions] == ["timed"]
-    assert [session.name for session in load_sessions(tmp_path, None)] == ["alone"]
+def test_windows_count_what_a_new_session_tells_of_own_computing(monkeypatch):
+    """They are made of the session's tables, and these of the study's."""
+    events = []
+    ended = SimpleNamespace(facts={"statuses": {"done": 1}})
+    monkeypatch.setattr(publication, "load_sweep", lambda name: SimpleNamespace(name=name, gates=object()))
+    monkeypatch.setattr(publication, "sessions_of", lambda sweep: ["its"])
+    monkeypatch.setattr(publication, "collect_sweep", lambda root, sweep: events.append("runs") or ended)
+    monkeypatch.setattr(publication.collecting, "write", lambda root, collected: events.append("tables"))
+    monkeypatch.setattr(publication, "collect_session", lambda root, name: events.append(name))
+    update_tables("results", "study")
+    assert events == ["runs", "tables", "its"], "no record, nothing new"
+    events.clear()
+    monkeypatch.setattr(publication, "collect_session", lambda root, name: [events.append(name)])
+    update_tables("results", "study")
+    assert events == ["runs", "tables", "its", "runs", "tables"]

@@ -267,7 +267,7 @@ def test_own_computing_is_composed_of_the_kinds_of_steps_of_a_training(
         ("method", "local-2", 1.5),
         ("method", "local-8", 1.2),
     ]
-    kinds = {"one": {"step": 9}, "local": {f"{ROUND}4": 3}, "untimed": {"other": 1}}
+    kinds = {"one": {"step": 9}, "local": {f"{ROUND}4": 3}, "untimed": {"other": 1}, "gone": {"step": 1}}
     frames = {
         CASES: pd.DataFrame(
             [("100 Mbit/s", *row) for row in timed], columns=["link", "role", "case", "null_s"]

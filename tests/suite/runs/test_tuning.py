@@ -260,6 +260,10 @@ def test_a_first_stage_on_record_is_not_trained_again(tmp_path: Path) -> None:
     store, seen = Store(tmp_path / "nothing"), []
     assert tune(further, store, carry_out(store, seen)) == found
     assert seen == []
+    finer = FINALS.format(**rows).replace("factor: 2", "factor: 1.5")
+    apart, anew = Store(tmp_path / "finer"), []
+    tune(load_sweep(write_sweep(tmp_path, TUNABLE + finer)), apart, carry_out(apart, anew))
+    assert {spec.lr.peak for spec in anew} == {0.333, 0.5, 0.75}, "over another grid, all of it again"
 
     text = further.rates_path.read_text()
     further.rates_path.write_text(text.replace(found[1].source, "f" * len(found[1].source)))
