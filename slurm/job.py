@@ -72,6 +72,8 @@ class TrainRuns(Checkpointable):
         store = Store(self.results_root)
         groups = [[RunSpec.from_dict(dict(spec)) for spec in group] for group in self.groups]
         every = [spec for group in groups for spec in group]
+        if turn.tasks > 1:
+            groups = [every]  # ranks meet once in a job
         try:
             if turn.restarts > self.max_requeues:
                 return turn.end(every, self._worn_out(turn, every, store), store)

@@ -45,11 +45,6 @@ from suite.runs.store import CIRCUMSTANCE, Store
 MEMBERS_A_SLOT: Final = 3
 CHECKOUT: Final = Path(__file__).resolve().parents[1]
 GIT_TIMEOUT_S: Final = 60
-MEETING_POINT: Final = (
-    'export MASTER_ADDR=$(scontrol show node "$SLURMD_NODENAME" | sed -n "s/.*NodeAddr=\\([^ ]*\\).*/\\1/p")',
-    "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 10000))",
-)
-"""Where ranks find each other, as torch has it: the job's first node, which runs the script, and a port of the job's own."""
 OPEN: Final = frozenset({"missing", "stale", "interrupted"}) | CIRCUMSTANCE
 """States in which a run is submitted."""
 
@@ -149,8 +144,7 @@ def executor(profile: Profile, folder: Path, name: str, count: int, code: Path, 
     given = {**profile.parameters(count), **more}
     variables = {**profile.variables(), **dict.fromkeys(THREAD_VARIABLES, "1"), "PYTHONSAFEPATH": "1"}
     variables |= {key: os.environ[key] for key in (PLUGINS, DATA) if os.environ.get(key)}
-    lines = list(MEETING_POINT) if count > 1 else []
-    lines += [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
+    lines = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
     lines.append(f"export PYTHONPATH={shlex.quote(str(code))}${{PYTHONPATH:+:$PYTHONPATH}}")
     made = Executor(folder, max_num_timeout=profile.max_requeues)
     made.update_parameters(**{**given, "job_name": name, "setup": [*given["setup"], *lines]})

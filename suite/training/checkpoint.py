@@ -293,7 +293,7 @@ def read(path: Path, spec: RunSpec, source: str) -> Checkpoint | None:
     if not path.exists():
         return None
     try:
-        content = torch.load(path, weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)  # a GPU's, where there is none
         _check(content, spec, source)
         return Checkpoint(**{key: content[key] for key in _FIELDS})
     except CheckpointError:
@@ -344,10 +344,18 @@ def clean(folder: Path, step: int) -> None:
             path.unlink(missing_ok=True)
 
 
+def set_aside(folder: Path) -> None:
+    """Out of the way of a run that cannot go on from it here; another machine may, and until the run ends it is kept."""
+    for path in (folder / "checkpoint.json", whole_path(folder)):
+        if path.exists():
+            path.replace(folder / f"refused-{path.name}")
+
+
 def remove(folder: Path) -> None:
     """Remove the run's checkpoint, the index first."""
-    (folder / "checkpoint.json").unlink(missing_ok=True)
-    whole_path(folder).unlink(missing_ok=True)
+    for path in (folder / "checkpoint.json", whole_path(folder)):
+        path.unlink(missing_ok=True)
+        (folder / f"refused-{path.name}").unlink(missing_ok=True)
     clean(folder, 0)
 
 

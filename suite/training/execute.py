@@ -461,7 +461,7 @@ class RunOwnership:
                 return Start() if found is None else Start(step=found.step, checkpoint=found)
             return Start(step=files.published(folder, spec, source) or 0)
         except CheckpointError as error:
-            files.remove(folder)
+            files.set_aside(folder)
             self._notes[spec.run_id] = f"begun anew, the checkpoint is of no use: {error}"
             return Start()
 

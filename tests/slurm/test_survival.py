@@ -228,6 +228,19 @@ def test_a_real_time_limit_is_survived_as_often_as_it_comes(slurm: Cluster, tmp_
         study.equals_undisturbed()
 
 
+@pytest.mark.timeout(120)
+def test_ranks_train_several_runs_one_after_the_other(slurm: Cluster, tmp_path: Path) -> None:
+    """Three in one member, whose ranks meet once."""
+    study = Study(
+        tmp_path / "s", "several", {"a": {}}, steps=20, seeds=3, backend="gloo", workload="digits-mlp",
+        profile={"tasks_per_node": 1, "pack_s": 200},
+    )  # fmt: skip
+    assert len(study.submit()["jobs"]) == 1
+    study.finishes(80)
+    assert study.attempts() == [1, 1, 1]
+    study.equals_undisturbed()
+
+
 @pytest.mark.timeout(150)
 def test_one_rank_is_killed_the_other_is_stopped_and_a_retry_goes_on(slurm: Cluster, tmp_path: Path) -> None:
     """Two tasks on two nodes; in the end they have trained what the simulation trains."""

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 
 from bandwise.cli import ProgressLine, main
 from suite.runs.spec import RunSpec
@@ -122,9 +123,32 @@ def test_a_checkpoint_that_is_of_no_use_is_not_gone_on_from(
     else:
         path = files.whole_path(store.folder(spec.run_id))
         path.write_bytes(path.read_bytes()[:1000])
+    before = files.whole_path(store.folder(spec.run_id)).read_bytes()
+    aside = store.folder(spec.run_id) / "refused-checkpoint.pt"
+    kept: list[bytes] = []
+    monkeypatch.setattr(
+        files, "remove", lambda folder, gone=files.remove: (kept.append(aside.read_bytes()), gone(folder))
+    )
     ((step, reason),) = begun_with(spec, store)
     assert step == 0
     assert reason.startswith(f"begun anew, the checkpoint is of no use: {why}")
+    assert kept == [before], "until the run has ended"
+    assert not aside.exists()
+
+
+def test_a_checkpoint_of_a_gpu_is_gone_on_from_without_one(
+    half: tuple[RunSpec, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, store = half
+    path = files.whole_path(store.folder(spec.run_id))
+    asked: list[object] = []
+    load = torch.load
+    monkeypatch.setattr(
+        torch, "load", lambda *of, **how: (asked.append(how.get("map_location")), load(*of, **how))[1]
+    )
+    assert begun_with(spec, store) == [(10, "")]
+    assert asked == ["cpu"]
+    assert not path.exists()
 
 
 def begun_with(spec: RunSpec, store: Store) -> list[tuple[int, str]]:
