@@ -97,7 +97,8 @@ def records(results_root: Path, sweep: str | None = None) -> list[Record]:
 
 def new_folder(parent: Path, *, dry_run: bool = False) -> Path:
     """A folder ``slurm-<n>`` of its own below `parent`; in a dry run it is only named."""
-    number = 1 + max((int(path.name.partition("-")[2]) for path in parent.glob("slurm-*")), default=0)
+    numbers = (re.fullmatch(r"slurm-(\d+)", path.name) for path in parent.glob("slurm-*"))
+    number = 1 + max((int(found[1]) for found in numbers if found), default=0)
     while not dry_run:
         try:
             (parent / f"slurm-{number}").mkdir(parents=True)
@@ -231,20 +232,31 @@ def note_ends(store: Store, sweep: str | None = None) -> str:
         sweep: A name or the path of a file; None: all that were submitted.
 
     Returns:
-        Why Slurm could not be asked, or "".
+        Why Slurm could not be asked, of all that were submitted also of which sweeps since they cannot be planned here; or "".
 
     Raises:
-        YamlError: A sweep cannot be read.
+        YamlError: The sweep of that name cannot be read.
     """
     submitted = {record.called for record in records(store.root)}
     if not submitted:
         return ""
+    unplanned = []
     for called in sorted(submitted) if sweep is None else (sweep,):
-        states = run_states(make_plan(load_sweep(called)).specs, store)
+        try:
+            specs = make_plan(load_sweep(called)).specs
+        except (
+            ValueError,
+            RuntimeError,
+        ) as error:  # its file has moved, its data or its plugin are not at hand
+            if sweep is not None:
+                raise
+            unplanned.append(f"of {called}, {error}")
+            continue
+        states = run_states(specs, store)
         settle(states, store)
         if states.unanswered:
             return states.unanswered
-    return ""
+    return "; ".join(unplanned)
 
 
 def last_words(logs: Path, job_id: str) -> str:
@@ -271,8 +283,10 @@ def _in_live_job(run_id: str, noted: Status, record: Record, job: Job, store: St
         return noted
     if job.waits:
         return Status("queued", f"Slurm job {job.id} waits: {job.reason}")
-    if noted.state in {"running", "stale"}:
+    if noted.state == "running":
         return noted
+    if noted.state == "stale" and lease_holder(store.folder(run_id)) == f"slurm {job.id}":
+        return Status("running", f"Slurm job {job.id} lives; {noted.reason.partition(';')[0]}")
     return Status("queued", f"its turn comes in Slurm job {job.id}, which is {job.state.lower()}")
 
 
@@ -281,8 +295,11 @@ def _end(run_id: str, record: Record, job_id: str, job: Job | None, store: Store
     noted = store.status(run_id)  # once more: it may have ended while Slurm was asked
     if noted.terminal or (job is not None and job.state == "COMPLETED"):
         return None
-    if noted.state == "running" and lease_holder(store.folder(run_id)) not in {None, f"slurm {job_id}"}:
+    ours, note = {"", f"slurm {job_id}"}, store.note(run_id)
+    if noted.state == "running" and (lease_holder(store.folder(run_id)) or "") not in ours:
         return None
+    if note is not None and note.owner not in ours and note.updated_s > record.created_s:
+        return None  # taken by somebody else since
     words = last_words(record.folder, job_id)
     from_log = next((state for pattern, state in WORDS if pattern.search(words)), "error")
     state = from_log if job is None else FATES.get(job.state, "oom" if from_log == "oom" else "error")

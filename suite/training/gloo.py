@@ -53,6 +53,8 @@ COMPARED: Final = 1 << 20
 
 TIMEOUT_S: Final = 120.0
 """How long a collective may take before its ranks give up."""
+EVALUATION: Final = timedelta(hours=6)
+"""How long the other ranks wait for rank 0, which evaluates alone."""
 
 
 def train_rank(spec: RunSpec, rank: int, store: Any, start: Start, folder: Path, hooks: Hooks) -> Outcome:
@@ -164,7 +166,7 @@ class _Rank:
         torch.autograd.backward(list(self.params.values()), [found[name][0] for name in self.params])
 
     def _evaluate(self, step: int) -> None:
-        """Rank 0 evaluates; what every rank has sent so far is gathered for it."""
+        """Rank 0 evaluates, while the others wait; what every rank has sent so far is gathered for it."""
         own = torch.tensor([self.bytes.wire_bytes().get(dist.get_rank(), 0.0)], dtype=torch.float64)
         sent = math.fsum(_gathered(own).flatten().tolist()) / self.spec.world_size
         if dist.get_rank() == 0:
@@ -172,6 +174,7 @@ class _Rank:
             self.recorder.evaluation(self.task.watch(values), self._rate(step), sent)
             if step + 1 == self.spec.steps:
                 self.recorder.judged(self.task.evaluate(values))
+        dist.monitored_barrier(timeout=EVALUATION)
 
     def _save(self, folder: Path, step: int) -> tuple[int, str]:
         """Write this rank's checkpoint; rank 0 publishes it once all have. Returns the step that stands, what failed."""

@@ -560,6 +560,7 @@ def train_group(
         if step + 1 in evaluate_at:
             for member in members:
                 member.evaluate(step)
+                hooks.show(step + 1, evaluated=False)  # many take long
         hooks.show(step + 1, step + 1 in evaluate_at)
         if all(member.recorder.status for member in members):
             break

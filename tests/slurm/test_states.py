@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from slurm import scheduler
 from slurm.scheduler import Job, SlurmError
-from slurm.states import BEGUN, WORDS, Record, RunStates, last_words, records, run_states, settle
-from suite.runs.store import Status, Store, failed
+from slurm.states import BEGUN, WORDS, Record, RunStates, last_words, note_ends, records, run_states, settle
+from suite.runs.store import Owner, Status, Store, failed, take_lease
+from suite.runs.sweep import UnknownSweepError, load_sweep
 from tests.slurm.specs import tiny
 from tests.support import Patch
 
@@ -155,6 +158,49 @@ def test_an_old_failure_does_not_count_in_a_new_try(store: Store, says: dict[str
     store.begin(SPECS[0])
     failed(SPECS[0], Status("oom", "still too large")).save(store)
     assert states(run_states(SPECS, store))[0] == "oom", "what the new job found counts"
+
+
+def test_a_silent_run_is_not_sent_again_while_its_job_lives(store: Store, says: dict[str, list[Job]]) -> None:
+    """It compiles, say. One that a killed process of another place had left waits for its turn in the job."""
+    submitted(store)
+    says["squeue"] = [job(0, "RUNNING"), job(1, "RUNNING")]
+    for spec, owner in zip(SPECS[:2], ("slurm 17_0", "elsewhere"), strict=True):
+        take_lease(store.folder(spec.run_id), Owner(owner))
+        store.begin(spec, owner)
+        os.utime(store.folder(spec.run_id) / "status.json", (1.0, 1.0))
+    found = run_states(SPECS, store)
+    assert states(found) == ["running", "queued", "queued", "queued"]
+    assert found.statuses[SPECS[0].run_id].reason.startswith("Slurm job 17_0 lives; no sign of life for ")
+
+
+def test_a_run_that_somebody_else_took_since_does_not_end_as_its_old_job(
+    store: Store, says: dict[str, list[Job]]
+) -> None:
+    submitted(store)
+    says["squeue"] = [job(0, "CANCELLED"), job(1, "CANCELLED")]
+    for spec, owner in zip(SPECS[:2], ("here", "slurm 17_0"), strict=True):
+        store.begin(spec, owner)
+        store.saved(spec.run_id, 10)
+        store.interrupt(spec.run_id, "interrupted")
+    assert states(run_states(SPECS, store)) == ["interrupted", "cancelled", "cancelled", "cancelled"]
+
+
+def test_a_sweep_that_has_gone_keeps_no_other_from_its_ends(
+    store: Store, says: dict[str, list[Job]], monkeypatch: Patch
+) -> None:
+    submitted(store)
+    says["squeue"] = [job(0, "FAILED"), job(1, "FAILED")]
+    with pytest.raises(UnknownSweepError, match="no sweep 'tiny'"):
+        note_ends(store, "tiny")
+    Record(store.root / "sweeps" / "a" / "slurm-1", "there", 1.0, {}, {"18": [SPECS[0].run_id]}).save()
+
+    def load(name: str) -> SimpleNamespace:
+        return SimpleNamespace(specs=SPECS) if name == "there" else load_sweep(name)
+
+    monkeypatch.setattr("slurm.states.load_sweep", load)
+    monkeypatch.setattr("slurm.states.make_plan", lambda sweep: sweep)
+    assert note_ends(store).startswith("of tiny, no sweep 'tiny'")
+    assert store.status(SPECS[1].run_id).state == "error"
 
 
 def test_an_end_found_meanwhile_is_not_written_over(store: Store, says: dict[str, list[Job]]) -> None:

@@ -249,7 +249,7 @@ def test_waiting_outlasts_a_short_silence_but_not_a_long_one() -> None:
 
 
 def test_folders_of_submissions_count_on_beyond_gaps(tmp_path: Path) -> None:
-    for number in (1, 2, 10):
+    for number in (1, 2, 10, "3.bak"):
         (tmp_path / f"slurm-{number}").mkdir()
     assert [new_folder(tmp_path).name for _ in range(2)] == ["slurm-11", "slurm-12"]
 
