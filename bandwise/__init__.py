@@ -172,7 +172,7 @@ def load(study: str, results: str | os.PathLike[str] | None = None) -> Study:
         of(NET, f"{SESSION}{study}").assign(world_size=held.get("world_size")).astype({"world_size": "Int64"})
     )
     verdicts = of(WORTH).merge(
-        net, how="left", on=["sharding", "world_size", "arm"], suffixes=("", "_session"), validate="1:m"
-    )
+        net, how="left", on=["sharding", "world_size", "arm"], suffixes=("", "_session")
+    )  # a session times one workload
     rounds = of(NET_ROUNDS, f"{SESSION}{study}")
     return Study(study, runs, of(CURVES), of(RHO), of(WINDOWS), rounds, verdicts)

@@ -67,7 +67,9 @@ def update_tables(results_root: Path | str, sweep: str) -> str:
         collecting.write(root, collected)
     timed = [collect_session(root, name) for name in sessions_of(found.name)]  # of the sweep's tables, too
     if ran and any(timed) and found.gates:
-        collecting.write(root, collect_sweep(root, found))  # net speedups over rho are of the session's, kappa
+        collecting.write(
+            root, collect_sweep(root, found)
+        )  # net speedups over rho are of the session's, kappa
     if not ran and not has_tables(root, found.name):
         raise ReportError(f"no run of sweep {found.name} under {root}; run `{found.command('sweep')}` first")
     return found.name

@@ -70,14 +70,15 @@ class BuiltSite:
     unread: list[tuple[str, str]]
 
 
-def update_all(root: Path) -> None:
-    """Bring the tables of every shipped sweep with runs here up to date.
+def update_all(root: Path) -> list[tuple[str, str]]:
+    """Bring the tables of every shipped sweep with runs here up to date; returns which cannot be, each with the reason.
 
     Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them. Sweeps without tables here are looked
     at where there are runs that are in no table made here, and left alone where all of theirs belong to another sweep that has
     more here or lacks fewer. What is published stays as it is, and so do the tables of sweeps on files of the user's where
     these are not at hand (`bandwise --data-dir DIR report`).
     """
+    unread: list[tuple[str, str]] = []
     for session in sessions_of(None):
         with suppress(PublishedError):  # its page says so
             collect_session(root, session)
@@ -94,11 +95,16 @@ def update_all(root: Path) -> None:
                 update_tables(root, name)
             except (ReportError, DataError, PublishedError):
                 continue  # no run of it is here, or none is told from others without its files, or its page says why
+            except ValueError as error:  # its file asks for what cannot be planned
+                unread.append((name, _short(root, error)))
+    return unread
 
 
 def _run_ids(name: str) -> set[str]:
-    """Of all runs of a sweep."""
-    return {spec.run_id for spec in make_plan(load_sweep(name), without_data=True).specs}
+    """Of all runs of a sweep; none where it cannot be planned."""
+    with suppress(ValueError):
+        return {spec.run_id for spec in make_plan(load_sweep(name), without_data=True).specs}
+    return set()
 
 
 def _borrowed(name: str, planned: Mapping[str, set[str]], there: set[str]) -> bool:

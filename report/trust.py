@@ -72,12 +72,12 @@ def tuning_view(study: StudyData) -> View:
         *map(of_first, PLACE),
         Column(
             "chosen rate", lambda trials: Cell(_setting(chosen(trials)), chosen(trials)["lr"]),
-            "The best metric wins, then the lower NLL, then the lower rate.", True,
+            "The lowest NLL of those within the margin of the best metric; beside a scored rate, the best metric.", True,
         ),
         *([vertex] if any(row["vertex"] for row in every) else []),
         Column(
             "its metric", lambda trials: Cell(write.plain(chosen(trials)["value"]), chosen(trials)["value"]),
-            "At the end of the trial, on one seed that is not scored.", True,
+            "At the end of the trials, mean over seeds that are not scored.", True,
         ),
         Column(
             "on an edge", lambda trials: Cell("chosen, on an edge" if chosen(trials)["edge"] else "", css="maybe"),

@@ -92,7 +92,12 @@ def _check(args: argparse.Namespace, root: Path) -> int:
         findings += [("runs", finding) for finding in check_store(root)]
         findings += [("published", finding) for finding in check_published(root)]
     for sweep in sweeps:
-        _sweep(root, sweep, findings, unchecked)
+        try:
+            _sweep(root, sweep, findings, unchecked)
+        except ValueError as error:
+            if args.name:
+                raise
+            unchecked.append(f"{sweep}: {error}")
     wrong = [finding for _, finding in findings if args.strict or finding.level == ERROR]
     if args.json:
         listed = [{"of": of, **finding.as_dict()} for of, finding in findings]

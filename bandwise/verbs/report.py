@@ -134,9 +134,9 @@ def _site(args: argparse.Namespace, root: Path) -> int:
     from report.site import build_site, update_all
     from suite.analysis.published import sessions_held, studies_of
 
-    update_all(root)
+    old = update_all(root)
     built = build_site(root, args.out)
-    unread = [{"study": name, "reason": reason} for name, reason in built.unread]
+    unread = [{"study": name, "reason": reason} for name, reason in [*old, *built.unread]]
     here = {"again": [*_again(root, *studies_of(root))], "timed": _timed(root, sessions_held(root))}
     if args.json:
         answer = {
@@ -148,7 +148,7 @@ def _site(args: argparse.Namespace, root: Path) -> int:
         }
         print_json({"sweep": EVERYTHING, **answer})
     else:
-        lines = [*built.headline, *(f"not read: {name}: {reason}" for name, reason in built.unread)]
+        lines = [*built.headline, *(f"not read: {one['study']}: {one['reason']}" for one in unread)]
         print(
             "\n".join([*lines, *here["again"], *here["timed"], f"report: {built.path} ({built.pages} pages)"])
         )

@@ -253,10 +253,10 @@ def _facts(root: Path, file: str) -> dict[str, Any] | None:
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a folder of what is published; an empty one where there is none. Raises `PublishedError`."""
     try:
-        found: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        found: dict[str, Any] = dict(json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return {"schema_version": MANIFEST_SCHEMA, "sets": {}}
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise PublishedError(f"{folder / MANIFEST} is damaged ({error}): take it from git again") from None
     if found.get("schema_version") != MANIFEST_SCHEMA:
         raise PublishedError(
@@ -459,7 +459,7 @@ def read_facts(path: Path) -> dict[str, Any] | None:
         return None
     try:
         found = dict(json.loads(text))
-    except json.JSONDecodeError as error:
+    except (ValueError, TypeError) as error:
         raise TableError(f"{path} is damaged ({error}); run `bandwise report` again") from None
     if found.get("schema_version") != FACTS_SCHEMA:
         raise TableError(

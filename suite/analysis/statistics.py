@@ -35,14 +35,11 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from suite.runs.plan import ALPHA, smallest_p
+from suite.runs.plan import ALPHA, MAXIMUM_EXACT, smallest_p
 from suite.runs.plan import MINIMUM_FOR_INTERVAL as MINIMUM_FOR_INTERVAL
 
 MINIMUM_FOR_RANK = 7
 """Fewest pairs on which methods are ranked, whatever the number of comparisons."""
-
-MAXIMUM_EXACT = 24
-"""Most pairs whose sign flips are enumerated (2**23 sums, 64 MiB)."""
 
 
 class StatisticsError(ValueError):

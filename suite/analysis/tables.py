@@ -692,6 +692,8 @@ def read_frame(path: Path, table: Table) -> pd.DataFrame:
         raise TableError(
             f"{path} does not exist; run `bandwise report` on the sweep to make the tables"
         ) from None
+    except UnicodeDecodeError as error:
+        raise TableError(f"{path} is not in UTF-8 ({error}); take it from git or make it again") from None
     return parsed(table, text, str(path))
 
 

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 ALPHA: Final = 0.05
 MINIMUM_FOR_INTERVAL: Final = 6
 """Fewest values (seeds, rounds, pairs) from which any interval of the suite is computed; why: `suite.analysis.statistics`."""
+MAXIMUM_EXACT: Final = 24
+"""Most pairs whose sign flips are enumerated (2**23 sums, 64 MiB)."""
 RUN_FOLDER_BYTES: Final = 20_480
 """Disk a run's folder takes, in blocks: four small files."""
 
@@ -173,6 +175,11 @@ def reachable(sweep: Sweep) -> None:
     """Refuse ranks that no data could reach. Raises `PlanError` with the seeds that are needed."""
     if not sweep.ranks:
         return
+    if sweep.seeds > MAXIMUM_EXACT:
+        raise PlanError(
+            f"sweep {sweep.name!r} wants ranks of {sweep.seeds} seeds, whose exact test has too many cases: use {MAXIMUM_EXACT} "
+            "seeds at most, or `ranks: false`"
+        )
     for panel in sweep.panels():
         m = comparisons(sweep, panel)
         if smallest_p(sweep.seeds, m) > ALPHA:

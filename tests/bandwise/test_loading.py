@@ -56,6 +56,16 @@ def test_a_study_that_was_not_timed_has_verdicts_without_a_link() -> None:
     assert isinstance(study.runs, pd.DataFrame)
 
 
+def test_a_study_of_two_workloads_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "tables").mkdir()
+    for path in TABLES.glob("language-8-*"):
+        (tmp_path / "tables" / path.name).write_bytes(path.read_bytes())
+    path = tmp_path / "tables" / "language-8-worth.csv"
+    head, *lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([head, *lines, *(line.replace("code-gpt", "other-gpt") for line in lines)]))
+    assert len(load("language-8", tmp_path).verdicts) == 2 * len(lines)
+
+
 def test_a_name_without_tables_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(LookupError, match=r"no tables of a study 'langage'.*language-8"):
         load("langage", TABLES.parents[1])

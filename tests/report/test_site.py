@@ -14,6 +14,7 @@ import pytest
 
 from bandwise.cli import main
 from report.documents import documents
+from report.publication import update_tables
 from report.site import BuiltSite, build_site, update_all
 from suite.analysis.published import put
 from suite.runs.store import Store
@@ -163,6 +164,22 @@ def test_sweeps_on_files_that_are_not_here_stop_no_page(tmp_path: Path, monkeypa
     assert not (tmp_path / "results" / "tables").exists(), "no run here is of these sweeps"
 
 
+def test_a_sweep_that_cannot_be_planned_any_more_is_named_and_stops_no_other(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    root, edited = tmp_path / "results", Path(write_sweep(tmp_path, name="edited"))
+    train_here(write_sweep(tmp_path), root)
+    monkeypatch.chdir(tmp_path)
+    for name in ("edited.yaml", "small.yaml"):
+        update_tables(root, name)
+    (root / "tables" / "small-runs.csv").unlink()
+    edited.write_text(edited.read_text().replace("algorithm: local-sgd", "algorithm: local-sdg"))
+    monkeypatch.setattr("report.site.sweep_names", lambda: ["edited", "small"])
+    ((name, why),) = update_all(root)
+    assert (name, "local-sdg" in why) == ("edited", True)
+    assert (root / "tables" / "small-runs.csv").is_file()
+
+
 def test_a_sweep_that_shares_runs_with_another_is_not_taken_for_begun(
     tmp_path: Path, monkeypatch: Patch
 ) -> None:
@@ -177,7 +194,7 @@ def test_a_sweep_that_shares_runs_with_another_is_not_taken_for_begun(
     update_all(root)
     assert {path.name for path in (root / "tables").glob("*-study.json")} == {"small-study.json"}
     train_here(larger, root, "longer")
-    update_all(root)
+    assert update_all(root) == []
     assert {path.name for path in (root / "tables").glob("*-study.json")} == {
         "small-study.json",
         "larger-study.json",

@@ -85,7 +85,9 @@ def test_findings_come_from_the_tables(timed):
         f"{fast.REFERENCE} and 9.20× [8.92, 9.48] as fast as DDP fp32 as installed; apmsqueeze (compressed steps) 2.20× "
     )
     assert alone.endswith("not trained to the end here.)")
-    assert [one.name for one in timed.study.sessions] == ["timed"], "one of no sweep has nothing to do with it"
+    assert [one.name for one in timed.study.sessions] == ["timed"], (
+        "one of no sweep has nothing to do with it"
+    )
 
 
 FORBIDDEN = (

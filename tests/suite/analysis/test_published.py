@@ -13,12 +13,14 @@ from suite.analysis.published import (
     find_table,
     load_facts,
     put,
+    read_facts,
+    read_manifest,
     sessions_held,
     source,
     studies_of,
     unfinished,
 )
-from suite.analysis.tables import RUNS, table_path, write_table
+from suite.analysis.tables import RUNS, TableError, table_path, write_table
 
 SHIPPED = Path(__file__).resolve().parents[3] / "results" / "published"
 
@@ -100,6 +102,16 @@ def test_what_is_published_is_held_to_its_hashes(
             find_table(tmp_path / below, RUNS, "digits")
     else:
         assert find_table(tmp_path / below, RUNS, "digits").read_bytes() == b"whole"
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_damaged_facts_and_manifests_are_told(text: str, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(PublishedError, match=r"manifest\.json is damaged"):
+        read_manifest(tmp_path)
+    (tmp_path / "x-study.json").write_text(text)
+    with pytest.raises(TableError, match=r"x-study\.json is damaged"):
+        read_facts(tmp_path / "x-study.json")
 
 
 def test_a_session_is_read_here_where_all_its_links_gave_numbers(tmp_path: Path) -> None:

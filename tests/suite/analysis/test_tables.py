@@ -75,6 +75,9 @@ def test_two_rows_with_one_key_are_refused():
 def test_other_files_are_refused(tmp_path):
     with pytest.raises(TableError, match="does not exist; run `bandwise report`"):
         read_table(tmp_path / "none.csv", RUNS)
+    (tmp_path / "saved.csv").write_bytes("workload,\xe9\n".encode("latin-1"))
+    with pytest.raises(TableError, match=r"saved\.csv is not in UTF-8"):
+        read_table(tmp_path / "saved.csv", RUNS)
     text = to_csv(TUNING, [trial()])
     with pytest.raises(TableError, match="columns of table summary"):
         from_csv(SUMMARY, text)

@@ -69,6 +69,8 @@ def test_a_ranking_that_no_data_could_reach_is_refused(tmp_path: Path) -> None:
     assert "use 7 seeds" in str(caught.value)
     plan = make_plan(load_sweep(write_sweep(tmp_path, five.replace("seeds: 6", "seeds: 7"))))
     assert summary(plan, Store(tmp_path))["panels"][0]["smallest_p"] == pytest.approx(3 * 2 / 2**7)
+    with pytest.raises(PlanError, match="use 24 seeds at most, or `ranks: false`"):
+        make_plan(load_sweep(write_sweep(tmp_path, five.replace("seeds: 6", "seeds: 25"))))
 
 
 def test_failures_of_circumstance_are_open_and_outcomes_of_the_method_are_not(tmp_path: Path) -> None:
