@@ -307,7 +307,7 @@ def direct_specs(session: SessionSpec) -> dict[str, list[RunSpec]]:
     sweep, direct = session.sweep, session.direct
     specs: dict[str, list[RunSpec]] = {}
     for run in make_plan(sweep).whole:
-        if run.arm.label not in direct.arms or run.panel.sharding != direct.sharding or run.spec.seed:
+        if run.arm.label not in direct.arms or run.panel.sharding != sweep.shardings[0] or run.spec.seed:
             continue
         whole, warmup = run.spec, min(sweep.shape.warmup, direct.steps)
         options = run.arm.options_at(whole.lr.peak)

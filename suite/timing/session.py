@@ -276,7 +276,10 @@ class LinkRounds:
             entry = self._block(item.case_id, item.mode, self._units(item.case_id, item.mode))
         else:
             command = {"do": "direct", "spec": item.run.as_dict()}
-            entry = direct_entry(self.ranks.ask(command, PATIENCE_S + item.run.steps))
+            kinds = self.cases.uses[item.arm][item.run.sharding].values()
+            step_s = max(self._estimate(id_, "run") / self.cases.of(id_).unit_steps for id_ in kinds)
+            patience_s = PATIENCE_S + max(1.0, 10 * step_s) * item.run.steps
+            entry = direct_entry(self.ranks.ask(command, patience_s))
         load = self.meter.since(before)
         reason = load.disturbed(self.spec.limits)
         disturbance = {
@@ -312,7 +315,9 @@ class LinkRounds:
         short = case.unit_steps == 1 and mode != "serial" and expected < fills_s
         lead = int(short or (mode == "run" and case.overlaps))
         command = {"do": "block", "case": case_id, "mode": mode, "units": units + lead}
-        answers = self.ranks.ask(command, PATIENCE_S + 10 * (expected or 10.0) * (units + lead))
+        answers = self.ranks.ask(
+            command, PATIENCE_S + 10 * (expected or 10.0 * case.unit_steps) * (units + lead)
+        )
         entry = block_entry(answers, lead)
         self._estimates[case_id, mode] = entry["unit_s"]
         if mode == "run":
@@ -422,7 +427,7 @@ def direct_entry(answers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 NOT_ENDED: Final = "not run to the end"
 """Reason of a record that has not heard of its session's end."""
 BUILD_S: Final = 600.0
-"""Longest that building a case, or its first steps with their compiling, may take."""
+"""Longest that building a case, or the compiling in its first steps, may take."""
 WARM_MODES: Final[tuple[Mode, ...]] = ("null", "run", "serial")
 
 
@@ -498,7 +503,7 @@ class Session:
                 self.meter.find()
                 measured = LinkRounds(
                     self.spec, self.cases, link, number, ranks, self.meter,
-                    self._runs_on(number), self._traffic, lambda text, at=link.label: self.show(f"{at}: {text}"),  # type: ignore[misc]
+                    self._runs, self._traffic, lambda text, at=link.label: self.show(f"{at}: {text}"),  # type: ignore[misc]
                     self._late, len(self.spec.links) - number - 1,
                 )  # fmt: skip
                 if gpu := self.record["provenance"].get("gpu"):  # stands beside every number
@@ -522,7 +527,7 @@ class Session:
         """Make every case on the ranks and take its first steps, in all modes, over the fastest link that can be had."""
         spec, cases = self.spec, self.cases
         self.show(f"building {len(cases.by_id)} cases on {spec.world_size} ranks")
-        sharding = spec.direct.sharding if spec.sweep else "iid"
+        sharding = spec.sweep.shardings[0] if spec.sweep else "iid"
         command = {
             "do": "build",
             "workload": {"name": spec.workload.name, "options": dict(spec.workload.options)},
@@ -541,11 +546,9 @@ class Session:
         for number, case in enumerate(cases.by_id.values()):
             self.show(f"warming up {number + 1} of {len(cases.by_id)}: {case.label}")
             units = -(-spec.warmup // case.unit_steps)
-            ranks.ask({"do": "warm", "case": case.case_id, "units": units, "modes": WARM_MODES}, BUILD_S)
-
-    def _runs_on(self, number: int) -> dict[str, Any]:
-        wanted = self.spec.direct.links
-        return self._runs if "all" in wanted or self.spec.link_rates[number] in wanted else {}
+            steps = units * case.unit_steps * len(WARM_MODES)
+            command = {"do": "warm", "case": case.case_id, "units": units, "modes": WARM_MODES}
+            ranks.ask(command, BUILD_S + 10.0 * steps)
 
     def _late(self) -> bool:
         return time.monotonic() - self._began > 60 * self.spec.minutes

@@ -37,7 +37,6 @@ from suite.runs.files import (
     Count,
     Entry,
     Positive,
-    Words,
     YamlFile,
 )
 from suite.runs.spec import Part, resolve_workload
@@ -125,13 +124,9 @@ class Direct(Entry):
     arms: Annotated[tuple[str, ...], ONE_OR_MORE, DISTINCT] = Field(
         default=(), description="Arms of the sweep that are trained whole."
     )
-    sharding: str = Field(default="", description="Sharding of them. Without it: the sweep's first.")
     repeats: Positive = Field(default=FEWEST_BLOCKS, description="Rounds that hold such runs.")
     steps: Annotated[int, Field(ge=1)] = Field(
         default=0, description="Length of such a run. Without it: the sweep's."
-    )
-    links: Words = Field(
-        default=("all",), description="Links on which they are trained, as in `links`, or all."
     )
 
 
@@ -281,9 +276,8 @@ class SessionSpec(Entry):
         return self.model_dump(mode="json", by_alias=True)
 
     def over(self, link: Link) -> SessionSpec:
-        """The session over this link instead of its own, whole runs included."""
-        direct = self.direct.model_copy(update={"links": ("all",)})
-        return self._over((link,), (link.label,)).model_copy(update={"direct": direct})
+        """The session over this link instead of its own."""
+        return self._over((link,), (link.label,))
 
     def _over(self, links: tuple[Link, ...], rates: tuple[str, ...]) -> SessionSpec:
         found = self.model_copy()
@@ -450,7 +444,7 @@ def _direct(spec: SessionSpec, subject: Subject) -> Direct:
     """The whole runs, with what they take from the sweep."""
     direct, sweep = spec.direct, subject.sweep
     if sweep is None:
-        return direct.model_copy(update={"sharding": "-", "steps": 1})
+        return direct.model_copy(update={"steps": 1})
     _known(direct, "arms", "no arm", direct.arms, list(sweep.arms))
     for label in direct.arms:
         if sweep.arms[label].apart:
@@ -458,14 +452,7 @@ def _direct(spec: SessionSpec, subject: Subject) -> Direct:
                 "arms",
                 f"'{label}' has a batch, a length or workers of its own, which no session times whole: leave it out",
             )
-    if direct.sharding and direct.sharding not in sweep.shardings:
-        raise direct.error(
-            "sharding",
-            f"'{direct.sharding}' is none of the sweep's{nearest(direct.sharding, sweep.shardings)}",
-        )
-    _known(direct, "links", "no link", direct.links, ["all", *subject.link_rates])
-    given = {"sharding": direct.sharding or sweep.shardings[0], "steps": direct.steps or sweep.steps}
-    return direct.model_copy(update=given)
+    return direct.model_copy(update={"steps": direct.steps or sweep.steps})
 
 
 def _known(entry: Entry, key: str, no: str, given: Sequence[str], known: Sequence[str]) -> None:

@@ -39,7 +39,7 @@ def session_spec(folder: Path, more: str = "", text: str = SESSION) -> SessionSp
 class FakeRanks:
     """`n` ranks. seconds(case, mode): of a unit on rank 0; every further rank takes 10 % more. gpus: of each rank, if any.
 
-    asked: all commands.
+    asked: all commands, waits_s: how long an answer to each is waited for.
     """
 
     def __init__(
@@ -54,10 +54,12 @@ class FakeRanks:
         self.seconds = seconds
         self.lost_at = lost_at
         self.asked: list[dict[str, Any]] = []
+        self.waits_s: list[float] = []
         self.stopped = False
 
     def ask(self, command: Mapping[str, Any], timeout_s: float) -> list[dict[str, Any]]:
         self.asked.append(dict(command))
+        self.waits_s.append(timeout_s)
         if len(self.asked) == self.lost_at:
             raise RankLostError(1, "died: signal SIGKILL")
         return [self._answer(command, 1 + rank / 10, rank) for rank in range(self.n)]

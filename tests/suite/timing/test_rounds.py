@@ -52,6 +52,14 @@ def test_every_round_times_everything_once(spec: SessionSpec) -> None:
     assert len({d["run_id"] for d in entry["direct"]}) == 6, "every round another seed"
 
 
+def test_slow_steps_are_waited_for(spec: SessionSpec) -> None:
+    ranks = FakeRanks(seconds=lambda case, mode: 60.0)
+    measured(spec, ranks)
+    waits_s = {c["do"]: wait_s for c, wait_s in zip(ranks.asked, ranks.waits_s, strict=True)}
+    assert waits_s["direct"] > spec.direct.steps * 60
+    assert min(w for c, w in zip(ranks.asked, ranks.waits_s, strict=True) if c["do"] == "block") > 60
+
+
 def test_the_order_is_drawn_anew_and_again_the_same(spec: SessionSpec) -> None:
     def order(link: int, seed: int) -> list[tuple[str, str]]:
         ranks = FakeRanks()

@@ -47,7 +47,7 @@ def test_a_session_of_a_sweep_takes_what_the_sweep_says(tmp_path: Path) -> None:
     spec = load_session(written(tmp_path, text))
     assert (spec.sweep.name, spec.world_size, spec.batch_size) == ("small", 2, 2)
     assert spec.bucket_bytes == spec.sweep.bucket_bytes
-    assert (spec.direct.steps, spec.direct.repeats, spec.direct.sharding) == (12, 7, "iid")
+    assert (spec.direct.steps, spec.direct.repeats) == (12, 7)
 
 
 def test_a_session_times_the_arms_that_train_with_its_workers_and_batch(tmp_path: Path) -> None:
