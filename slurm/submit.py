@@ -39,12 +39,10 @@ from slurm.states import Record, new_folder, run_states, settle
 from suite import DATA
 from suite.runs.files import ID_DIGITS, StoreError, dump
 from suite.runs.plan import Estimator, groups
-from suite.runs.spec import PACKAGES, SNAPSHOT_FILE, THREAD_VARIABLES, RunSpec, changes_of
+from suite.runs.spec import CHECKOUT, PACKAGES, SNAPSHOT_FILE, THREAD_VARIABLES, RunSpec, code_state, git
 from suite.runs.store import CIRCUMSTANCE, Store
 
 MEMBERS_A_SLOT: Final = 3
-CHECKOUT: Final = Path(__file__).resolve().parents[1]
-GIT_TIMEOUT_S: Final = 60
 OPEN: Final = frozenset({"missing", "stale", "interrupted"}) | CIRCUMSTANCE
 """States in which a run is submitted."""
 
@@ -280,17 +278,17 @@ def code_folder(results_root: Path, checkout: Path = CHECKOUT, *, dry_run: bool 
         StoreError: The folder cannot be written.
     """
     try:
-        commit, changes = _git(checkout, "rev-parse", "HEAD").strip(), changes_of(checkout)
-        listed = _git(
+        listed = git(
             checkout, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *PACKAGES
-        )
+        ).decode()
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", b"") or str(error).encode()).decode(errors="replace").strip()
         raise SnapshotError(
             f"submit from a git clone, so that runs can say which code computed them: {said}"
         ) from None
-    different = f"-{changes['sha256'][:ID_DIGITS]}" if changes else ""
-    folder = results_root.resolve() / "code" / f"{commit}{different}"
+    facts = code_state(checkout)
+    different = f"-{facts['changes']['sha256'][:ID_DIGITS]}" if "changes" in facts else ""
+    folder = results_root.resolve() / "code" / f"{facts['commit']}{different}"
     if dry_run or folder.exists():
         return folder
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
@@ -299,7 +297,6 @@ def code_folder(results_root: Path, checkout: Path = CHECKOUT, *, dry_run: bool 
             if (checkout / name).is_file():
                 (temporary / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(checkout / name, temporary / name)
-        facts = {"commit": commit, "dirty": bool(changes), **({"changes": changes} if changes else {})}
         (temporary / SNAPSHOT_FILE).write_text(dump(facts) + "\n", encoding="utf-8")
         temporary.rename(folder)
     except OSError as error:
@@ -310,8 +307,3 @@ def code_folder(results_root: Path, checkout: Path = CHECKOUT, *, dry_run: bool 
                 "another results folder (--results)"
             ) from error
     return folder
-
-
-def _git(checkout: Path, *arguments: str) -> str:
-    command = ["git", "--no-optional-locks", "-C", str(checkout), *arguments]
-    return subprocess.run(command, capture_output=True, check=True, timeout=GIT_TIMEOUT_S).stdout.decode()

@@ -24,8 +24,8 @@ from suite.links.cluster import PROGRAMS, find_program
 LIMIT_S: Final = 600.0
 SHORTEST_S: Final = 60.0
 """With less time than this left no job is begun."""
-ENDS_S: Final = 20.0
-"""How long a job that is interrupted may take to write down what it has."""
+ENDS_S: Final = 90.0
+"""How long a job that is interrupted may take to write down what it has, and a study to end its sweep first."""
 GO_ON: Final = 75
 """Exit code of a job that has measured something, and not all."""
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
@@ -102,8 +102,10 @@ def run(job: Job, limit_s: float) -> int | None:
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:
-        stop(process)
-    return None
+        return None
+    finally:
+        if process.poll() is None:
+            stop(process)
 
 
 def work(jobs: Sequence[Job], minutes: float) -> dict[str, str]:
@@ -150,6 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     if not torch.cuda.is_available():
         parser.error("there is no GPU here that torch sees")
+    signal.signal(signal.SIGTERM, lambda *of: sys.exit(1))  # no job is left behind
     ends = work(jobs, given.minutes)
     for name, how in ends.items():
         say(f"{name}: {how}")

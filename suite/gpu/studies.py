@@ -26,7 +26,7 @@ from suite.gpu.__main__ import GO_ON, start, stop
 from suite.gpu.tables import say
 from suite.links.cluster import find_program
 
-STUDIES: Final = ("python", "python-3m", "python-10m")
+STUDIES: Final = ("python", "python-2026", "python-3m", "python-10m")
 """In the order of what they tell for their time."""
 MOST_JOBS: Final = 8
 SERVICE: Final = "nvidia-cuda-mps-control"
@@ -86,7 +86,7 @@ def piece(given: Iterator[list[str]], seconds: float = PIECE_S) -> int:
             stop(process, asks=2, ends_s=STOPS_S)
             return GO_ON
         except KeyboardInterrupt:
-            stop(process, asks=2)
+            stop(process, asks=2, ends_s=STOPS_S)
             raise
         if code:
             return code

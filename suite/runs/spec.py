@@ -449,6 +449,7 @@ THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_T
 """Which set how many threads a process computes with; they are read when torch is imported."""
 OWN_DISTRIBUTION: Final = "bandwise"
 CPUINFO: Final = Path("/proc/cpuinfo")
+CHECKOUT: Final = Path(__file__).resolve().parents[2]
 SNAPSHOT_FILE: Final = "snapshot.json"
 """Lies at the top of a copy of the code that was made for a job: ``{"commit": ..., "dirty": ..., "changes": ...}``."""
 
@@ -475,19 +476,18 @@ def _constant() -> dict[str, Any]:
     }
 
 
-def code_state() -> dict[str, Any]:
+def code_state(top: Path = CHECKOUT) -> dict[str, Any]:
     """The `commit` of the code that runs, whether tracked files are `dirty`, and any `changes`; None where git does not tell.
 
     A copy of the code for a job is no checkout, and may lie inside of another one: it says itself what it is of.
     """
-    top = Path(__file__).resolve().parents[2]
     if (top / SNAPSHOT_FILE).exists():
         return dict(json.loads((top / SNAPSHOT_FILE).read_text(encoding="utf-8")))
     if not (top / ".git").exists():  # what lies inside of another checkout is not of its commit
         return {"commit": None, "dirty": None}
     try:
-        commit = _git(top, "rev-parse", "HEAD").decode().strip()
-        changed = _git(top, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results").strip()
+        commit = git(top, "rev-parse", "HEAD").decode().strip()
+        changed = git(top, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!results").strip()
         changes = changes_of(top)
     except (OSError, subprocess.SubprocessError):
         return {"commit": None, "dirty": None}
@@ -561,12 +561,12 @@ def changes_of(checkout: Path) -> dict[str, Any] | None:
 
     Raises OSError and subprocess.SubprocessError without git.
     """
-    commit = _git(checkout, "rev-parse", "HEAD").decode().strip()
-    patch = _git(
+    commit = git(checkout, "rev-parse", "HEAD").decode().strip()
+    patch = git(
         checkout, "diff", "--binary", "--full-index", "--no-color", "--no-ext-diff", "--relative", "HEAD", "--",
         ".", ":!results",
     )  # fmt: skip
-    unknown = _git(checkout, "ls-files", "-z", "--others", "--exclude-standard", "--", *PACKAGES)
+    unknown = git(checkout, "ls-files", "-z", "--others", "--exclude-standard", "--", *PACKAGES)
     names = sorted(name for name in unknown.split(b"\0") if name and not name.endswith(b"/"))
     new = [b"new file %s %s\n" % (_hash(_git_content(checkout / os.fsdecode(n))).encode(), n) for n in names]
     if not patch and not new:
@@ -584,7 +584,8 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _git(checkout: Path, *arguments: str) -> bytes:
+def git(checkout: Path, *arguments: str) -> bytes:
+    """What a command of git prints. Raises OSError and subprocess.SubprocessError without git."""
     command = ["git", "--no-optional-locks", "-C", str(checkout), *arguments]
     return subprocess.run(command, capture_output=True, check=True, timeout=TIMEOUT_S).stdout
 

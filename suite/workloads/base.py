@@ -289,7 +289,7 @@ class Workload(ABC):
     no_verdict: ClassVar[str] = ""
     """Why no verdict on equality can rest on this workload, in a clause; empty where one can."""
     shared_examples: ClassVar[int] = 0
-    """Examples of which every seed draws its splits anew, so that seeds are not independent; 0: a seed has data of its own."""
+    """Examples of which every seed draws its splits anew, so that what one is judged on another has trained on; 0: none does."""
     batch_size: ClassVar[int]
     """Examples per worker and step where the caller names none."""
     stacks: ClassVar[bool] = False

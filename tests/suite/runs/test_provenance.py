@@ -33,14 +33,14 @@ def test_a_checkout_that_git_refuses_is_not_known(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("command", ["rev-parse", "status", "diff", "ls-files"])
 def test_no_call_of_git_that_fails_means_no_changes(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    git = runs_spec._git
+    git = runs_spec.git
 
     def failing(checkout: Path, *arguments: str) -> bytes:
         if arguments[0] == command:
             raise subprocess.CalledProcessError(128, "git")
         return git(checkout, *arguments)
 
-    monkeypatch.setattr(runs_spec, "_git", failing)
+    monkeypatch.setattr(runs_spec, "git", failing)
     found = gathered_anew()
     assert found["dirty"] is None
     assert not code_known(found)
