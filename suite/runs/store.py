@@ -115,10 +115,6 @@ class Note:
     """Who works on the run."""
     tries: Annotated[Whole, Field(ge=0)] = 0
     """Attempts in a row that began at that step, all before the last ended without a word."""
-    lost_s: Seconds = 0.0
-    """Seconds trained in vain by attempts that ended without a word, as far as signs of life tell."""
-    together: Annotated[Whole, Field(ge=1)] = 1
-    """Runs that share its process's time."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, as it is written."""
@@ -277,8 +273,6 @@ class Result(TypedDict):
     code."""
     train_s: NotRequired[Amount]
     """Seconds of training over all attempts; shared evenly by grouped runs, so no speed."""
-    lost_s: NotRequired[Amount | None]
-    """Seconds trained in vain by attempts that were killed. Null: not recorded."""
 
 
 TRAINED: Final = tuple(Result.__optional_keys__)
@@ -339,9 +333,7 @@ class Store:
             )
         return self.root / "runs" / run_id[:2] / run_id
 
-    def begin(
-        self, spec: RunSpec, owner: str = "", step: int = 0, reason: str = "", together: int = 1
-    ) -> Note:
+    def begin(self, spec: RunSpec, owner: str = "", step: int = 0, reason: str = "") -> Note:
         """Note that the run starts now, and remove what a failure left. The rest as in `Note`.
 
         A result that is refused is set aside as refused-result.json.
@@ -349,9 +341,6 @@ class Store:
         folder = self.folder(spec.run_id)
         before = self.note(spec.run_id) or Note("missing")
         died = before.state == "running" and not (folder / "result.json").exists()
-        lost_s = before.lost_s if died or step else 0.0
-        if died:
-            lost_s += self._silent_from(spec.run_id, before) / before.together
         note = Note(
             "running",
             reason,
@@ -360,8 +349,6 @@ class Store:
             step=step,
             owner=owner,
             tries=before.tries + 1 if died and before.step == step else 1,
-            lost_s=round(lost_s, 3),
-            together=together,
         )
         self.put_spec(spec)
         if self.refusal(spec.run_id) and os.path.lexists(folder / "result.json"):
@@ -521,11 +508,6 @@ class Store:
         if silent_s > STALE_AFTER_S:
             return Status("stale", f"no sign of life for {silent_s:.0f} s; the next sweep goes on with it")
         return Status("running")
-
-    def _silent_from(self, run_id: str, note: Note) -> float:
-        """Seconds from the last change of a note to the last sign of life after it."""
-        alive_s = (self.folder(run_id) / "status.json").stat().st_mtime
-        return max(0.0, alive_s - note.updated_s)
 
     def _change(self, run_id: str, **changes: Any) -> None:
         before = self.note(run_id) or Note("missing", attempt=1)

@@ -255,12 +255,11 @@ class Checkpoint:
 class Start:
     """How an attempt at a run begins.
 
-    attempt: its number, from 1. lost_s: seconds that earlier ones trained in vain. step: completed steps of the
-    checkpoint that it goes on from; checkpoint: that itself, None for a fresh run and where every rank reads its own.
+    attempt: its number, from 1. step: completed steps of the checkpoint that it goes on from; checkpoint: that itself, None for a
+    fresh run and where every rank reads its own.
     """
 
     attempt: int = 1
-    lost_s: float = 0.0
     step: int = 0
     checkpoint: Checkpoint | None = None
 

@@ -138,7 +138,7 @@ def _carry_out(
     """Begin leased runs that stand at the same step, train them together, and keep how they end."""
     specs = []
     for spec in part:
-        begun = ownership.begin(spec, starts.pop(spec.run_id), len(part))
+        begun = ownership.begin(spec, starts.pop(spec.run_id))
         if isinstance(begun, Start):
             starts[spec.run_id] = begun
             specs.append(spec)
@@ -219,7 +219,7 @@ class _Joined:
         """Rank 0's part in a run."""
         begun = None
         for taken in self.ownership.take([spec]):
-            begun = self.ownership.begin(taken, self.ownership.starts([taken])[taken.run_id], 1)
+            begun = self.ownership.begin(taken, self.ownership.starts([taken])[taken.run_id])
         if isinstance(begun, Start):
             self.rendezvous.send(key, {"go": True, "attempt": begun.attempt, "step": begun.step})
             try:
@@ -280,7 +280,7 @@ def _not_joined(
     for spec in specs if place.rank > 0 else ownership.take(specs):
         outcome = failed(spec, Status("error", reason))
         if place.rank == 0:
-            ownership.begin(spec, Start(), 1)
+            ownership.begin(spec, Start())
         if place.rank > 0 or ownership.end(outcome):
             yield outcome
 
@@ -363,10 +363,10 @@ class RunOwnership:
         suspects = [[spec] for _, spec in sorted(alone, key=lambda pair: pair[0])]
         return [*by_step.values(), *suspects]
 
-    def begin(self, spec: RunSpec, start: Start, together: int) -> Start | Outcome:
-        """Note that the run begins, one of `together` runs; the outcome instead when it has begun too often."""
+    def begin(self, spec: RunSpec, start: Start) -> Start | Outcome:
+        """Note that the run begins; the outcome instead when it has begun too often."""
         reason = self._notes.pop(spec.run_id, "")
-        note = self._store.begin(spec, self._owner.name, start.step, reason, together)
+        note = self._store.begin(spec, self._owner.name, start.step, reason)
         self._under_way.add(spec.run_id)
         files.clean(self._store.folder(spec.run_id), start.step)
         if note.tries > self._max_attempts:
@@ -378,7 +378,7 @@ class RunOwnership:
                     "at the job's log, then run it alone with `bandwise run`",
                 ),
             )
-        return Start(note.attempt, note.lost_s, start.step, start.checkpoint)
+        return Start(note.attempt, start.step, start.checkpoint)
 
     def alive(self) -> None:
         """Show that the owned runs are alive."""

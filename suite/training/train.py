@@ -94,7 +94,6 @@ class Recorder:
         self.status: Status | None = None
         self._workload = workload
         self._attempt = start.attempt
-        self._lost_s = start.lost_s
         self._earlier_s = start.checkpoint.train_s if start.checkpoint else 0.0
         held = start.checkpoint.recorder if start.checkpoint else {}
         self.metrics: list[dict[str, Any]] = [dict(line) for line in held.get("metrics", ())]
@@ -211,7 +210,6 @@ class Recorder:
             "path": {name: "/".join(sorted(taken)) for name, taken in sorted(self._paths.items())},
             "sources": dict(sources),
             "train_s": round(self.trained_s(train_s), 4),
-            "lost_s": self._lost_s,
         }
         return Outcome(self.spec.run_id, status, result, self.metrics)
 
@@ -558,9 +556,10 @@ def train_group(
         group.compute(step)
         group.advance(step, look=step + 1 in evaluate_at)
         if step + 1 in evaluate_at:
-            for member in members:
+            for number, member in enumerate(members):
+                if number:
+                    hooks.show(step + 1, evaluated=False)  # many take long
                 member.evaluate(step)
-                hooks.show(step + 1, evaluated=False)  # many take long
         hooks.show(step + 1, step + 1 in evaluate_at)
         if all(member.recorder.status for member in members):
             break

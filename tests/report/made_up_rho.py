@@ -130,7 +130,6 @@ def result_of(one: Made, entry: Entry, worths: Mapping[str, float], noise: float
         "path": {},
         "sources": {"algorithm": made.SOURCE},
         "train_s": 1.0,
-        "lost_s": 0.0,
         "provenance": made.PROVENANCE,
     }
 

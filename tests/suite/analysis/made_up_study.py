@@ -135,7 +135,6 @@ def result_of(made: Made, spec: RunSpec) -> dict[str, Any]:
         "path": {},
         "sources": {"algorithm": SOURCE},
         "train_s": 1.0,
-        "lost_s": 0.0,
         "provenance": PROVENANCE,
     }
 

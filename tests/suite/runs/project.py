@@ -89,7 +89,7 @@ def ended(spec: RunSpec, state: str = "done", reason: str = "") -> Outcome:
     return recorder.outcome([], 1.5, {"algorithm": "0123456789abcdef"})
 
 
-MOVING = frozenset({"attempt", "lost_s", "provenance", "train_s"})
+MOVING = frozenset({"attempt", "provenance", "train_s"})
 """What of a result tells when and where it was computed, and nothing of what."""
 
 

@@ -38,7 +38,7 @@ from suite.training.processes import (
 from suite.training.train import train_group
 from tests.suite.runs.project import kept, one_spec
 
-UNEQUAL = {"run_id", "spec", "train_s", "lost_s", "provenance", "attempt", "sources"}
+UNEQUAL = {"run_id", "spec", "train_s", "provenance", "attempt", "sources"}
 
 
 def meeting() -> dict[str, str]:
