@@ -241,8 +241,8 @@ class TuningBudget(Entry):
 class Exclusion(Entry):
     """A rule that takes arms out: all that agree with every key that it gives."""
 
-    arm: Annotated[str | None, GIVEN] = None
-    """Label of the arm."""
+    arm: Annotated[Words | None, GIVEN] = None
+    """Label of the arm, or of several."""
     sharding: Annotated[str | None, GIVEN] = None
     """Sharding."""
     workload: Annotated[str | None, GIVEN] = None
@@ -252,9 +252,10 @@ class Exclusion(Entry):
 
     def takes(self, panel: Setting, arm: Arm) -> bool:
         """Whether it takes the arm out of the panel."""
-        facts = (arm.label, panel.sharding, panel.workload.name, panel.world_size)
-        wanted = (self.arm, self.sharding, self.workload, self.world_size)
-        return all(want is None or want == fact for want, fact in zip(wanted, facts, strict=True))
+        facts = (panel.sharding, panel.workload.name, panel.world_size)
+        wanted = (self.sharding, self.workload, self.world_size)
+        here = all(want is None or want == fact for want, fact in zip(wanted, facts, strict=True))
+        return here and (self.arm is None or arm.label in self.arm)
 
 
 class Gates(Entry):
@@ -545,8 +546,9 @@ def _check(sweep: Sweep) -> None:
     for rule in sweep.excludes:
         if rule == Exclusion():
             raise rule.error("", "an empty rule would exclude everything")
-        if rule.arm is not None and rule.arm not in arms:
-            raise rule.error("arm", f"no arm '{rule.arm}'{nearest(rule.arm, arms)}")
+        for label in rule.arm or ():
+            if label not in arms:
+                raise rule.error("arm", f"no arm '{label}'{nearest(label, arms)}")
     for label in sweep.references:
         if label not in arms:
             raise sweep.error("references", f"no arm '{label}'{nearest(label, arms)}")

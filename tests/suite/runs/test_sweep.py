@@ -115,8 +115,9 @@ def test_unknown_sweeps_get_the_nearest_name(tmp_path: Path) -> None:
         load_sweep(str(tmp_path / "smal.yaml"))
 
 
-def test_excludes_take_arms_out_of_panels(tmp_path: Path) -> None:
-    text = SWEEP.replace("[iid]", "[iid, by-class]") + "exclude: [{arm: local, sharding: by-class}]\n"
+@pytest.mark.parametrize("arms", ["local", "[local]"])
+def test_excludes_take_arms_out_of_panels(arms: str, tmp_path: Path) -> None:
+    text = SWEEP.replace("[iid]", "[iid, by-class]") + f"exclude: [{{arm: {arms}, sharding: by-class}}]\n"
     sweep = load_sweep(write_sweep(tmp_path, text))
     found = {panel.label: [arm.label for arm in sweep.arms_of(panel)] for panel in sweep.panels()}
     assert found == {"quadratic / iid / n=2": ["plain", "local"], "quadratic / by-class / n=2": ["plain"]}
