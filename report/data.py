@@ -65,6 +65,11 @@ def grouped(missing: Mapping[str, Iterable[str]]) -> list[str]:
     return [f"{', '.join(names)} ({why})" for why, names in missing.items()]
 
 
+def listed(names: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
 @dataclass(frozen=True)
 class StudyData:
     """All tables of a study, its facts, its panels in order, and what was timed: its sessions; the claims that any of this

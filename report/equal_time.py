@@ -23,7 +23,7 @@ from scipy.interpolate import PchipInterpolator
 
 from report import numbers as write
 from report.accuracy import Panel, family
-from report.data import LinkData, StudyData, by_arm, grouped
+from report.data import LinkData, StudyData, by_arm, grouped, listed
 from report.figures import COLOURS, FAMILIES, MARKS, colour, look, name_points, new_figure, times_axis
 from report.numbers import factors, interval, plain, times
 from report.pages import Place, slug
@@ -413,7 +413,7 @@ def _link_sentences(panel: Panel, one: Timed, methods: Sequence[str]) -> str:
     ]
     if controls:
         who = "one negative control" if len(controls) == 1 else f"{len(controls)} negative controls"
-        names = f": {_listed(controls)}" if len(controls) <= NAMED else ""
+        names = f": {listed(controls)}" if len(controls) <= NAMED else ""
         said.append(f"So {'is' if len(controls) == 1 else 'are'} {who}{names}.")
     return " ".join(said)
 
@@ -434,12 +434,7 @@ def _best(rows: dict[str, Row]) -> str:
     if not rows:
         return "Direct runs have confirmed the seconds of none of them, so none is quoted."
     named = [f"{arm} {net_words(row)}" for arm, row in list(rows.items())[:NAMED]]
-    return f"Best confirmed by direct runs: {_listed(named)}."
-
-
-def _listed(names: Sequence[str]) -> str:
-    """a, b and c."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"Best confirmed by direct runs: {listed(named)}."
 
 
 def _worth_sentences(panel: Panel, arms: Sequence[str]) -> list[str]:
@@ -453,13 +448,13 @@ def _worth_sentences(panel: Panel, arms: Sequence[str]) -> list[str]:
     absent = len(methods) - len(rows)
     said = [
         f"After as many steps as plain training ({reference}), {len(better)} of {len(methods)} methods "
-        f"{'ends' if len(better) == 1 else 'end'} better{f' ({_listed(better[:NAMED])})' if better else ''} and {worse} worse; "
+        f"{'ends' if len(better) == 1 else 'end'} better{f' ({listed(better[:NAMED])})' if better else ''} and {worse} worse; "
         f"{unknown} {'is' if unknown == 1 else 'are'} undecided{f', {absent} without a number' if absent else ''}."
     ]
     controls = [row for row in panel.worth if row["arm"] in by_arm(_negative(panel))]
     unseen = [row["arm"] for row in controls if row["high"] is None or row["high"] >= WHOLE]
     if unseen:
-        said.append(f"Not seen to be worse, so that the study cannot tell: {_listed(unseen)}.")
+        said.append(f"Not seen to be worse, so that the study cannot tell: {listed(unseen)}.")
     elif controls:
         said.append(f"All {len(controls)} negative controls end worse, as they must.")
     said.append("No link was timed yet: whether the time that a method saves makes up for this is open.")

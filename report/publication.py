@@ -28,8 +28,6 @@ from report.pages import ReportError
 from report.rho import rho_figures
 from report.sessions import phases_figures
 from report.study import BuiltReport, build_page, headline
-from suite.analysis import collect as collecting
-from suite.analysis.collect import collect_sweep
 from suite.analysis.published import (
     CHANGES,
     FACTS,
@@ -44,11 +42,11 @@ from suite.analysis.published import (
     read_manifest,
     unfinished,
 )
-from suite.analysis.session_tables import collect_session, held_on, machine_words, newest
+from suite.analysis.session_tables import collect_session, collect_study, held_on, machine_words, newest
 from suite.analysis.tables import SESSION, TABLES
 from suite.runs.spec import code_known, same_machine
 from suite.runs.sweep import UnknownSweepError, load_sweep
-from suite.timing.spec import UnknownSessionError, load_session, sessions_of
+from suite.timing.spec import UnknownSessionError, load_session
 
 CLAIMS: Final = "claims"
 """The record of claims, which is published besides studies and sessions."""
@@ -57,20 +55,11 @@ CLAIMS: Final = "claims"
 def update_tables(results_root: Path | str, sweep: str) -> str:
     """Collect the sweep's runs into tables, and the records of its timing sessions; returns the name under which the tables lie.
 
-    Where no run of the sweep has a folder, or a session no record, the tables that are there stay. What is published is never
-    touched. Raises ReportError when there is neither, and the errors of reading a sweep.
+    What is published is never touched. Raises ReportError when there are neither runs nor tables, and the errors of reading a
+    sweep.
     """
     root, found = Path(results_root), load_sweep(sweep)
-    collected = collect_sweep(root, found)
-    ran = not set(collected.facts["statuses"]) <= {"missing"}
-    if ran:
-        collecting.write(root, collected)
-    timed = [collect_session(root, name) for name in sessions_of(found.name)]  # of the sweep's tables, too
-    if ran and any(timed) and found.gates:
-        collecting.write(
-            root, collect_sweep(root, found)
-        )  # net speedups over rho are of the session's, kappa
-    if not ran and not has_tables(root, found.name):
+    if not collect_study(root, found) and not has_tables(root, found.name):
         raise ReportError(f"no run of sweep {found.name} under {root}; run `{found.command('sweep')}` first")
     return found.name
 

@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from report.accuracy import Panel
-from report.data import StudyData, by_arm
+from report.data import StudyData, by_arm, listed
 from report.equal_time import SIGNS, WORTH_IT, Timed, timed_links
 from report.figures import COLOURS, look, name_points, new_figure
 from report.numbers import MISSING, factors, plain, times, weight
@@ -190,7 +190,7 @@ def sentences(panel: Panel) -> list[str]:
     ]
     said.append(
         f"If all communication overlaps, {len(overlapped) or 'none'} {'does' if len(overlapped) < 2 else 'do'}"
-        f"{f': {_listed(overlapped)}' if overlapped else ''}."
+        f"{f': {listed(overlapped)}' if overlapped else ''}."
     )
     return [*said, null_sentence(panel)]
 
@@ -230,7 +230,7 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
             f"{''.join(f'; {arm} ends better than all budgets, so that nobody knows what would' for arm in unbounded)}."
         )
         return said, holds
-    where = _listed([_span(_at(first), _at(last), first, last) for first, last in spans])
+    where = listed([_span(_at(first), _at(last), first, last) for first, last in spans])
     best = []
     for rho in SHOWN:
         at, nets = nets_at(panel, rho)
@@ -267,10 +267,6 @@ def _wins(row: Row, reference: str) -> str:
     ]
     joined = "; ".join(ends)
     return f"{said} {joined[0].upper()}{joined[1:]}." if ends else said
-
-
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def null_sentence(panel: Panel) -> str:
@@ -328,7 +324,7 @@ def measured_sentences(panel: Panel, measured: Sequence[Row]) -> list[str]:
     places = {row["link"]: f"{row['link']} (rho {weight(row['rho'])})" for row, _ in held}
     off, worst = farthest
     return [
-        f"Measured on {_listed([*places.values()])}: {within} of {len(held)} trainings take a time between the predicted "
+        f"Measured on {listed([*places.values()])}: {within} of {len(held)} trainings take a time between the predicted "
         f"ones, if nothing and if all overlaps, {reach} reach there with their interval"
         + (
             f"; the farthest, {worst['arm']} on {worst['link']}, takes {abs(off):.0%} {'more' if off > 0 else 'less'}."

@@ -88,8 +88,7 @@ def run(args: argparse.Namespace) -> int:
 def _collect(root: Path, name: str) -> None:
     """Bring the tables of the sweep and of the session of that name up to date, where there are runs or records of them."""
     from slurm.states import note_ends
-    from suite.analysis import collect
-    from suite.analysis.session_tables import collect_session
+    from suite.analysis.session_tables import collect_session, collect_study
     from suite.runs.store import Store
     from suite.runs.sweep import UnknownSweepError, load_sweep, tables_of
 
@@ -97,12 +96,8 @@ def _collect(root: Path, name: str) -> None:
         sweep = load_sweep(name)
         if unanswered := note_ends(Store(root), sweep.called):
             print(f"Slurm was not asked: {unanswered}", file=sys.stderr)
-        collected = collect.collect_sweep(root, sweep)
-        if not set(collected.facts["statuses"]) <= {"missing"}:
-            collect.write(root, collected)
-    collect_session(
-        root, tables_of(name)
-    )  # after the sweep's tables, of which a budget sweep's seconds are made
+        collect_study(root, sweep)
+    collect_session(root, tables_of(name))
 
 
 def _find(root: Path, name: str, suffix: str | None) -> tuple[Table, Path]:

@@ -32,6 +32,7 @@ import pandas as pd
 
 from suite.analysis.tables import (
     BUDGET_RUNS,
+    CELL,
     OF_SESSION,
     OF_STUDY,
     RUNS,
@@ -368,7 +369,6 @@ def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-CELL: Final = ("workload", "sharding", "world_size")
 ATTRIBUTES: Final = (
     "commit", "dirty", "environment_hash", "torch", "python", "system", "cpu", "gpu", "cores", "threads",
 )  # fmt: skip

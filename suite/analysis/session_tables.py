@@ -31,6 +31,8 @@ from typing import Any, Final
 
 import pandas as pd
 
+from suite.analysis.collect import collect_sweep
+from suite.analysis.collect import write as write_study
 from suite.analysis.equal_time import net_table, round_rows
 from suite.analysis.join import Wanted, differences, joined, rounds_of, speed_only
 from suite.analysis.published import (
@@ -70,8 +72,9 @@ from suite.runs.files import canonical_json, dump, write_atomic
 from suite.runs.plan import Plan, make_plan
 from suite.runs.spec import MACHINE, RunSpec, same_machine
 from suite.runs.store import Store
-from suite.runs.sweep import load_sweep
+from suite.runs.sweep import Sweep, load_sweep
 from suite.timing.cases import CaseError, kinds_of
+from suite.timing.spec import sessions_of
 from suite.timing.store import records
 
 UNCOMPRESSED: Final = ("fp32", "bf16")
@@ -90,6 +93,26 @@ def collect_session(results_root: Path | str, name: str) -> list[Path] | None:
     if record is None:
         return None
     return write(root, name, record, Store(root), repeats(root, record))
+
+
+def collect_study(results_root: Path | str, sweep: Sweep) -> bool:
+    """Derive the tables of a sweep from its runs, and those of its sessions.
+
+    Args:
+        results_root: Under which runs and records lie.
+        sweep: As it was read.
+
+    Returns:
+        Whether any run of it is there. Where none is, and of a session without a record, tables that there are stay.
+    """
+    root, collected = Path(results_root), collect_sweep(results_root, sweep)
+    ran = not set(collected.facts["statuses"]) <= {"missing"}
+    if ran:
+        write_study(root, collected)
+    timed = [collect_session(root, name) for name in sessions_of(sweep.name)]  # of the sweep's tables, too
+    if ran and any(timed) and sweep.gates:
+        write_study(root, collect_sweep(root, sweep))  # net speedups over rho are of the session's, kappa
+    return ran
 
 
 def repeats(results_root: Path, record: Mapping[str, Any]) -> list[dict[str, Any]]:

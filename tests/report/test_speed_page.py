@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from report import publication
 from report.data import SessionData, load, load_sessions
 from report.publication import update_tables
 from report.sessions import alone_sentence, machine, speed_sentences
 from report.study import build_page
+from suite.analysis import session_tables
 from suite.analysis.session_tables import timed_words
 from suite.analysis.tables import ARMS, CASES, TableError, read_table, session_table_path
 from tests.report import made_up_speed as fast
@@ -157,7 +157,7 @@ def test_a_report_collects_the_sessions_of_its_sweep(tmp_path, monkeypatch):
     from suite.analysis.collect import collect, write
 
     write(root, collect(tmp_path / "elsewhere", study))
-    monkeypatch.setattr(publication, "sessions_of", {"swept": ["made-up"]}.__getitem__)
+    monkeypatch.setattr(session_tables, "sessions_of", {"swept": ["made-up"]}.__getitem__)
     assert update_tables(root, str(file)) == "swept"
     assert load(root, "swept").sessions == ()  # no record, no tables
     made_up_session.saved(root, {**made_up_session.record(file), "sweep": "swept"})
@@ -173,15 +173,17 @@ def test_a_report_collects_the_sessions_of_its_sweep(tmp_path, monkeypatch):
 def test_windows_count_what_a_new_session_tells_of_own_computing(monkeypatch):
     """They are made of the session's tables, and these of the study's."""
     events = []
-    ended = SimpleNamespace(facts={"statuses": {"done": 1}})
-    monkeypatch.setattr(publication, "load_sweep", lambda name: SimpleNamespace(name=name, gates=object()))
-    monkeypatch.setattr(publication, "sessions_of", lambda sweep: ["its"])
-    monkeypatch.setattr(publication, "collect_sweep", lambda root, sweep: events.append("runs") or ended)
-    monkeypatch.setattr(publication.collecting, "write", lambda root, collected: events.append("tables"))
-    monkeypatch.setattr(publication, "collect_session", lambda root, name: events.append(name))
-    update_tables("results", "study")
+    ended, sweep = (
+        SimpleNamespace(facts={"statuses": {"done": 1}}),
+        SimpleNamespace(name="study", gates=object()),
+    )
+    monkeypatch.setattr(session_tables, "sessions_of", lambda sweep: ["its"])
+    monkeypatch.setattr(session_tables, "collect_sweep", lambda root, sweep: events.append("runs") or ended)
+    monkeypatch.setattr(session_tables, "write_study", lambda root, collected: events.append("tables"))
+    monkeypatch.setattr(session_tables, "collect_session", lambda root, name: events.append(name))
+    assert session_tables.collect_study("results", sweep)
     assert events == ["runs", "tables", "its"], "no record, nothing new"
     events.clear()
-    monkeypatch.setattr(publication, "collect_session", lambda root, name: [events.append(name)])
-    update_tables("results", "study")
+    monkeypatch.setattr(session_tables, "collect_session", lambda root, name: [events.append(name)])
+    assert session_tables.collect_study("results", sweep)
     assert events == ["runs", "tables", "its", "runs", "tables"]
