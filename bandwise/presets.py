@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from reference_impls.core.errors import nearest
+from reference_impls.core.units import UnitError, parse_rate
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -144,6 +145,14 @@ def compute_seconds(model: Model, device: str, batch: float) -> float:
     """
     known("device", device, DEVICES)
     return model.flop * batch / (model.share * DEVICES[device])
+
+
+def link_rate(text: str) -> float:
+    """Bits a second of a number with its unit, or of a link that has a name. Raises `UnitError`."""
+    try:
+        return LINKS.get(text) or parse_rate(text)
+    except UnitError as error:
+        raise UnitError(f"{error}, or the name of a link{nearest(text, LINKS)}") from None
 
 
 def known(option: str, name: str, names: Mapping[str, object]) -> None:

@@ -37,11 +37,11 @@ from torch.nn.parameter import is_lazy
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from bandwise.costs import Link, at_least_zero
-from bandwise.presets import LINKS
+from bandwise.presets import link_rate
 from reference_impls.core.collectives import Ledgers
 from reference_impls.core.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.core.registry import AnyMethod, registry
-from reference_impls.core.units import parse_duration, parse_rate
+from reference_impls.core.units import parse_duration
 from reference_impls.frontends.simulated import SimulatedCluster
 from reference_impls.runtime.step import Unused
 from reference_impls.runtime.worker import bare_model, bare_name, named
@@ -226,7 +226,7 @@ class Simulation:
         import pandas as pd
 
         link = Link(
-            LINKS.get(rate) or parse_rate(rate) if isinstance(rate, str) else rate,
+            link_rate(rate) if isinstance(rate, str) else rate,
             parse_duration(delay) if isinstance(delay, str) else delay,
         )
         local = self.compute_s if compute_s is None else compute_s

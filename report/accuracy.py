@@ -245,7 +245,7 @@ def _columns(panel: Panel, ranks: bool) -> tuple[Column, ...]:
         ),
         Column(
             "fewer bytes", lambda row: Cell(write.ratio(row["bytes_ratio"]), row["bytes_ratio"]),
-            "Wire bytes a step of the baseline over those of the method.", True,
+            "Wire bytes of the whole training of the baseline over those of the method.", True,
         ),
         Column("bytes a step", size("wire_bytes_per_step"), "Sent on the wire a step, mean over ranks, headers left out.", True),
         Column(

@@ -14,8 +14,8 @@ from typing import Any, Final
 from report import numbers as write
 from report.data import GATES, StudyData
 from report.tables import Cell, Column, View, count, text
-from suite.analysis.published import CELL, CHANGES, Origin, of_study
-from suite.analysis.tables import ARM, BUDGET_RUNS, RUNS, TUNING, Row, rows_of
+from suite.analysis.published import CHANGES, Origin, of_study
+from suite.analysis.tables import ARM, BUDGET_RUNS, CELL, RUNS, TUNING, Row, rows_of
 from suite.runs.spec import drift as code_drift
 from suite.runs.store import CIRCUMSTANCE
 

@@ -195,6 +195,7 @@ def run(args: argparse.Namespace) -> int:
 def _question(args: argparse.Namespace) -> Question:
     """What the arguments ask. Raises AdviceRequestError, PresetError, UnitError."""
     from bandwise.costs import EFFICIENCY, Link, method_of, predict, sent, transformer_shapes
+    from bandwise.presets import link_rate
     from reference_impls.core.units import parse_duration
 
     shapes: Mapping[str, tuple[int, ...]] | None = _shapes(args.shapes) if args.shapes else None
@@ -233,7 +234,10 @@ def _question(args: argparse.Namespace) -> Question:
     shapes = shapes or transformer_shapes(parameters)
     kinds = sent(method_of(PLAIN, args.steps), shapes, args.workers, args.steps)
     if timed:
-        link, compute_s = Link(_bits(args.rate), parse_duration(args.delay or "0us")), args.compute_ms / 1e3
+        link, compute_s = (
+            Link(link_rate(args.rate), parse_duration(args.delay or "0us")),
+            args.compute_ms / 1e3,
+        )
     else:  # seconds of computing are the unit
         link, compute_s = Link(8 * kinds[0].nbytes / (EFFICIENCY * args.rho)), 1.0
     plain = predict(kinds, link, compute_s, 0.0)
@@ -256,18 +260,6 @@ def _preset(args: argparse.Namespace) -> tuple[Mapping[str, tuple[int, ...]], st
             f"of {DEVICES[args.device] / 1e12:g} TFLOP/s of {args.device} (assumed; --compute-ms overrules it)"
         )
     return model.shapes, about
-
-
-def _bits(rate: str) -> float:
-    """Bits a second of a number with its unit, or of a link that has a name."""
-    from bandwise.presets import LINKS
-    from reference_impls.core.errors import nearest
-    from reference_impls.core.units import UnitError, parse_rate
-
-    try:
-        return LINKS.get(rate) or parse_rate(rate)
-    except UnitError as error:
-        raise AdviceRequestError(f"--{error}, or the name of a link{nearest(rate, LINKS)}") from error
 
 
 def _shapes(path: Path) -> dict[str, tuple[int, ...]]:

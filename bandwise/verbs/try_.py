@@ -89,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
     import torch
 
     from bandwise.costs import parsed, texts_of
-    from reference_impls.core.units import parse_duration, parse_rate
+    from bandwise.presets import link_rate
+    from reference_impls.core.units import parse_duration
 
     for name in ("workers", "steps", "seeds", "threads"):
         if getattr(args, name) < 1:
@@ -105,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         )
     methods = {text: parsed(text) for text in texts}
     lr = LEARNING_RATE[args.optimizer] if args.lr is None else args.lr
-    link = (parse_rate(args.rate), parse_duration(args.delay))
+    link = (link_rate(args.rate), parse_duration(args.delay))
     path = args.csv or results_root(args) / f"try-{_path(args.script).stem}.csv"
     with _written(path):  # before anything is trained
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -120,6 +120,7 @@ def test_methods_of_ones_own_and_a_method_that_refuses(script: str, tmp_path: Pa
         (["SCRIPT:make", "--workers", "0"], "--workers 0: give at least 1"),
         (["SCRIPT:make", "--steps", "0"], "--steps 0: give at least 1"),
         (["SCRIPT:make", "--csv", "SCRIPT/x.csv"], "x.csv cannot be written: File exists; name another"),
+        (["SCRIPT:make", "--rate", "10gbi"], "or the name of a link; did you mean '10gbe'?"),
         (["SCRIPT:make"], "give batch_size="),
     ],
 )
