@@ -82,6 +82,9 @@ class LedgerSums:
 
 EXPLOSION: Final = 100.0
 _NEW: Final = Start()
+RAN_ON: Final = ("torch", "cpu", "gpu")
+"""What of a machine the bits of a run may depend on."""
+THEN: Final = ", then "
 
 
 class Recorder:
@@ -103,6 +106,18 @@ class Recorder:
         self._first_loss: float | None = held.get("first_loss")
         self._last_loss: float | None = held.get("last_loss")
         self._steps: int = held.get("steps", 0)
+        self._ran_on: Mapping[str, str] = held.get("ran_on", {})
+
+    def _provenance(self) -> dict[str, Any]:
+        """Of this attempt; what earlier ones ran on, where that was something else, stands before it."""
+        found = {**provenance(), **({"gpu": self._gpu} if self._gpu else {})}
+        for name, before in self._ran_on.items():
+            now = found.get(name, "none")
+            if before.rpartition(THEN)[2] != now:
+                found[name] = f"{before}{THEN}{now}"
+            elif now != "none":
+                found[name] = before
+        return found
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it, as plain data."""
@@ -113,6 +128,7 @@ class Recorder:
             "first_loss": self._first_loss,
             "last_loss": self._last_loss,
             "steps": self._steps,
+            "ran_on": {name: str(self._provenance().get(name, "none")) for name in RAN_ON},
         }
 
     def trained_s(self, train_s: float) -> float:
@@ -196,7 +212,7 @@ class Recorder:
         blank = blank_result(self.spec, status)
         result = {
             **blank,
-            "provenance": {**blank["provenance"], **({"gpu": self._gpu} if self._gpu else {})},
+            "provenance": self._provenance(),
             "attempt": self._attempt,
             "metric": metric,
             "direction": self._workload.direction,

@@ -142,9 +142,16 @@ def test_a_checkpoint_of_a_gpu_is_gone_on_from_without_one(
     monkeypatch.setattr(
         torch, "load", lambda *of, **how: (asked.append(how.get("map_location")), load(*of, **how))[1]
     )
+    held = load(path, weights_only=True)
+    assert held["recorder"]["ran_on"]["gpu"] == "none"
+    held["recorder"]["ran_on"] |= {"gpu": "NVIDIA H200", "torch": "2.11"}
+    torch.save(held, path)
     assert begun_with(spec, store) == [(10, "")]
     assert asked == ["cpu"]
     assert not path.exists()
+    ran_on = (store.result(spec.run_id) or {})["provenance"]
+    assert (ran_on["gpu"], ran_on["torch"]) == ("NVIDIA H200, then none", f"2.11, then {torch.__version__}")
+    assert "then" not in ran_on["cpu"]
 
 
 def begun_with(spec: RunSpec, store: Store) -> list[tuple[int, str]]:
