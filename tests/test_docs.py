@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import re
 import shlex
 import sys
@@ -16,13 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bandwise import evidence
-from bandwise.cli import VERBS
-from bandwise.costs import parsed
 from docs import calculator, gpu, make, measured
-from reference_impls.core.catalogue import BUILT_IN
-from suite.analysis.published import STUDY_FACTS
-from suite.analysis.tables import RHO, WINDOWS, WORTH, table_path, write_table
 from tests.reference_impls.gloo import output_of, run_ranks
 from tests.support import blocks
 
@@ -139,61 +132,6 @@ def test_the_calculator_knows_what_advice_knows(traced: int | None, monkeypatch:
     assert len(text) < 50_000
 
 
-def test_a_published_study_with_windows_is_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = {"workload": "python-gpt(size=0.15m)", "sharding": "iid", "world_size": 4}
-    worths = {"diloco": 0.8, "one-worker": 0.3, "one-worker-half-batch": 0.3, "accumulate-2": 0.5}
-    ends = [
-        {**cell, "arm": arm, "n": 6, "worth": own, "low": own - 0.1, "high": own + 0.1}
-        for arm, own in worths.items()
-    ]
-    windows = [
-        {
-            **cell,
-            "arm": arm,
-            "overlap": overlap,
-            "role": "method" if arm == "diloco" else "alternative",
-            **sure,
-        }
-        for arm in worths
-        for overlap, sure in (
-            ("none", {"sure_from": 0.5, "sure_to": math.inf} if arm == "diloco" else {}),
-            ("all", {}),
-        )
-    ]
-    rho = [
-        {**cell, "arm": arm, "overlap": "none", "rho": 10.0, "time": time, **over}
-        for arm, time, over in (
-            ("diloco", 0.12, {"alternative": "one-worker", "over": 2.0, "over_low": 1.8, "over_high": 2.2}),
-            ("one-worker", 0.09, {}),
-        )
-    ]
-    for table, rows in ((WORTH, ends), (WINDOWS, windows), (RHO, rho)):
-        write_table(table_path(tmp_path, table, "python-150k"), table, rows)
-    (tmp_path / "tables" / f"python-150k{STUDY_FACTS}").write_text("{}")
-    monkeypatch.setattr(measured, "documents_root", lambda _: tmp_path)
-    monkeypatch.setattr(measured, "score", lambda _: [])
-    path = tmp_path / "measured.json"
-    path.write_text(next(measured.files())[1])
-    monkeypatch.setattr(evidence, "MEASURED", path)
-    ((study,), _) = evidence.published()
-    assert (study.study, study.workers) == ("python-150k", 4)
-    assert study.trained == pytest.approx(20, rel=0.01)
-    arms = {arm.arm: arm for arm in study.arms}
-    assert arms["allreduce-bf16"].ends == (1, 1, 1)
-    diloco, twice = arms["diloco"], arms["accumulate-2"]
-    assert (diloco.role, diloco.n, diloco.ends, diloco.kappa) == ("method", 6, (0.8, 0.7, 0.9), None)
-    assert [diloco.is_sure(at, "none") for at in (0.4, 0.6, 1e3)] == [False, True, True]
-    assert not diloco.is_sure(10, "all")
-    assert diloco.over == {
-        "one-worker": pytest.approx([over * 0.12 / 0.09 for over in (2, 1.8, 2.2)], rel=1e-3)
-    }
-    assert (arms["one-worker"].name, arms["one-worker"].kappa) == ("one worker alone", 0)
-    assert arms["one-worker-half-batch"].name == "one worker alone, half the batch"
-    assert (twice.name, twice.length, twice.batch) == ("twice the batch, half the steps", 0.5, 2)
-    assert parsed(diloco.method)[0] == "diloco"
-    assert not study.lacks(1e6, 4)
-
-
 @pytest.mark.parametrize(
     "page",
     # whatever is said of all methods takes as long as all the other pages
@@ -271,15 +209,6 @@ def test_bars_of_gpus_stand_beside_what_was_measured_last(
         "GPUs: steps of one rank, streams, ranks over links, simulated training measured on B; "
     )
     assert "not measured: codecs" in said
-
-
-def test_every_method_and_verb_has_its_row() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert f"[{len(BUILT_IN)} methods](docs/methods.md)" in readme
-    for name in BUILT_IN:
-        assert f"\n| `{name}` | " in (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    for verb in VERBS:
-        assert f"\n| `{verb}` | " in (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 
 
 def test_the_commands_of_the_documents_are_understood() -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.metadata
-import json
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -181,13 +178,6 @@ def test_what_is_imported_is_pinned_as_direct() -> None:
     assert not missing, f"add to the direct section of requirements.txt: {missing}"
 
 
-def test_asv_pins_are_the_pins() -> None:
-    matrix = json.loads((ROOT / "asv.conf.json").read_text())["matrix"]["req"]
-    wanted = {normalised(name.removeprefix("pip+")): versions for name, versions in matrix.items()}
-    assert wanted == {name: [pins()[name]] for name in wanted}
-    assert {"torch", "numpy", "asv-runner"} <= set(wanted)
-
-
 def anchors(markdown: str) -> set[str]:
     """Anchors of the headings, as code hosts derive them."""
     titles = re.findall(r"^#+\s+(.*)$", markdown, re.MULTILINE)
@@ -219,11 +209,3 @@ def test_no_path_of_one_machine() -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             found += [f"{where(path, number)}: {hit}" for hit in pattern.findall(line)]
     assert not found, "\n".join(found)
-
-
-def test_the_citation_and_the_package_agree() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert str(citation["version"]) == project["version"]
-    assert citation["license"] == project["license"]
-    assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text()

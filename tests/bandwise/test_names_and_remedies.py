@@ -61,7 +61,9 @@ def test_a_session_is_no_sweep_and_a_sweep_no_session(capsys: Capsys) -> None:
     assert "is a sweep, not a timing session" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("state", ["tables", "an error", pytest.param("no runs", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "state", ["an error", *(pytest.param(state, marks=pytest.mark.full) for state in ("tables", "no runs"))]
+)
 def test_every_printed_remedy_works(state: str, project: Path, capsys: Capsys, no_pictures: None) -> None:
     """Of a project without tables, with a run that failed beside one that is gone, and without any run."""
     store, path = Store(project / "results"), str(project / "small.yaml")

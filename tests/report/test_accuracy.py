@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from report import numbers
-from report.accuracy import equality_sentence, methods_view, option_sentence, seeds
+from report.accuracy import methods_view, option_sentence, seeds
 from report.figures import COLOURS, svg
 from report.study import headline
 
@@ -28,14 +28,6 @@ def test_sentences(built):
     assert "lion-cub-1bit K=10 at +0.09 [−0.07, +0.26] points (95 % paired t, n = 6)" in third
     assert last == "8 of 216 runs did not finish: 7 diverged, 1 error. They are listed below and in no mean."
     assert built.headline == headline(built.study)
-
-
-def test_a_blind_study_names_nobody(built):
-    panel = of(built, "iid")
-    blind = replace(panel, verdict={**panel.verdict, "sensitive": False, "reason": "no negative control ran"})
-    assert equality_sentence(blind, "Here") == (
-        "Here: not sensitive, so no method is called equal (no negative control ran)."
-    )
 
 
 def test_worse_is_the_higher_value_where_lower_is_better(built):

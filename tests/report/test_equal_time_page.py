@@ -122,17 +122,6 @@ def test_every_method_with_a_number_is_a_mark_at_its_time_and_metric(panel, link
             assert mark.verdict == one.net[mark.arm]["verdict"]
 
 
-def test_what_lies_above_the_curve_has_a_net_speedup_over_1(panel, links):
-    """The picture and the table say the same."""
-    curve = curve_of(panel)
-    assert curve is not None
-    for one in links:
-        for mark in marks_of(panel, one)[0].itertuples():
-            row = one.net[mark.arm]
-            if curve.budgets[0] <= mark.x and abs(row["net"] - 1) > 0.01:
-                assert (mark.y < curve.at(mark.x)) == (row["net"] > 1), (one.label, mark.arm)
-
-
 def test_the_curve_is_the_ladder_of_the_reference(panel):
     curve = curve_of(panel)
     assert curve is not None

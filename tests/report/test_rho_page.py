@@ -14,12 +14,11 @@ import matplotlib.colors
 import numpy as np
 import pytest
 
-from docs import make, windows
+from docs import windows
 from report import data
 from report import site as overview
 from report.equal_time import Timed
 from report.figures import COLOURS
-from report.numbers import weight
 from report.publication import _figures
 from report.rho import (
     LINES,
@@ -201,16 +200,6 @@ def test_what_was_measured_stands_in_the_picture_and_is_held_against_what_is_pre
     assert measured_sentences(panel, []) == []
 
 
-def test_names_stand_beside_the_lines_and_on_the_parts_of_the_best_plain_way(panel, monkeypatch) -> None:
-    given: list[Any] = []
-    monkeypatch.setattr("report.rho.name_points", lambda *said: given.extend(said))
-    net_against_rho(panel)
-    _, points, taken = given
-    assert set(points["name"]) == {*METHODS[:5], "plain training", "accumulate-2", "one-worker"}
-    assert (points.loc[points["name"].isin(METHODS), "x"] > GRID[-1]).all()
-    assert len(taken) > 100
-
-
 def test_a_setting_has_the_size_and_the_horizon_of_its_workload(panel) -> None:
     scale = scale_of("python-gpt(size=0.15m)")
     assert scale is not None
@@ -380,40 +369,3 @@ def test_readme_answers_with_nets_verdicts_and_windows(over, panel) -> None:
     )
     assert by_name["lion-cub"][8] == "nowhere"
     assert "**Bold**" in note
-
-
-def test_readme_shows_the_picture_and_says_where_the_study_stands(over, monkeypatch) -> None:
-    shown = windows.picture(over.root, made.NAME, "iid")
-    assert f"figures/{made.NAME}/rho-alone-python-gpt-size-0-15m-iid-n4.svg" in shown
-    panel, names = over.study.panels[0], {"diloco": "DiLoCo", "one-worker": "one worker alone"}
-    said = windows.short(over.root, made.NAME, "iid", names)
-    last = max(row["sure_to"] or 0.0 for row in panel.windows if row["overlap"] == "none")
-    assert (
-        f"**From rho 0.1 to {weight(last)}, some method beats every plain way to use the machines**: " in said
-    )
-    at, nets = nets_at(panel, 10.0)
-    best = max((row["net"], arm) for arm, row in nets.items() if row["verdict"] == "worth it")
-    assert f"{best[0]:.2f} [" in said
-    assert f"times at rho {weight(at)} ({names.get(best[1], best[1])})" in said
-    assert "Below" not in said
-    ahead = max(
-        row["to_rho"] or 0.0 for row in panel.windows if row["overlap"] == "none" and row["role"] == "method"
-    )
-    assert (
-        f"Beyond, from rho {weight(ahead)} on by estimates, one worker alone is best. That holds for 4 workers"
-        in said
-    )
-    monkeypatch.setattr(windows, "_panel", lambda *of: with_windows(panel))
-    assert "**No method beats every plain way to use the machines**: none of 6, at any rho." in windows.short(
-        over.root, made.NAME, "iid", names
-    )
-    monkeypatch.undo()
-    said = windows.regime(over.root, made.NAME, "iid")
-    assert said.startswith(
-        "4 workers, 0.15 M parameters, 20 bytes trained on per parameter, 6 seeds. Null test: plain-fp32"
-    )
-    assert "Gates" not in said
-    assert said.endswith("110 M parameters, 16 workers, 1 Gbit/s and 180 ms give 20.")
-    answered = make.answer(over.root, made.NAME, "iid")
-    assert "| Lion" not in answered
-    assert "| QSR, growing rounds | 8× |" in answered

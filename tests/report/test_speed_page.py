@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from report.data import SessionData, load, load_sessions
+from report.data import load, load_sessions
 from report.publication import update_tables
-from report.sessions import alone_sentence, machine, speed_sentences
+from report.sessions import alone_sentence, speed_sentences
 from report.study import build_page
 from suite.analysis import session_tables
 from suite.analysis.session_tables import timed_words
@@ -125,13 +125,6 @@ def test_what_was_timed_before_a_session_broke_is_kept_and_a_disturbed_link_give
     words = "the session ended with an error (rank 2 was lost)"
     assert f"Some speedups are missing for session timed: {words}." in built.headline
     assert f"1 Gbit/s: not measured ({why})." in built.headline
-
-
-def test_ranks_on_gpus_are_told_with_the_machine():
-    gpu = "NVIDIA H200, NCCL 2.28.9, shared by 4 ranks"
-    facts = {"machine": fast.MACHINE, "provenance": {**fast.PROVENANCE, "gpu": gpu}}
-    said = machine(SessionData("any", {}, facts, [SimpleNamespace(facts={"link": {}})]))
-    assert f", on GPUs: {gpu}; " in said
 
 
 def test_damaged_tables_are_refused(root):

@@ -202,7 +202,7 @@ def test_a_job_whose_time_is_over_is_interrupted(tmp_path: Path, monkeypatch: Pa
     (tmp_path / "slow.py").write_text(
         "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    open('said', 'w').close()\n"
     )
-    assert listed.run(Job("slow", "slow", 1, ""), 3.0) is None
+    assert listed.run(Job("slow", "slow", 1, ""), 1.0) is None
     assert (tmp_path / "said").exists()
 
 

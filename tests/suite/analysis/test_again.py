@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.analysis.reproduction import Again, of_study
+from suite.analysis.reproduction import of_study
 from suite.analysis.tables import CURVES, RUNS, SUMMARY, Table, read_frame, table_path, write_table
 
 TABLES = Path(__file__).resolve().parents[3] / "results" / "published" / "tables"
@@ -67,15 +67,6 @@ def test_means_elsewhere_are_held_against_published_intervals(root: Path) -> Non
     assert (found.means, found.within) == (15, 14)
     assert "125 of 126 runs equal the published ones, 14 of 15 means lie in the published intervals; " in str(
         found
-    )
-
-
-def test_a_study_without_intervals_speaks_of_none() -> None:
-    assert str(
-        Again("few", 3, 2, 9, "run a has value 1 at the end, published is 2", ("cpu A (there B)",))
-    ) == (
-        "few: 2 of 3 runs equal the published ones; run a has value 1 at the end, published is 2; other than published: cpu A "
-        "(there B)"
     )
 
 

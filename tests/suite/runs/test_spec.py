@@ -62,33 +62,9 @@ def test_methods_are_told_the_steps_and_the_warm_up_of_the_run() -> None:
     assert resolve_algorithm("local-sgd", {"total_steps": 10}, 4, 77).options["total_steps"] == 10
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "options", "hint"),
-    [
-        ("lion-cub-1bt", {}, "did you mean 'lion-cub-1bit'"),
-        ("local-sgd", {"perod": 8}, "did you mean 'period'"),
-        ("local-sgd", {"period": "often"}, "period must be an integer of at least 1; got 'often'"),
-        ("local-sgd", {"lr": 0.1}, "lr is no option"),
-        ("lion-cub-pbit", {"bits": 5}, "4, 8"),
-    ],
-)
-def test_wrong_methods_are_refused_with_a_way_out(
-    algorithm: str, options: dict[str, object], hint: str
-) -> None:
-    with pytest.raises(ValueError, match=hint.replace("(", "\\(")):
-        resolve_algorithm(algorithm, options, 4, 60)
-
-
-def test_a_bit_width_too_narrow_for_the_workers_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"[Ww]orkers|world|ranks"):
-        resolve_algorithm("lion-cub-pbit", {"bits": 8}, 4000, 60)
-
-
-def test_wrong_workloads_are_refused_with_a_way_out() -> None:
-    with pytest.raises(ValueError, match="digits-mlp"):
-        resolve_workload("digits-mpl", {}, "iid")
-    with pytest.raises(SpecError, match="did you mean 'by-class'"):
-        resolve_workload("digits-mlp", {}, "by-clas")
+def test_wrong_options_are_refused_with_a_way_out() -> None:
+    with pytest.raises(ValueError, match="lr is no option"):
+        resolve_algorithm("local-sgd", {"lr": 0.1}, 4, 60)
     with pytest.raises(ValueError, match="heterogeneity"):
         resolve_workload("quadratic", {"heterogenity": 1.0}, "iid")
 
