@@ -37,11 +37,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reference_impls import kernels
 from reference_impls.compressors.tiles import LANES, ROWS, TILE, numbers, rows, whole
 from reference_impls.core import compute
 from reference_impls.core.compute import CompiledTiles, compiled
 from reference_impls.core.errors import UnsupportedError
+from reference_impls.kernels import INTEGERS
 
 __all__ = [
     "NIBBLES_VERSION",
@@ -201,7 +201,7 @@ def pack(values: Tensor, bits: int, wire: Tensor) -> None:
         from reference_impls.kernels import tiles
 
         none = torch.empty(3, dtype=torch.int32, device=wire.device)
-        tiles.encode(values, kernels.INTEGERS, bits, 0, values, none, wire)
+        tiles.encode(values, INTEGERS, bits, 0, values, none, wire)
         return
     inside = whole(numel)
     if inside:
@@ -220,7 +220,7 @@ def unpack(wire: Tensor, bits: int, out: Tensor) -> None:
     if compute.takes("packing.unpack", wire, out):
         from reference_impls.kernels import tiles
 
-        tiles.decode(wire, kernels.INTEGERS, bits, 0, wire, out)
+        tiles.decode(wire, INTEGERS, bits, 0, wire, out)
         return
     inside = whole(numel)
     if inside:
@@ -239,7 +239,7 @@ def add_up(wire: Tensor, bits: int, total: Tensor) -> None:
 
         for rank in range(wire.shape[-2]):
             own = wire[..., rank, :]
-            tiles.decode(own, kernels.INTEGERS, bits, 0, own, total, add=rank > 0)
+            tiles.decode(own, INTEGERS, bits, 0, own, total, add=rank > 0)
         return
     inside = whole(numel)
     for rank in range(wire.shape[-2]) if inside else ():

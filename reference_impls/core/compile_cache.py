@@ -37,7 +37,8 @@ __all__ = ["LOCK_SECONDS", "CompileError", "Programs", "fix_rows", "name_of", "s
 LOCK_SECONDS: Final = 120
 """How long to wait for another process that compiles the same function. A stopped process holds its lock for ever."""
 
-_ROOT: Final = Path(__file__).resolve().parent
+_ROOT: Final = Path(__file__).resolve().parents[1]
+"""Of the package."""
 
 
 @functools.cache

@@ -26,7 +26,7 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin
@@ -610,7 +610,10 @@ def info(name: str) -> AlgorithmInfo:
 
 @functools.cache
 def _source_hash(module: str) -> str:
-    """sha256 over the sources of a module and of the modules of its package that it imports: what a method is made of."""
+    """sha256 over the sources of a module and of the modules of its package that it imports: what a method is made of.
+
+    The package's own face does not count, which imports who carries methods out, nor what only annotations name.
+    """
     package = module.partition(".")[0]
     todo, sources = [module], {}
     while todo:
@@ -620,8 +623,23 @@ def _source_hash(module: str) -> str:
             continue
         text = Path(spec.origin).read_text(encoding="utf-8")
         sources[name] = text
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == package:
-                todo.append(node.module)
+        for node in _imports(ast.parse(text)):
+            if node.module and node.module.partition(".")[0] == package:
+                found = importlib.util.find_spec(node.module)
+                if found is not None and found.submodule_search_locations is not None:
+                    todo += [f"{node.module}.{alias.name}" for alias in node.names]
+                if node.module != package:
+                    todo.append(node.module)
     joined = "\n".join(f"{name}\n{sources[name]}" for name in sorted(sources))
     return hashlib.sha256(joined.encode()).hexdigest()[:16]
+
+
+def _imports(node: ast.AST) -> Iterator[ast.ImportFrom]:
+    """All `from ... import` of a module, those within functions too, but not those under ``if TYPE_CHECKING``."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ImportFrom):
+            yield child
+        elif not isinstance(child, ast.expr) and not (
+            isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
+        ):
+            yield from _imports(child)

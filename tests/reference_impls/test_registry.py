@@ -39,18 +39,34 @@ def test_listing_imports_no_torch() -> None:
     )
 
 
-@pytest.mark.parametrize(("folder", "counts"), [("compressors", True), ("core", True), ("runtime", False)])
+@pytest.mark.parametrize(
+    ("changed", "concerned"),
+    [
+        ("core", {"cgx", "global-qsgd", "lion-cub-1bit", "thc"}),
+        ("runtime", set()),
+        ("frontends", set()),
+        ("compressors/dithering", {"cgx", "global-qsgd", "lion-cub-1bit"}),
+        ("compressors/signs", {"cgx", "global-qsgd", "lion-cub-1bit"}),
+        ("compressors/packing", {"cgx", "global-qsgd", "lion-cub-1bit", "thc"}),
+        ("compressors/lookup", {"thc"}),
+    ],
+)
 def test_the_hash_of_a_source_is_of_what_a_method_uses_and_not_of_what_carries_it_out(
-    folder: str, counts: bool, monkeypatch: pytest.MonkeyPatch
+    changed: str, concerned: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, of = Path.read_text, module._source_hash.__wrapped__
-    before = of("reference_impls.algorithms.lion")
+    modules = {
+        name: registry.load(name).__module__ for name in ("cgx", "global-qsgd", "lion-cub-1bit", "thc")
+    }
+    before = {name: of(own) for name, own in modules.items()}
     monkeypatch.setattr(
         Path,
         "read_text",
-        lambda path, **how: read(path, **how) + ("\n# changed" if path.parent.name == folder else ""),
+        lambda path, **how: (
+            read(path, **how) + ("\n# changed" if f"reference_impls/{changed}" in str(path) else "")
+        ),
     )
-    assert (of("reference_impls.algorithms.lion") != before) is counts
+    assert {name for name, own in modules.items() if of(own) != before[name]} == concerned
 
 
 @each("name", list_algorithms())
