@@ -185,10 +185,7 @@ class SimulatedCluster:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave. Raises `LayoutError` where it does not fit."""
         saved, n = state["workers"], self.world_size
-        for worker, own in zip(self._workers, saved if len(saved) == n else [saved[0]] * n, strict=True):
-            worker.load_state_dict(own)
-        if self._local_workers.replays is not None:
-            self._local_workers.replays.forget()
+        self._local_workers.load_state_dict(saved if len(saved) == n else [saved[0]] * n)
 
     def _fill(self, grads: Sequence[Sequence[Tensor | None]]) -> None:
         if len(grads) != self.world_size:

@@ -138,7 +138,12 @@ class Engine:
 
     def discard(self) -> None:
         """Forget submissions and started exchanges that have not ended."""
-        self._submitted, self._background = [], []
+        self._submitted = []
+        self.discard_background()
+
+    def discard_background(self) -> None:
+        """Forget started exchanges that have not ended; on all ranks, between the same steps."""
+        self._background = []
 
     def complete(self, pending: Pending) -> Any:
         """The result of a started exchange of a local rank, waiting for it if need be.

@@ -167,6 +167,17 @@ class LocalWorkers:
                     self.engine.complete(pending)
         return [worker.state_dict() for worker in self.workers]
 
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        """Give every local worker its state; what runs in the background would write into it, and is forgotten.
+
+        Raises `LayoutError` where one does not fit.
+        """
+        for worker, own in zip(self.workers, states, strict=True):
+            worker.load_state_dict(own)
+        self.engine.discard_background()
+        if self.replays is not None:
+            self.replays.forget()
+
     def _agree_on_unused(self) -> None:
         """Find the parameters for which no rank has had a gradient so far.
 
