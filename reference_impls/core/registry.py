@@ -352,7 +352,7 @@ class Method:
         """The method that clips to `norm`, and what is left for the driver to clip.
 
         Args:
-            norm: largest 2-norm of the gradient; None for no clipping.
+            norm: largest 2-norm of the gradient; None for no clipping, nor is there any at infinity.
 
         Returns:
             The method with its own option set and None, or this method and the norm, by which the driver clips what
@@ -369,6 +369,8 @@ class Method:
                 f"{self.name} does not reduce a gradient and has no clipping of its own: leave clip_norm out, or clip in a "
                 "method that averages gradients"
             )
+        if norm == math.inf:
+            return self, None
         default = next(f.default for f in dataclasses.fields(own) if f.name == own.clipping)
         given = getattr(own, own.clipping)
         if given not in (default, norm):
