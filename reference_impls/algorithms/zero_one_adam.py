@@ -94,6 +94,7 @@ class ZeroOneAdam(OneBitMean):
     )
 
     local_steps: ClassVar[bool] = True
+    like_parameters: ClassVar[tuple[str, ...]] = ("anchor",)
 
     @property
     def state(self) -> Mapping[str, StateSpec]:

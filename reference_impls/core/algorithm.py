@@ -239,20 +239,22 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
 
     scope: ``bucket`` (one bucket a bucket, may overlap with backward) or ``model`` (needs the whole gradient).
     state: what it declares. defaults: hyper-parameters of the parameter groups if the method has its own update rule.
-    reduces_gradient: True if `reduce` answers a gradient, which the drivers may clip: the mean over ranks, of methods of
-    local steps each rank's own. reference points: names of state (one tensor a bucket) that hold points at which the method
-    wants a further gradient, of the same samples as that of the parameters. clipping: the option by which the method clips by
-    itself, for methods that reduce no gradient; `clip_norm` of the drivers sets it. local_steps: whether parameters and states
-    of the local optimizer differ between ranks for a time. meets_locally: whether steps of kind ``local`` exchange parameters all
-    the same. timed: for timing, kind of step -> what options become so that steps of this kind come at once and often. What only
-    decides when they come, or what they do not read, is `DEFAULT` there: methods that differ in nothing else are timed once.
-    Without it a session waits until the kind comes.
+    reduces_gradient: True if `reduce` answers a gradient, which the drivers may clip: the mean over ranks, of methods of local
+    steps each rank's own. reference points: names of state (one tensor a bucket) that hold points at which the method wants a
+    further gradient, of the same samples as that of the parameters. like_parameters: names of replicated state (one tensor a
+    bucket) that weight decay moves as it does the parameters; where a parameter stays, it stays too. clipping: the option by
+    which the method clips by itself, for methods that reduce no gradient; `clip_norm` of the drivers sets it. local_steps:
+    whether parameters and states of the local optimizer differ between ranks for a time. meets_locally: whether steps of kind
+    ``local`` exchange parameters all the same. timed: for timing, kind of step -> what options become so that steps of this kind
+    come at once and often. What only decides when they come, or what they do not read, is `DEFAULT` there: methods that differ in
+    nothing else are timed once. Without it a session waits until the kind comes.
     """
 
     scope: ClassVar[Literal["bucket", "model"]] = "bucket"
     defaults: ClassVar[Mapping[str, Any]] = {}
     reduces_gradient: ClassVar[bool] = True
     reference_points: ClassVar[tuple[str, ...]] = ()
+    like_parameters: ClassVar[tuple[str, ...]] = ()
     clipping: ClassVar[str] = ""
     local_steps: ClassVar[bool] = False
     meets_locally: ClassVar[bool] = False

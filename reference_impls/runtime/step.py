@@ -121,14 +121,7 @@ class LocalWorkers:
             self.submit_next()
         results = self.engine.finish()[::-1]  # submissions came last bucket first
         self._agree_on_unused()
-        stay = [
-            (view.param, view.param.clone())
-            for worker in self.workers
-            if (names := worker.never_used)
-            for bucket in worker.buckets
-            for view in bucket.views
-            if view.name in names
-        ]
+        stay = [(kept, kept.clone()) for worker in self.workers for kept in worker.staying()]
         with self.engine.lanes(len(self.workers)) as lanes:
             for i, (worker, lane) in enumerate(zip(self.workers, lanes, strict=True)):
                 with lane:
@@ -138,8 +131,8 @@ class LocalWorkers:
         self.engine.advance_background()
         for index in range(self.buckets):
             self.engine.run([w.algorithm.synchronize(w.buckets[index]) for w in self.workers])
-        for param, before_step in stay:
-            param.copy_(before_step)
+        for kept, before_step in stay:
+            kept.copy_(before_step)
 
     def _update(self, worker: Worker, reduced: Sequence[Tensor]) -> None:
         worker.train_state.counters.update(worker.algorithm.remember(worker.buckets, reduced))

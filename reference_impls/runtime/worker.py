@@ -575,6 +575,16 @@ class Worker:
         names = [view.name for bucket in self.buckets for view in bucket.views] if known is None else known
         return frozenset(names) - self.given
 
+    def staying(self) -> Iterator[Tensor]:
+        """What a step must leave where it is: parameters never used, and state like them where ranks agree that they are not."""
+        agreed, names = self.unused or (), self.never_used
+        for bucket in self.buckets if names or agreed else ():
+            for view in bucket.views:
+                if view.name in names:
+                    yield view.param
+                if view.name in agreed:
+                    yield from (bucket.state[slot][view.part] for slot in self.algorithm.like_parameters)
+
     def check_home(self) -> None:
         """Raise `UsageError` if a parameter has left the flat buffer."""
         for bucket in self.buckets:
