@@ -20,9 +20,11 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import math
 import numbers
 import os
+import re
 import sys
 import types
 import typing
@@ -568,13 +570,19 @@ def _with_hyperparameters(
     return Method(name, algorithm, hyperparameters(name, {**known, **given}))
 
 
-def description(cls: type) -> tuple[str, str]:
-    """What a method computes, and its *Differences*: from the docstring of its class, the nearest base, or its file."""
-    docs = [*(base.__doc__ or "" for base in cls.__mro__), sys.modules[cls.__module__].__doc__ or ""]
-    text, _, differences = next((doc for doc in docs if "Differences:" in doc), docs[-1]).partition(
-        "Differences:"
-    )
-    return text, differences
+def _differences(cls: type) -> str:
+    """The *Differences* of a method: of its class, the nearest base, or its file, and what files of bases say of all in them.
+
+    From whom it differs, if not from its paper, stands before the colon: "Differences from torch's hooks: ...".
+    """
+    files = [
+        sys.modules[name].__doc__ or "" for name in dict.fromkeys(base.__module__ for base in cls.__mro__)
+    ]
+    docs = [base.__doc__ or "" for base in cls.__mro__] + files[:1]
+    own = (found for doc in docs if (found := re.search(r"\bDifferences( from [^:]*)?:(.*)", doc, re.DOTALL)))
+    shared = (doc.partition("Differences of all:")[2] for doc in files)
+    parts = [f"{f'{found[1]}:' if found[1] else ''}{found[2]}" for found in itertools.islice(own, 1)]
+    return " ".join(" ".join([*parts, *(f"Of all: {part}" for part in shared if part)]).split())
 
 
 def info(name: str) -> AlgorithmInfo:
@@ -596,7 +604,6 @@ def info(name: str) -> AlgorithmInfo:
         for key, value in cls(**entry.preset).hyperparameters().items()
         if key != "lr"
     }
-    differences = description(cls)[1]
     return AlgorithmInfo(
         name,
         entry.family,
@@ -605,7 +612,7 @@ def info(name: str) -> AlgorithmInfo:
         entry.version,
         options,
         hyper,
-        " ".join(differences.split()),
+        _differences(cls),
         _source_hash(cls.__module__),
     )
 
