@@ -10,7 +10,7 @@ dropped in silence.
 Standard dithering: s equal levels (`encode`, `decode`)
 --------------------------------------------------------
 ``q_i = sign(x_i) * sr(|x_i| / M * s)``, which any integer all-reduce may add, and everybody decodes
-``sum(q_i) * M / (s * n)``; sr(z) = floor(z) + [u < z - floor(z)], u `randomness.uniform` at the element's index. The format:
+``sum(q_i) * M / (s * n)``; sr(z) = floor(z) + [u < z - floor(z)], u `compute.uniform` at the element's index. The format:
 one signed integer of 4, 8 or 16 bits an element, in -s .. s with ``s = floor((2**(b-1) - 1) / n)``, so that a sum over n
 ranks stays within -(2**(b-1) - 1) .. 2**(b-1) - 1 whatever the data are. `aggregators.integer_sum` carries the integers.
 

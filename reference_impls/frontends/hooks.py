@@ -581,7 +581,7 @@ def fsdp_hook(
 ) -> FSDPHook:
     """A method as the reduction across nodes of an FSDP2 model; it registers itself on every FSDP module.
 
-    Bucket every module that is to be a unit by ``fully_shard(module, mesh=...)`` on the **1-D** mesh of the ranks of a node,
+    Shard every module that is to be a unit by ``fully_shard(module, mesh=...)`` on the **1-D** mesh of the ranks of a node,
     start all nodes from equal parameters, and call this on all ranks. Micro-batches: ``set_requires_gradient_sync(False)``
     and ``set_requires_all_reduce(False)`` hold as with native HSDP; without them each backward is a reduction.
 
@@ -635,7 +635,7 @@ def _param_groups(model: nn.Module) -> list[tuple[str, FSDPModule, Any]]:
         if len(groups) > 1:
             raise UnsupportedError(
                 f"{name!r} has parameters on several meshes (shard_placement_fn), and torch has one hook for all of them: "
-                "bucket these parts of it as modules of their own"
+                "shard these parts of it as modules of their own"
             )
         for own in groups:
             if own is None or not _trained(own) or any(own is other for _, _, other in found):

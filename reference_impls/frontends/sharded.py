@@ -1,4 +1,4 @@
-"""Any method across the nodes of a model that FSDP2 buckets within them, also one whose update belongs to its communication.
+"""Any method across the nodes of a model that FSDP2 shards within them, also one whose update belongs to its communication.
 
     mesh = init_device_mesh(device, (nodes, ranks_a_node), mesh_dim_names=("replicate", "shard"))
     fully_shard(model, mesh=mesh["shard"])
@@ -221,7 +221,7 @@ def fsdp_optimizer(
     skippable: bool = False,
     **options: Any,
 ) -> PartsOptimizer:
-    """A method as the optimizer of a model that FSDP2 buckets within nodes; what is sent goes across nodes alone.
+    """A method as the optimizer of a model that FSDP2 shards within nodes; what is sent goes across nodes alone.
 
     Call it on all ranks, after `fully_shard` on the **1-D** mesh of the ranks of a node, on the model itself too.
 

@@ -573,10 +573,10 @@ class Trace:
     seconds: phase -> seconds so far. steps: steps completed so far. clock: answers seconds; for tests.
     """
 
-    def __init__(self, train_state: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         self.steps = 0
-        self._clock = train_state
+        self._clock = clock
         self._phase: str | None = None
         self._since = 0.0
 
