@@ -14,7 +14,6 @@ two-phase     2-31  packed (`compressors.packing`), each way in as few bits as i
                     range needs: u = width(2 limit) up, which is below `bits`,
                     and v = width(2 n limit) down
 gather              packed to everybody, who adds                                (n-1) ceil(u d / 8)
-gather-base3        the same of -1, 0, 1, five a byte                            (n-1) ceil(d / 5)
 sparse              entries (index, code) of those that are not 0, as many as    (n-1) (ceil(width(d-1) k / 8) + ceil(u k / 8))
                     the rank has that has most, k, agreed by a max all-reduce
                     of 4 bytes; others fill up with codes of 0 at index 0
@@ -182,7 +181,7 @@ def _everywhere(group: Group, mine: Tensor, bits: int, numel: int, stage: str) -
 
 # ---- other transports ----------------------------------------------------------------------------------------------
 
-Transport = Literal["all-reduce", "two-phase", "gather", "gather-base3", "sparse"]
+Transport = Literal["all-reduce", "two-phase", "gather", "sparse"]
 
 
 def code_sum(
@@ -193,33 +192,16 @@ def code_sum(
         return (yield from integer_sum(group, codes, bits, limit, stage, transport))
     if transport == "sparse":
         return (yield from sparse_sum(group, codes, limit, stage))
-    return (
-        yield from gathered_sum(group, codes, limit, stage, base_three=transport == "gather-base3")
-    )  # fmt: skip
+    return (yield from gathered_sum(group, codes, limit, stage))
 
 
-def gathered_sum(
-    group: Group, codes: Tensor, limit: int, stage: str, *, base_three: bool = False
-) -> Exchange[Tensor]:
-    """Integers [d], d >= 1, each in -limit .. limit (the caller's promise) -> their sum, int32 [d].
-
-    base_three: five codes a byte; limit is 1 then.
-    """
-    numel, bits = codes.numel(), packing.width(2 * limit)
-    message = compute.empty(_dense_bytes(numel, limit, base_three), torch.uint8, codes.device)
-    if base_three:
-        packing.pack_trits(codes, message, -limit)
-    else:
-        packing.pack(compute.empty_like(codes, torch.int32).copy_(codes).add_(limit), bits, message)
+def gathered_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[Tensor]:
+    """Integers [d], d >= 1, each in -limit .. limit (the caller's promise) -> their sum, int32 [d]."""
+    bits = packing.width(2 * limit)
+    message = compute.empty(packing.wire_bytes(codes.numel(), bits), torch.uint8, codes.device)
+    packing.pack(compute.empty_like(codes, torch.int32).copy_(codes).add_(limit), bits, message)
     messages = yield from group.gather(message, stage)
     total = compute.empty_like(codes, torch.int32)
-    if base_three:
-        digits = compute.empty_like(codes, torch.int8)
-        total.zero_()
-        for row in messages:
-            packing.unpack_trits(row, digits, -limit)
-            total += digits
-        return total
     packing.add_up(messages, bits, total)
     return total.sub_(group.size * limit)
 
@@ -246,12 +228,6 @@ def sparse_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[
             packing.unpack(part, bits, entry)
         total.index_add_(0, entries[0], entries[1].sub_(limit))
     return total
-
-
-def _dense_bytes(numel: int, limit: int, base_three: bool) -> int:
-    if base_three:
-        return packing.trit_bytes(numel)
-    return packing.wire_bytes(numel, packing.width(2 * limit))
 
 
 # ---- scales and means ----------------------------------------------------------------------------------------------

@@ -182,7 +182,7 @@ ROWS: tuple[Row, ...] = (
     row("terngrad", "terngrad", momentum=0.9, exact=True),
     row("terngrad-all-reduce", "terngrad", form="all-reduce", scale="bucket", exact=True),
     row("terngrad-gather", "terngrad", form="gather", optimizer="adamw", exact=True),
-    row("terngrad-clipped-base3", "terngrad", form="gather-base3", clip=1.0, exact=True),
+    row("terngrad-clipped", "terngrad", clip=1.0, exact=True),
     row("natural-compression", "natural-compression", SGD, momentum=0.9, exact=True),
     row("natural-compression-gather", "natural-compression", form="gather", exact=True),
     row("natural-dithering", "natural-dithering", norm="linf", bits=3, exact=True),
