@@ -18,9 +18,8 @@ sparse              entries (index, code) of those that are not 0, as many as   
                     the rank has that has most, k, agreed by a max all-reduce
                     of 4 bytes; others fill up with codes of 0 at index 0
 
-`sign_of_sum` answers the sign alone, for which v = 2 suffices. Sending each way no more than its range needs is ours. With 4
-bits, an odd d's last counter shares its byte with nothing. In two phases the last pieces are padded with zeros, which are
-sent, and each piece of packed codes to whole bytes.
+Sending each way no more than its range needs is ours. With 4 bits, an odd d's last counter shares its byte with nothing. In
+two phases the last pieces are padded with zeros, which are sent, and each piece of packed codes to whole bytes.
 
 *Shared scales* (`shared_scale`), so that codes on them may be added: M of Global-QSGD, and TernGrad's, IntSGD's and others'.
 One a bucket (``bucket``), one a parameter (``tensor``), or one for each `block_size` elements counted from the beginning
@@ -58,15 +57,14 @@ __all__ = [
     "Transport",
     "an_element",
     "code_sum",
+    "everywhere",
     "integer_sum",
     "shared_scale",
-    "sign_of_sum",
     "standard_mean",
 ]
 
 Form = Literal["all-reduce", "two-phase"]
 WIDTHS: Final = (4, 8, 16, 32)
-_SIGN_BITS: Final = 2  # -1, 0 and +1
 
 
 def _prove(bits: int, limit: int, size: int, form: str, stage: str) -> None:
@@ -110,21 +108,13 @@ def integer_sum(
     if form == "two-phase":
         mine = yield from _piece_of_sum(group, codes, limit, stage)
         down = packing.width(2 * group.size * limit)
-        total = yield from _everywhere(group, mine.add_(group.size * limit), down, codes.numel(), stage)
+        total = yield from everywhere(group, mine.add_(group.size * limit), down, codes.numel(), stage)
         return total.sub_(group.size * limit)
     if bits == 4:
         return (yield from _nibble_sum(group, codes, limit, stage))
     if bits == 16:
         return (yield from _wide_sum(group, codes, stage))
     return (yield from group.sum(_as(codes, torch.int8 if bits == 8 else torch.int32), stage))
-
-
-def sign_of_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[Tensor]:
-    """Sign of the sum over the group: packed codes up, two bits down. Arguments as above; int32 [d] of -1, 0, +1."""
-    _prove(32, limit, group.size, "two-phase", stage)
-    mine = yield from _piece_of_sum(group, codes, limit, stage)
-    signs = yield from _everywhere(group, mine.sign_().add_(1), _SIGN_BITS, codes.numel(), stage)
-    return signs.sub_(1)
 
 
 def _as(codes: Tensor, dtype: torch.dtype) -> Tensor:
@@ -169,8 +159,8 @@ def _piece_of_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchan
     return total.sub_(size * limit)
 
 
-def _everywhere(group: Group, mine: Tensor, bits: int, numel: int, stage: str) -> Exchange[Tensor]:
-    """The owners' pieces to everybody, as integers of `bits` bits: int32 [d]."""
+def everywhere(group: Group, mine: Tensor, bits: int, numel: int, stage: str) -> Exchange[Tensor]:
+    """The owners' pieces to everybody, as integers of `bits` bits (``<stage>-down``): equally long, int32 -> int32 [numel]."""
     message = compute.empty(packing.wire_bytes(mine.numel(), bits), torch.uint8, mine.device)
     packing.pack(mine, bits, message)
     messages = yield from group.gather(message, f"{stage}-down")

@@ -143,8 +143,8 @@ class LionCubPBit(LionCub):
     """Sign of an integer sum of weighted votes. Scales are a tensor's, and each worker's own unless shared.
 
     ``all-reduce`` adds p-bit codes on the way: p x 2 (n-1)/n bits a parameter (16 bits: in two phases, the same bytes).
-    ``two-phase`` packs each way in as few bits as its range needs, with the same result; ``two-phase-sign`` sends two
-    bits down, the sign. In two phases a code need not leave room for the sum: ``levels = code`` gives it all p bits.
+    ``two-phase`` packs each way in as few bits as its range needs, with the same result. There a code need not leave room
+    for the sum: ``levels = code`` gives it all p bits.
     """
 
     bits: int = option(
@@ -156,9 +156,7 @@ class LionCubPBit(LionCub):
     gain: float | None = option(
         None, "a value equal to the scale votes gain x (levels); None: 0.5, for l2-stochastic 1", gt=0
     )
-    form: Literal["all-reduce", "two-phase", "two-phase-sign"] = option(
-        "all-reduce", "all-reduce (added on the way), two-phase (packed), two-phase-sign (two bits down)"
-    )
+    form: integer_sum.Form = option("all-reduce", "all-reduce (added on the way) or two-phase (packed)")
     levels: Literal["sum", "code"] = option(
         "sum", "what p bits hold: the sum over all ranks, or one rank's code (two phases only)"
     )
@@ -173,9 +171,7 @@ class LionCubPBit(LionCub):
                 "form='two-phase' takes 2 to 16"
             )
         if self.form == "all-reduce" and self.levels == "code":
-            raise UnsupportedError(
-                "levels='code' leaves no room for a sum on the way: use form='two-phase' or 'two-phase-sign'"
-            )
+            raise UnsupportedError("levels='code' leaves no room for a sum on the way: use form='two-phase'")
         self.limit(world.size)
 
     def limit(self, n: int) -> int:
@@ -200,18 +196,6 @@ class LionCubPBit(LionCub):
             u, parts, self.scale, limit, codes[:-1],
             gain=self.gain, scales=scales, key=bucket.key("rounding"),
         )  # not finite?  # fmt: skip
-        if self.form == "two-phase-sign":
-            total = yield from integer_sum.sign_of_sum(group, codes, limit, "votes")
-        else:
-            total = yield from integer_sum.integer_sum(
-                group, codes, self._sum_bits, limit, "votes", self._sum_form
-            )
+        bits = 32 if self.levels == "code" else self.bits
+        total = yield from integer_sum.integer_sum(group, codes, bits, limit, "votes", self.form)
         return poisoned(u.copy_(total[:-1].sign_()), total[-1] > 0)
-
-    @property
-    def _sum_form(self) -> integer_sum.Form:
-        return "all-reduce" if self.form == "all-reduce" else "two-phase"
-
-    @property
-    def _sum_bits(self) -> int:
-        return 32 if self.levels == "code" else self.bits

@@ -124,9 +124,9 @@ ROWS: tuple[Row, ...] = (
         exact=True,
     ),
     row(
-        "lion-cub-pbit-two-phase-sign",
+        "lion-cub-pbit-two-phase-code",
         "lion-cub-pbit",
-        form="two-phase-sign",
+        form="two-phase",
         levels="code",
         bits=5,
         scale="linf",
