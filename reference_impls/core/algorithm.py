@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 import torch
 from torch import Tensor
 
-from reference_impls.core.collectives import Exchange, Group, Pending
+from reference_impls.core.collectives import Exchange, Group, Pending, piece_size
 from reference_impls.core.compute import Key
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.registry import declared
@@ -198,18 +198,16 @@ class Bucket:
         """What the inner optimizer keeps for a parameter, by its own names; itself, not a copy. Empty before a step."""
         return {} if self.inner_state_of is None else self.inner_state_of(view.param)
 
-    def chunk(self, rank: int | None = None, multiple: int = 8) -> slice:
-        """The piece of the bucket that `rank` (default: this one) serves: ceil(d / (multiple n)) * multiple elements.
+    def chunk(self) -> slice:
+        """The piece of the bucket that this rank serves; the last ones are shorter or empty, padding is not part of them."""
+        first, last = (
+            min(place * self.chunk_size(), self.d) for place in (self.world.rank, self.world.rank + 1)
+        )
+        return slice(first, last)
 
-        The last pieces are shorter or empty; their padding is not part of the bucket.
-        """
-        size = self.chunk_size(multiple)
-        r = self.world.rank if rank is None else rank
-        return slice(min(r * size, self.d), min((r + 1) * size, self.d))
-
-    def chunk_size(self, multiple: int = 8) -> int:
-        """Elements of every rank's piece, padding included."""
-        return -(-self.d // (multiple * self.world.size)) * multiple
+    def chunk_size(self) -> int:
+        """Elements of every rank's piece, padding included: ceil(d / 8 n) * 8."""
+        return piece_size(self.d, self.world.size)
 
     def key(self, stage: str, *, shared: bool = False, view: View | None = None) -> Key:
         """Random stream of this step and stage: counted by model-wide element index, private to the rank unless shared.
