@@ -51,7 +51,6 @@ __all__ = [
     "LARGEST_HEAD_ROOM",
     "WIRE_VERSION",
     "add_powers",
-    "add_powers_with",
     "decode",
     "decode_powers",
     "encode",
@@ -200,11 +199,6 @@ def encode_powers(x: Tensor, scale: Tensor, head_room: int, key: Key, wire: Tens
 def add_powers(a: Tensor, b: Tensor, key: Key, out: Tensor) -> None:
     """Unbiased sum of two vectors of codes of one normaliser: uint8 [..., d] each, into `out` (may be `a` or `b`)."""
     _add_powers(a, b, key.on(a.device), out)
-
-
-def add_powers_with(a: Tensor, b: Tensor, random: Tensor) -> Tensor:
-    """`add_powers` with given random words, int32 [..., d]: a pure function, for the enumeration of all outcomes."""
-    return _add_words(a, b, random).to(torch.uint8)
 
 
 def decode_powers(wire: Tensor, scale: Tensor, head_room: int, world_size: int, out: Tensor) -> None:

@@ -191,11 +191,6 @@ class Programs:
                 return program.run(*args)
         return self._new(args, named).run(*args)
 
-    @property
-    def count(self) -> int:
-        """How many programs there are: one a kind of arguments."""
-        return len(self._programs)
-
     def _new(self, args: tuple[Any, ...], named: dict[str, Any]) -> _Program:
         while (path := self._path()) is not None and path.exists():
             self._looked_for += 1

@@ -114,7 +114,6 @@ class LocalWorkers:
             worker.train_state.step += 1
         self.launched, self.planned, self._interrupted = 0, False, False
         self.engine.trace.enter(before)
-        self.engine.trace.end_step()
 
     def _carry_out(self) -> None:
         while self.launched < self.buckets:
