@@ -46,7 +46,7 @@ from reference_impls.core.optimizers import WithLocalOptimizer
 from reference_impls.core.registry import AnyMethod, Method, create
 from reference_impls.runtime.checkpoints import packed, unpacked
 from reference_impls.runtime.checks import Check, Settings, described
-from reference_impls.runtime.engine import Engine, ProcessGroupBackend, refuse_meshes
+from reference_impls.runtime.engine import STREAMS, Engine, ProcessGroupBackend, refuse_meshes
 from reference_impls.runtime.step import LocalWorkers
 from reference_impls.runtime.worker import Worker, bare_name, named, unwrapped
 
@@ -57,8 +57,6 @@ __all__ = ["DDPHook", "FSDPHook", "ddp_hook", "fsdp_hook", "only_reduces"]
 
 _KEPT: Final = ("version", "world_size", "rank", "seed", "step", "counters", "slots")
 """What a hook saves of a worker's state: all but parameters and optimizer, which are the user's."""
-_STREAMS: Final = 1 << 32
-"""Distance of the seeds of two ranks that hold different parts of one module."""
 
 
 # ---- which methods ---------------------------------------------------------------------------------------------------
@@ -496,7 +494,7 @@ class FSDPHook(_Hook):
             units,
             group,
             common,
-            stream=place * _STREAMS,
+            stream=place * STREAMS,
             bucket_bytes=2**62,
             **settings,
         )

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,14 +32,11 @@ from reference_impls.core.optimizers import WithLocalOptimizer, local_optimizer
 from reference_impls.core.registry import AnyMethod, Method, create
 from reference_impls.frontends.optimizer import DataParallelOptimizer
 from reference_impls.runtime.checks import Check, Settings
-from reference_impls.runtime.engine import refuse_meshes
+from reference_impls.runtime.engine import STREAMS, refuse_meshes
 from reference_impls.runtime.step import Unused
 from reference_impls.runtime.worker import named
 
 __all__ = ["PartsOptimizer", "fsdp_optimizer"]
-
-STREAMS: Final = 1 << 32
-"""Distance of the seeds of two ranks that hold different parts."""
 
 
 def _refuse_whole(method: Method) -> None:

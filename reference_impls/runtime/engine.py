@@ -376,6 +376,10 @@ def refuse_no_group(group: Any) -> None:
     raise UsageError(f"group= takes a process group, and no {type(group).__name__}: give {remedy}")
 
 
+STREAMS: Final = 1 << 32
+"""Distance of the seeds of two ranks that hold different parts of a model."""
+
+
 def refuse_meshes(params: Iterable[tuple[str, Any]], group: dist.ProcessGroup | None) -> list[int]:
     """The ranks of the one 1-D mesh on which all DTensors of `params` are sharded, by FSDP alone.
 
