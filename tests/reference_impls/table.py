@@ -260,9 +260,7 @@ ROWS: tuple[Row, ...] = (
         weight_block_size=16,
         close=0.001,
     ),
-    row(
-        "sdp4bit-fp32", "sdp4bit", ADAMW, weights="fp32", optimizer="adamw", rounding="stochastic", exact=True
-    ),
+    row("sdp4bit-stochastic", "sdp4bit", ADAMW, optimizer="adamw", rounding="stochastic", exact=True),
     row("sdp4bit-gradients", "sdp4bit-gradients", SGD, momentum=0.9, exact=True),
     row(
         "sdp4bit-gradients-stochastic",
