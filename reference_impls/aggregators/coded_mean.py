@@ -24,7 +24,6 @@ from reference_impls.core.collectives import Exchange, piece_size
 from reference_impls.core.compute import Key
 
 __all__ = [
-    "consecutive",
     "decode_into",
     "gather_mean",
     "gather_pieces",
@@ -197,25 +196,17 @@ def _mean_of(messages: Tensor, compressor: Compressor, like: Tensor) -> Tensor:
     return total.div_(len(messages))
 
 
-def consecutive(parts: Sequence[slice]) -> list[slice]:
-    """Where the parts lie when nothing is between them."""
-    found, start = [], 0
-    for part in parts:
-        found.append(slice(start, start + part.stop - part.start))
-        start = found[-1].stop
-    return found
-
-
 def joined(x: Tensor, parts: Sequence[slice]) -> Tensor:
-    """The parts of `x` behind one another, [k], in a buffer of the pool."""
-    places = consecutive(parts)
-    out = compute.empty(places[-1].stop if places else 0, x.dtype, x.device)
-    for place, part in zip(places, parts, strict=True):
-        out[place] = x[part]
-    return out
+    """The parts of `x`, at least one, behind one another, [k], in a buffer of the pool."""
+    out = compute.empty(sum(_lengths(parts)), x.dtype, x.device)
+    return torch.cat([x[part] for part in parts], out=out)
 
 
 def spread(out: Tensor, parts: Sequence[slice], x: Tensor) -> None:
     """The inverse of `joined`: writes `x` into the parts of `out`."""
-    for place, part in zip(consecutive(parts), parts, strict=True):
-        out[part] = x[place]
+    for part, own in zip(parts, torch.split(x, _lengths(parts)), strict=True):
+        out[part] = own
+
+
+def _lengths(parts: Sequence[slice]) -> list[int]:
+    return [part.stop - part.start for part in parts]

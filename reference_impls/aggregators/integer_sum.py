@@ -14,14 +14,12 @@ two-phase     2-31  packed (`compressors.packing`), each way in as few bits as i
                     range needs: u = width(2 limit) up, which is below `bits`,
                     and v = width(2 n limit) down
 gather              packed to everybody, who adds                                (n-1) ceil(u d / 8)
-gather-base3        the same of -1, 0, 1, five a byte                            (n-1) ceil(d / 5)
 sparse              entries (index, code) of those that are not 0, as many as    (n-1) (ceil(width(d-1) k / 8) + ceil(u k / 8))
                     the rank has that has most, k, agreed by a max all-reduce
                     of 4 bytes; others fill up with codes of 0 at index 0
 
-`sign_of_sum` answers the sign alone, for which v = 2 suffices. Sending each way no more than its range needs is ours. With 4
-bits, an odd d's last counter shares its byte with nothing. In two phases the last pieces are padded with zeros, which are
-sent, and each piece of packed codes to whole bytes.
+Sending each way no more than its range needs is ours. With 4 bits, an odd d's last counter shares its byte with nothing. In
+two phases the last pieces are padded with zeros, which are sent, and each piece of packed codes to whole bytes.
 
 *Shared scales* (`shared_scale`), so that codes on them may be added: M of Global-QSGD, and TernGrad's, IntSGD's and others'.
 One a bucket (``bucket``), one a parameter (``tensor``), or one for each `block_size` elements counted from the beginning
@@ -59,15 +57,14 @@ __all__ = [
     "Transport",
     "an_element",
     "code_sum",
+    "everywhere",
     "integer_sum",
     "shared_scale",
-    "sign_of_sum",
     "standard_mean",
 ]
 
 Form = Literal["all-reduce", "two-phase"]
 WIDTHS: Final = (4, 8, 16, 32)
-_SIGN_BITS: Final = 2  # -1, 0 and +1
 
 
 def _prove(bits: int, limit: int, size: int, form: str, stage: str) -> None:
@@ -111,21 +108,13 @@ def integer_sum(
     if form == "two-phase":
         mine = yield from _piece_of_sum(group, codes, limit, stage)
         down = packing.width(2 * group.size * limit)
-        total = yield from _everywhere(group, mine.add_(group.size * limit), down, codes.numel(), stage)
+        total = yield from everywhere(group, mine.add_(group.size * limit), down, codes.numel(), stage)
         return total.sub_(group.size * limit)
     if bits == 4:
         return (yield from _nibble_sum(group, codes, limit, stage))
     if bits == 16:
         return (yield from _wide_sum(group, codes, stage))
     return (yield from group.sum(_as(codes, torch.int8 if bits == 8 else torch.int32), stage))
-
-
-def sign_of_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[Tensor]:
-    """Sign of the sum over the group: packed codes up, two bits down. Arguments as above; int32 [d] of -1, 0, +1."""
-    _prove(32, limit, group.size, "two-phase", stage)
-    mine = yield from _piece_of_sum(group, codes, limit, stage)
-    signs = yield from _everywhere(group, mine.sign_().add_(1), _SIGN_BITS, codes.numel(), stage)
-    return signs.sub_(1)
 
 
 def _as(codes: Tensor, dtype: torch.dtype) -> Tensor:
@@ -170,8 +159,8 @@ def _piece_of_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchan
     return total.sub_(size * limit)
 
 
-def _everywhere(group: Group, mine: Tensor, bits: int, numel: int, stage: str) -> Exchange[Tensor]:
-    """The owners' pieces to everybody, as integers of `bits` bits: int32 [d]."""
+def everywhere(group: Group, mine: Tensor, bits: int, numel: int, stage: str) -> Exchange[Tensor]:
+    """The owners' pieces to everybody, as integers of `bits` bits (``<stage>-down``): equally long, int32 -> int32 [numel]."""
     message = compute.empty(packing.wire_bytes(mine.numel(), bits), torch.uint8, mine.device)
     packing.pack(mine, bits, message)
     messages = yield from group.gather(message, f"{stage}-down")
@@ -182,7 +171,7 @@ def _everywhere(group: Group, mine: Tensor, bits: int, numel: int, stage: str) -
 
 # ---- other transports ----------------------------------------------------------------------------------------------
 
-Transport = Literal["all-reduce", "two-phase", "gather", "gather-base3", "sparse"]
+Transport = Literal["all-reduce", "two-phase", "gather", "sparse"]
 
 
 def code_sum(
@@ -193,33 +182,16 @@ def code_sum(
         return (yield from integer_sum(group, codes, bits, limit, stage, transport))
     if transport == "sparse":
         return (yield from sparse_sum(group, codes, limit, stage))
-    return (
-        yield from gathered_sum(group, codes, limit, stage, base_three=transport == "gather-base3")
-    )  # fmt: skip
+    return (yield from gathered_sum(group, codes, limit, stage))
 
 
-def gathered_sum(
-    group: Group, codes: Tensor, limit: int, stage: str, *, base_three: bool = False
-) -> Exchange[Tensor]:
-    """Integers [d], d >= 1, each in -limit .. limit (the caller's promise) -> their sum, int32 [d].
-
-    base_three: five codes a byte; limit is 1 then.
-    """
-    numel, bits = codes.numel(), packing.width(2 * limit)
-    message = compute.empty(_dense_bytes(numel, limit, base_three), torch.uint8, codes.device)
-    if base_three:
-        packing.pack_trits(codes, message, -limit)
-    else:
-        packing.pack(compute.empty_like(codes, torch.int32).copy_(codes).add_(limit), bits, message)
+def gathered_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[Tensor]:
+    """Integers [d], d >= 1, each in -limit .. limit (the caller's promise) -> their sum, int32 [d]."""
+    bits = packing.width(2 * limit)
+    message = compute.empty(packing.wire_bytes(codes.numel(), bits), torch.uint8, codes.device)
+    packing.pack(compute.empty_like(codes, torch.int32).copy_(codes).add_(limit), bits, message)
     messages = yield from group.gather(message, stage)
     total = compute.empty_like(codes, torch.int32)
-    if base_three:
-        digits = compute.empty_like(codes, torch.int8)
-        total.zero_()
-        for row in messages:
-            packing.unpack_trits(row, digits, -limit)
-            total += digits
-        return total
     packing.add_up(messages, bits, total)
     return total.sub_(group.size * limit)
 
@@ -246,12 +218,6 @@ def sparse_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[
             packing.unpack(part, bits, entry)
         total.index_add_(0, entries[0], entries[1].sub_(limit))
     return total
-
-
-def _dense_bytes(numel: int, limit: int, base_three: bool) -> int:
-    if base_three:
-        return packing.trit_bytes(numel)
-    return packing.wire_bytes(numel, packing.width(2 * limit))
 
 
 # ---- scales and means ----------------------------------------------------------------------------------------------

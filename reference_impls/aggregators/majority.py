@@ -183,15 +183,10 @@ def _votes_of_piece(group: Group, positive: Tensor, poison: Tensor) -> Exchange[
 
 
 def _counts(group: Group, positive: Tensor, poison: Tensor) -> Exchange[Tensor]:
-    """Votes for + everywhere, int32 [at least d + 1], by counts of as few bits as hold 0 .. n."""
+    """Votes for + everywhere, int32 [d + 1], by counts of as few bits as hold 0 .. n."""
     votes = yield from _votes_of_piece(group, positive, poison)
     bits = packing.width(group.size)
-    down = compute.empty(packing.wire_bytes(votes.numel(), bits), torch.uint8, votes.device)
-    packing.pack(votes, bits, down)
-    messages = yield from group.gather(down, "counts-down")
-    counts = compute.empty((group.size, votes.numel()), torch.int32, votes.device)
-    packing.unpack(messages, bits, counts)
-    return counts.view(-1)
+    return (yield from integer_sum.everywhere(group, votes, bits, positive.numel() + 1, "counts"))
 
 
 def _sum(

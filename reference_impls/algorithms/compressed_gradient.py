@@ -275,8 +275,6 @@ class CGX(CompressedGradient):
     )
 
     def compressor(self, n: int) -> Compressor:
-        if not 1 <= self.bits <= 8:
-            raise UnsupportedError(f"bits must be 1 to 8, got {self.bits}; uncompressed is allreduce")
         return MinMax(self.bits, self.block_size, self.rounding)
 
 

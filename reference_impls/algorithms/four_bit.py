@@ -56,7 +56,7 @@ class SDP4Bit(RotatedCodes, WithLocalOptimizer):
               g = H mean(q_i) / 32, of rank r's piece alone
       update  W_r <- step of the local optimizer from W_r along g
       down    every rank r: w_r <- w_r + C(W_r - w_r), blocks of 2048, on all ranks, r included
-    W_r - w_r holds what earlier messages lost: error feedback without a buffer. ``weights="fp32"`` sends W_r itself.
+    W_r - w_r holds what earlier messages lost: error feedback without a buffer.
 
     Differences: ranks have no nodes here, so that all of them exchange gradients in 4 bits (there in 8 bits within a
     node, then in 4 between nodes). Rows are rotated back before they are added (there their sum is; the same but for
@@ -69,10 +69,6 @@ class SDP4Bit(RotatedCodes, WithLocalOptimizer):
     pieces, one number on the wire. w is what is evaluated. One worker compresses nothing.
     """
 
-    weights: Literal["int4", "fp32"] = option(
-        "int4",
-        "what owners send: int4 (changes of their weights) or fp32 (weights, in the dtype of parameters)",
-    )
     weight_block_size: int = option(2048, "elements of weights that share a scale", ge=0)
     max_grad_norm: float | None = option(
         None, "clip the mean gradient to this norm over the whole model (waits for all of it)", gt=0
@@ -89,7 +85,7 @@ class SDP4Bit(RotatedCodes, WithLocalOptimizer):
 
     @property
     def state(self) -> Mapping[str, StateSpec]:
-        return {"master": owned()} if self.weights == "int4" else {}
+        return {"master": owned()}
 
     def check(self, world: Group) -> None:
         self.gradient_code  # noqa: B018 - refuses impossible options
@@ -104,7 +100,7 @@ class SDP4Bit(RotatedCodes, WithLocalOptimizer):
         if bucket.world.size == 1:
             mean = bucket.grads
         else:
-            if self.weights == "int4" and bucket.train_state.choice(lambda now: now.step == 0):
+            if bucket.train_state.choice(lambda now: now.step == 0):
                 bucket.state["master"].copy_(bucket.params[bucket.chunk()])
             mean = yield from scatter_mean(bucket, bucket.grads, self.gradient_code, "gradient")
         if self.max_grad_norm is not None:
@@ -117,24 +113,19 @@ class SDP4Bit(RotatedCodes, WithLocalOptimizer):
             super().update(bucket, reduced)
             return
         mine = bucket.chunk()
-        if self.weights == "int4":
-            self._shared(bucket).copy_(bucket.params)
-            bucket.params[mine] = bucket.state["master"]
+        self._shared(bucket).copy_(bucket.params)
+        bucket.params[mine] = bucket.state["master"]
         bucket.grads.zero_()
         bucket.grads[mine] = reduced
 
     def synchronize(self, bucket: Bucket) -> Exchange[None]:
         if bucket.world.size == 1:
             return
-        stepped, code = bucket.params[bucket.chunk()], None
-        if self.weights == "int4":
-            code = self.levels(self.weight_block_size)
-            master = bucket.state["master"].copy_(stepped)
-            bucket.params.copy_(self._shared(bucket))
-            change = torch.sub(master, stepped, out=compute.empty_like(master))
-            bucket.params.add_((yield from gather_pieces(bucket, change, bucket.d, code, "weights")))
-        else:
-            bucket.params.copy_((yield from gather_pieces(bucket, stepped, bucket.d, None, "weights")))
+        mine, code = bucket.params[bucket.chunk()], self.levels(self.weight_block_size)
+        master = bucket.state["master"].copy_(mine)
+        bucket.params.copy_(self._shared(bucket))
+        change = torch.sub(master, mine, out=compute.empty_like(master))
+        bucket.params.add_((yield from gather_pieces(bucket, change, bucket.d, code, "weights")))
 
     def _shared(self, bucket: Bucket) -> Tensor:
         """w, while the local optimizer steps from W."""

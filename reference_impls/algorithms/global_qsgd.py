@@ -325,8 +325,8 @@ class TernGrad(DitheredMean):
     s = largest |g| of a tensor over all ranks (a max all-reduce); each rank sends sign(g) b, b = 1 with probability |g| / s;
     what is applied is s times the mean of the codes. Sums of codes are integers in -n .. n, so they may be added on the way:
     ``two-phase``: 2 bits up, ceil(log2(2 n + 1)) down, added by the owner of a piece, the paper's server spread over all
-    ranks; ``all-reduce``: added by it in 4 bits (to 7 ranks) or 8; ``gather``: 2 bits to everybody; ``gather-base3``: five
-    codes a byte. All have the same result to the bit. Unbiased unless clipped; no state.
+    ranks; ``all-reduce``: added by it in 4 bits (to 7 ranks) or 8; ``gather``: 2 bits to everybody. All have
+    the same result to the bit. Unbiased unless clipped; no state.
 
     Differences: the paper's abstract, readers' notes of it and its authors' code could be read, not its body. Clipping at c
     sigma (2.5 there, for ImageNet) is an option and off, since it is biased. sigma is taken about the mean, as in the
@@ -336,8 +336,8 @@ class TernGrad(DitheredMean):
     its sums are not sums of integers.
     """
 
-    form: Literal["two-phase", "all-reduce", "gather", "gather-base3"] = option(
-        "two-phase", "how codes are added: two-phase, all-reduce, gather, gather-base3"
+    form: Literal["two-phase", "all-reduce", "gather"] = option(
+        "two-phase", "how codes are added: two-phase, all-reduce or gather"
     )
     scale: Literal["tensor", "bucket"] = option("tensor", "one scale a tensor, or a bucket")
     clip: float = option(

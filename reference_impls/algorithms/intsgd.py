@@ -160,7 +160,8 @@ class IntSGD(WithLocalOptimizer):
         x = bucket.grads.to(torch.float32)
         limit = room(self.bits, n)
         if self.factor == "exponent":
-            factor = self._from_exponent((yield from shared_scale(bucket, x, "gradient", self._scaling())), n)
+            top = yield from shared_scale(bucket, x, "gradient", Scaling("linf", self.scale))
+            factor = self._from_exponent(top, n)
         else:
             factor = self._adaptive(bucket)
         codes = compute.empty(bucket.d + 1, torch.int32, x.device)
@@ -212,9 +213,6 @@ class IntSGD(WithLocalOptimizer):
         factor = self.alpha * (count / (2 * n * r + self.epsilon)).sqrt()
         factor = torch.where(unknown, self.initial_factor, factor).to(torch.float32)
         return factor if self.scale == "bucket" else an_element(bucket, factor)
-
-    def _scaling(self) -> Scaling:
-        return Scaling("linf", self.scale)
 
     def _from_exponent(self, largest: Tensor, n: int) -> Tensor:
         """a for the largest magnitude over all ranks; as many numbers as it has. 1 for 0, NaN for what is not finite."""

@@ -361,8 +361,7 @@ class LionUpdateMean(SynchronisedMomenta):
 
     u and m are linear in g, so synchronising momenta changes nothing here; where it helps, it helps a quantiser.
 
-    Differences: decay comes before the step, and rates are those of the groups, as in Lion Cub. An update that is not finite on
-    any rank makes the direction NaN there on all ranks.
+    Differences: an update that is not finite on any rank makes the direction NaN there on all ranks.
     """
 
     dtype: Literal["fp32", "bf16"] = option("bf16", "how updates travel")

@@ -44,7 +44,6 @@ from reference_impls.core.errors import UnsupportedError
 WIRE_VERSION: Final = 1
 
 Scale = Literal["l1", "l0", "linf", "l2-stochastic"]
-SCALES: Final[tuple[Scale, ...]] = ("l1", "l0", "linf", "l2-stochastic")
 
 
 def default_gain(kind: Scale) -> float:
@@ -63,14 +62,12 @@ def scale_of(u: Tensor, kind: Scale) -> Tensor:
     if kind == "l0":
         geometric = fixed_mean(torch.abs(u, out=compute.empty_like(u)).add_(1e-12).log_()).exp()
         return torch.where(largest(u) == 0, torch.zeros_like(geometric), geometric)
-    if (
-        kind == "l2-stochastic"
-    ):  # of what has been scaled by its maximum, so that no square over- or underflows
-        top = largest(u)
-        scaled = torch.div(u, torch.where(top > 0, top, 1.0).unsqueeze(-1), out=compute.empty_like(u))
-        norm = fixed_sum(scaled, "square").sqrt() * top
-        return torch.where(top == 0, torch.zeros_like(norm), norm)
-    raise ValueError(f"unknown scale {kind!r}; known: {', '.join(SCALES)}")
+    top = largest(
+        u
+    )  # l2-stochastic: of what has been scaled by its maximum, so that no square over- or underflows
+    scaled = torch.div(u, torch.where(top > 0, top, 1.0).unsqueeze(-1), out=compute.empty_like(u))
+    norm = fixed_sum(scaled, "square").sqrt() * top
+    return torch.where(top == 0, torch.zeros_like(norm), norm)
 
 
 @compiled
@@ -143,8 +140,8 @@ class LionCubPBit(LionCub):
     """Sign of an integer sum of weighted votes. Scales are a tensor's, and each worker's own unless shared.
 
     ``all-reduce`` adds p-bit codes on the way: p x 2 (n-1)/n bits a parameter (16 bits: in two phases, the same bytes).
-    ``two-phase`` packs each way in as few bits as its range needs, with the same result; ``two-phase-sign`` sends two
-    bits down, the sign. In two phases a code need not leave room for the sum: ``levels = code`` gives it all p bits.
+    ``two-phase`` packs each way in as few bits as its range needs, with the same result. There a code need not leave room
+    for the sum: ``levels = code`` gives it all p bits.
     """
 
     bits: int = option(
@@ -156,8 +153,8 @@ class LionCubPBit(LionCub):
     gain: float | None = option(
         None, "a value equal to the scale votes gain x (levels); None: 0.5, for l2-stochastic 1", gt=0
     )
-    form: Literal["all-reduce", "two-phase", "two-phase-sign"] = option(
-        "all-reduce", "all-reduce (added on the way), two-phase (packed), two-phase-sign (two bits down)"
+    form: Literal["all-reduce", "two-phase"] = option(
+        "all-reduce", "all-reduce (added on the way) or two-phase (packed)"
     )
     levels: Literal["sum", "code"] = option(
         "sum", "what p bits hold: the sum over all ranks, or one rank's code (two phases only)"
@@ -173,9 +170,7 @@ class LionCubPBit(LionCub):
                 "form='two-phase' takes 2 to 16"
             )
         if self.form == "all-reduce" and self.levels == "code":
-            raise UnsupportedError(
-                "levels='code' leaves no room for a sum on the way: use form='two-phase' or 'two-phase-sign'"
-            )
+            raise UnsupportedError("levels='code' leaves no room for a sum on the way: use form='two-phase'")
         self.limit(world.size)
 
     def limit(self, n: int) -> int:
@@ -200,18 +195,6 @@ class LionCubPBit(LionCub):
             u, parts, self.scale, limit, codes[:-1],
             gain=self.gain, scales=scales, key=bucket.key("rounding"),
         )  # not finite?  # fmt: skip
-        if self.form == "two-phase-sign":
-            total = yield from integer_sum.sign_of_sum(group, codes, limit, "votes")
-        else:
-            total = yield from integer_sum.integer_sum(
-                group, codes, self._sum_bits, limit, "votes", self._sum_form
-            )
+        bits = 32 if self.levels == "code" else self.bits
+        total = yield from integer_sum.integer_sum(group, codes, bits, limit, "votes", self.form)
         return poisoned(u.copy_(total[:-1].sign_()), total[-1] > 0)
-
-    @property
-    def _sum_form(self) -> integer_sum.Form:
-        return "all-reduce" if self.form == "all-reduce" else "two-phase"
-
-    @property
-    def _sum_bits(self) -> int:
-        return 32 if self.levels == "code" else self.bits

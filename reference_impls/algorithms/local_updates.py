@@ -224,19 +224,8 @@ class DecayingFeedback(Compression):
         compressor = PerTensor(
             self.compressor, tuple(view.part.stop - view.part.start for view in bucket.views)
         )
-        error = bucket.state["compression_error"].mul_(self.decay).add_(x)
-        message = compute.empty(compressor.wire_bytes(bucket.d), torch.uint8, x.device)
-        decoded = compute.empty_like(x, torch.float32)
-        exact = error if error.dtype == decoded.dtype else decoded.copy_(error)
-        compressor.encode(exact, bucket.key(stage), message)
-        compressor.decode(message, decoded)
-        error.sub_(decoded)
-        rows = yield from bucket.world.gather(message, stage)
-        x.zero_()
-        for row in rows:
-            compressor.decode(row, decoded)
-            x.add_(decoded)
-        return x.div_(bucket.world.size)
+        error = bucket.state["compression_error"].mul_(self.decay)
+        return (yield from gather_mean(bucket, x, compressor, stage, worker_error=error))
 
 
 _NAMED: Final[Mapping[str, Compression]] = {

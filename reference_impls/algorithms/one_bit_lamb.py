@@ -51,7 +51,7 @@ class OneBitLAMB(WarmUp):
     15 % of the training unless given, and never before the learning rate's warm-up ends. One worker compresses nothing.
     """
 
-    scale: Scale = option("shard", "on the way up one scale a server's chunk, a bucket, or a tensor")
+    scale: Scale = option("shard", "on the way up one scale a server's chunk (chunk), or a bucket (shard)")
     min_coeff: float = option(0.01, "least trust ratio of the warm-up", gt=0)
     max_coeff: float = option(10.0, "largest trust ratio of the warm-up", gt=0)
     coeff_beta: float = option(0.9, "memory of the average of trust ratios", ge=0, lt=1)

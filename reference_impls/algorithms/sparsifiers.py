@@ -122,13 +122,10 @@ class GTopK(WithLocalOptimizer):
     def state(self) -> Mapping[str, StateSpec]:
         return {"worker_error": per_rank()}
 
-    def _compressor(self) -> TopK:
-        return TopK(self.ratio)
-
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
         if bucket.world.size == 1:
             return bucket.grads
-        d, compressor = bucket.d, self._compressor()
+        d, compressor = bucket.d, TopK(self.ratio)
         k = kept(self.ratio, d)
         error = bucket.state["worker_error"].add_(bucket.grads)
         message = torch.zeros(compressor.wire_bytes(d), dtype=torch.uint8, device=error.device)

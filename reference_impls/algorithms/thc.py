@@ -1,10 +1,10 @@
 """THC's mean: rotated gradients as indices of a table whose values may be added.
 
-Every rank divides its chunks by the largest of all ranks' norms of that chunk (one max all-reduce, ``<stage>-norm``),
+Every rank divides its chunks by the largest of all ranks' norms of that chunk (one max all-reduce, ``gradient-norm``),
 rotates them by the same random signs, and rounds to the table (`compressors.lookup`). Values are summed as integers:
-``two-phase``: indices in b bits to the server of each piece (``<stage>-up``), which looks them up, adds, and sends the sum
-in ceil(log2(n g + 1)) bits to everybody (``<stage>-down``); nothing is rounded a second time. ``sum``: values as bytes in
-an all-reduce (``<stage>-sum``). Everybody rotates the sum back.
+``two-phase``: indices in b bits to the server of each piece (``gradient-up``), which looks them up, adds, and sends the sum
+in ceil(log2(n g + 1)) bits to everybody (``gradient-down``); nothing is rounded a second time. ``sum``: values as bytes in
+an all-reduce (``gradient-sum``). Everybody rotates the sum back.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
+from reference_impls.aggregators.integer_sum import everywhere
 from reference_impls.compressors import lookup, packing
 from reference_impls.compressors.lookup import Table
 from reference_impls.compressors.transforms import Chunks
@@ -66,70 +67,39 @@ class THC(WithLocalOptimizer):
 
     def check(self, world: Group) -> None:
         Chunks(1, self.chunk)
-        check_room(world.size, self.values().top)
+        top = self.values().top
+        if world.size * top > _BYTE:
+            raise UnsupportedError(
+                f"{world.size} ranks with values up to {top} reach {world.size * top}, and 8 bits hold {_BYTE}: use at most "
+                f"{_BYTE // top} ranks, or a smaller granularity"
+            )
 
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
-        if bucket.world.size == 1:
-            return (yield from bucket.world.mean(bucket.grads, "gradient"))
-        return (
-            yield from lookup_mean(
-                bucket, bucket.grads, self.values(), "gradient", chunk=self.chunk, form=self.form,
-                error=bucket.state["error"] if self.error_feedback else None,
-            )
-        )  # fmt: skip
-
-
-def check_room(n: int, top: int) -> None:
-    """`UnsupportedError` unless sums of n values of 0 .. top fit into 8 bits."""
-    if n * top > _BYTE:
-        raise UnsupportedError(
-            f"{n} ranks with values up to {top} reach {n * top}, and 8 bits hold {_BYTE}: use at most {_BYTE // top} ranks, or "
-            "a smaller granularity"
-        )
-
-
-def lookup_mean(
-    bucket: Bucket,
-    x: Tensor,
-    table: Table,
-    stage: str,
-    *,
-    chunk: int = 1024,
-    form: Form = "two-phase",
-    error: Tensor | None = None,
-) -> Exchange[Tensor]:
-    """Mean of `x` over all ranks.
-
-    Args:
-        x: float [d] of this rank; consumed. Computed in float32.
-        chunk: elements that are rotated together and share a norm, a power of two.
-        error: float [d], per rank; added to x, then what the message lost.
-
-    Returns:
-        float [d] in the dtype of x; not finite in a chunk in which a value was not, on all ranks.
-    """
-    world, chunks = bucket.world, Chunks(bucket.d, chunk)
-    check_room(world.size, table.top)
-    if error is not None:
-        x.add_(error)
-    own = x if x.dtype == torch.float32 else compute.empty_like(x, torch.float32).copy_(x)
-    norms = yield from world.max(chunks.norms(own), f"{stage}-norm")
-    coins = bucket.key(f"{stage}-signs", shared=True).bits(chunks.padded, x.device)
-    signs = compute.empty_like(coins, torch.float32).copy_(coins.bitwise_and_(1).mul_(2).sub_(1))
-    padded, spread = chunks.pad(own), chunks.spread(norms)
-    z = chunks.rotate(torch.div(padded, spread, out=compute.empty_like(padded)), signs)
-    indices = compute.empty(chunks.padded, torch.int32, x.device)
-    table.encode(z, bucket.key(f"{stage}-dither"), indices)
-    if error is not None:
-        torch.sub(x, _decoded(table.centred(indices), 1, table, chunks, norms, signs), out=error)
-    if form == "sum":
-        values = table.look_up(indices).to(torch.uint8)
-        total = (yield from world.sum(values, f"{stage}-sum")).to(torch.int32)
-    else:
-        total = yield from _served(world, indices, table, stage)
-    whole = torch.mul(total, 2, out=compute.empty_like(total)).sub_(world.size * table.top)
-    centred = compute.empty_like(whole, torch.float32).copy_(whole)
-    return _decoded(centred, world.size, table, chunks, norms, signs).to(x.dtype)
+        """Not finite in a chunk in which a value was not, on all ranks."""
+        x, world, table = bucket.grads, bucket.world, self.values()
+        if world.size == 1:
+            return (yield from world.mean(x, "gradient"))
+        chunks, error = Chunks(bucket.d, self.chunk), bucket.state.get("error")
+        if error is not None:
+            x.add_(error)
+        own = x if x.dtype == torch.float32 else compute.empty_like(x, torch.float32).copy_(x)
+        norms = yield from world.max(chunks.norms(own), "gradient-norm")
+        coins = bucket.key("gradient-signs", shared=True).bits(chunks.padded, x.device)
+        signs = compute.empty_like(coins, torch.float32).copy_(coins.bitwise_and_(1).mul_(2).sub_(1))
+        padded, spread = chunks.pad(own), chunks.spread(norms)
+        z = chunks.rotate(torch.div(padded, spread, out=compute.empty_like(padded)), signs)
+        indices = compute.empty(chunks.padded, torch.int32, x.device)
+        table.encode(z, bucket.key("gradient-dither"), indices)
+        if error is not None:
+            torch.sub(x, _decoded(table.centred(indices), 1, table, chunks, norms, signs), out=error)
+        if self.form == "sum":
+            values = table.look_up(indices).to(torch.uint8)
+            total = (yield from world.sum(values, "gradient-sum")).to(torch.int32)
+        else:
+            total = yield from _served(world, indices, table)
+        whole = torch.mul(total, 2, out=compute.empty_like(total)).sub_(world.size * table.top)
+        centred = compute.empty_like(whole, torch.float32).copy_(whole)
+        return _decoded(centred, world.size, table, chunks, norms, signs).to(x.dtype)
 
 
 def _decoded(centred: Tensor, n: int, table: Table, chunks: Chunks, norms: Tensor, signs: Tensor) -> Tensor:
@@ -138,30 +108,17 @@ def _decoded(centred: Tensor, n: int, table: Table, chunks: Chunks, norms: Tenso
     return chunks.rotate_back(centred, signs).mul_(chunks.spread(scale)[: chunks.d])
 
 
-def _served(world: Group, indices: Tensor, table: Table, stage: str) -> Exchange[Tensor]:
+def _served(world: Group, indices: Tensor, table: Table) -> Exchange[Tensor]:
     piece = piece_size(indices.numel(), world.size)
     rows = compute.empty((world.size, piece), indices.dtype, indices.device)
     rows.view(-1)[: indices.numel()] = indices
     rows.view(-1)[indices.numel() :].zero_()
-    up = _packed(rows, table.bits)
-    came = yield from world.all_to_all(up.view(-1), f"{stage}-up")
-    values = table.look_up(_unpacked(came, table.bits, piece))
+    up = compute.empty((world.size, packing.wire_bytes(piece, table.bits)), torch.uint8, indices.device)
+    packing.pack(rows, table.bits, up)
+    packing.unpack((yield from world.all_to_all(up.view(-1), "gradient-up")), table.bits, rows)
+    values = table.look_up(rows)
     mine = compute.empty(piece, torch.int32, indices.device).copy_(values[0])
     for other in values[1:]:
         mine.add_(other)
     width = packing.width(world.size * table.top)
-    sums = yield from world.gather(_packed(mine, width), f"{stage}-down")
-    return _unpacked(sums, width, piece).view(-1)[: indices.numel()]
-
-
-def _packed(values: Tensor, bits: int) -> Tensor:
-    length = packing.wire_bytes(values.shape[-1], bits)
-    message = compute.empty((*values.shape[:-1], length), torch.uint8, values.device)
-    packing.pack(values, bits, message)
-    return message
-
-
-def _unpacked(message: Tensor, bits: int, numel: int) -> Tensor:
-    values = compute.empty((*message.shape[:-1], numel), torch.int32, message.device)
-    packing.unpack(message, bits, values)
-    return values
+    return (yield from everywhere(world, mine, width, indices.numel(), "gradient"))

@@ -73,7 +73,7 @@ class ZeroOneAdam(OneBitMean):
     stays each worker's own. Coordinates without variance are not moved and their averaged momentum is 0.
     """
 
-    scale: Scale = option("shard", "on the way up one scale a server's chunk, a bucket, or a tensor")
+    scale: Scale = option("shard", "on the way up one scale a server's chunk (chunk), or a bucket (shard)")
     variance_steps: int | None = option(
         None, "steps of the variance phase; default variance_fraction of total_steps", ge=0
     )
@@ -94,6 +94,7 @@ class ZeroOneAdam(OneBitMean):
     )
 
     local_steps: ClassVar[bool] = True
+    like_parameters: ClassVar[tuple[str, ...]] = ("anchor",)
 
     @property
     def state(self) -> Mapping[str, StateSpec]:

@@ -114,14 +114,6 @@ class CountSketch:
         if not 1 <= self.columns <= LONGEST:
             raise UnsupportedError(f"columns must be in 1 .. 2^30, got {self.columns}")
 
-    def hashes(self, row: int, numel: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-        """(columns int32 [d], signs float32 [d]) of one row."""
-        columns = torch.empty(numel, dtype=torch.int32, device=device)
-        signs = torch.empty(numel, dtype=torch.float32, device=device)
-        for part in self._parts(numel):
-            _hash(columns[part], signs[part], self._words(row, part, columns.device))
-        return columns, signs
-
     def encode(self, x: Tensor, table: Tensor) -> None:
         """float [..., d] -> its table, float [..., rows, columns], in the dtype of x."""
         table.zero_()

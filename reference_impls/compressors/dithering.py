@@ -10,7 +10,7 @@ dropped in silence.
 Standard dithering: s equal levels (`encode`, `decode`)
 --------------------------------------------------------
 ``q_i = sign(x_i) * sr(|x_i| / M * s)``, which any integer all-reduce may add, and everybody decodes
-``sum(q_i) * M / (s * n)``; sr(z) = floor(z) + [u < z - floor(z)], u `randomness.uniform` at the element's index. The format:
+``sum(q_i) * M / (s * n)``; sr(z) = floor(z) + [u < z - floor(z)], u `compute.uniform` at the element's index. The format:
 one signed integer of 4, 8 or 16 bits an element, in -s .. s with ``s = floor((2**(b-1) - 1) / n)``, so that a sum over n
 ranks stays within -(2**(b-1) - 1) .. 2**(b-1) - 1 whatever the data are. `aggregators.integer_sum` carries the integers.
 
@@ -51,7 +51,6 @@ __all__ = [
     "LARGEST_HEAD_ROOM",
     "WIRE_VERSION",
     "add_powers",
-    "add_powers_with",
     "decode",
     "decode_powers",
     "encode",
@@ -200,11 +199,6 @@ def encode_powers(x: Tensor, scale: Tensor, head_room: int, key: Key, wire: Tens
 def add_powers(a: Tensor, b: Tensor, key: Key, out: Tensor) -> None:
     """Unbiased sum of two vectors of codes of one normaliser: uint8 [..., d] each, into `out` (may be `a` or `b`)."""
     _add_powers(a, b, key.on(a.device), out)
-
-
-def add_powers_with(a: Tensor, b: Tensor, random: Tensor) -> Tensor:
-    """`add_powers` with given random words, int32 [..., d]: a pure function, for the enumeration of all outcomes."""
-    return _add_words(a, b, random).to(torch.uint8)
 
 
 def decode_powers(wire: Tensor, scale: Tensor, head_room: int, world_size: int, out: Tensor) -> None:

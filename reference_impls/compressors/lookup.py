@@ -11,9 +11,7 @@ for a normal distribution, by dynamic programming (ours). ``uniform``: g = 2^b -
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final, Literal
@@ -25,7 +23,7 @@ from reference_impls.core import compute
 from reference_impls.core.compute import Key, compiled, uniform
 from reference_impls.core.errors import UnsupportedError
 
-__all__ = ["KINDS", "PUBLISHED", "Kind", "Table", "optimal", "rounding_variance", "table"]
+__all__ = ["KINDS", "PUBLISHED", "Kind", "Table", "optimal", "table"]
 
 Kind = Literal["published", "optimal", "uniform"]
 KINDS: Final[tuple[Kind, ...]] = ("published", "optimal", "uniform")
@@ -167,14 +165,8 @@ def table(kind: Kind, bits: int, top: int, overflow: float) -> Table:
     return Table(optimal(bits, top, limit), limit)
 
 
-def rounding_variance(values: Sequence[int], limit: float) -> float:
-    """E (rounded - z)^2 over a standard normal z within -limit .. limit."""
-    points = [(2 * v / values[-1] - 1) * limit for v in values]
-    return sum(_cost(a, b) for a, b in itertools.pairwise(points))
-
-
 def optimal(bits: int, top: int, limit: float) -> tuple[int, ...]:
-    """The 2^bits integers from 0 to `top`, both included, of least `rounding_variance` (one of two mirror images)."""
+    """The 2^bits integers from 0 to `top`, both included, that round with least variance (one of two mirror images)."""
     points = [(2 * k / top - 1) * limit for k in range(top + 1)]
     best = [0.0, *[math.inf] * top]
     came_from = []

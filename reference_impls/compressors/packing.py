@@ -1,4 +1,4 @@
-"""Small integers as bytes: of any width (`pack`), two counters a byte (`pack_nibbles`), five digits a byte (`pack_trits`).
+"""Small integers as bytes: of any width (`pack`), two counters a byte (`pack_nibbles`).
 
 Every function works on the last axis and accepts any leading ones; a row packs as it would alone. Signed codes in -s .. s
 travel as q + s.
@@ -20,11 +20,6 @@ d counters in 0 .. 15 take exactly B = ceil(d / 2) bytes: counter i < B is the l
 B + i is the high nibble (bits 4-7) of byte i. For odd d the last high nibble is 0. The bytes of several ranks may be summed as
 uint8 as long as every sum of counters stays at or below 15, since then no nibble carries into its neighbour;
 `aggregators.integer_sum` proves that before it sends.
-
-Trits: digits 0, 1, 2, in 1.6 bits each, where 1.585 are the least possible. Wire format version 1
----------------------------------------------------------------------------------------------------
-d digits take exactly W = ceil(d / 5) bytes: digit i is digit ``i // W`` of byte ``i % W``, which is the sum of its digits
-times 3^place, at most 242. Digits beyond d are 0.
 """
 
 from __future__ import annotations
@@ -37,15 +32,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from reference_impls import kernels
 from reference_impls.compressors.tiles import LANES, ROWS, TILE, numbers, rows, whole
 from reference_impls.core import compute
 from reference_impls.core.compute import CompiledTiles, compiled
 from reference_impls.core.errors import UnsupportedError
+from reference_impls.kernels import INTEGERS
 
 __all__ = [
     "NIBBLES_VERSION",
-    "TRITS_VERSION",
     "WIDEST",
     "WIRE_VERSION",
     "add_up",
@@ -55,22 +49,17 @@ __all__ = [
     "pack_nibbles",
     "pack_tail",
     "pack_tiles",
-    "pack_trits",
     "tiles_of",
-    "trit_bytes",
     "unpack",
     "unpack_nibbles",
     "unpack_tail",
-    "unpack_trits",
     "width",
     "wire_bytes",
 ]
 
 WIRE_VERSION: Final = 2
 NIBBLES_VERSION: Final = 1
-TRITS_VERSION: Final = 1
 WIDEST: Final = 31
-_PLACES: Final = 5  # trits a byte
 
 
 def width(largest: int) -> int:
@@ -201,7 +190,7 @@ def pack(values: Tensor, bits: int, wire: Tensor) -> None:
         from reference_impls.kernels import tiles
 
         none = torch.empty(3, dtype=torch.int32, device=wire.device)
-        tiles.encode(values, kernels.INTEGERS, bits, 0, values, none, wire)
+        tiles.encode(values, INTEGERS, bits, 0, values, none, wire)
         return
     inside = whole(numel)
     if inside:
@@ -220,7 +209,7 @@ def unpack(wire: Tensor, bits: int, out: Tensor) -> None:
     if compute.takes("packing.unpack", wire, out):
         from reference_impls.kernels import tiles
 
-        tiles.decode(wire, kernels.INTEGERS, bits, 0, wire, out)
+        tiles.decode(wire, INTEGERS, bits, 0, wire, out)
         return
     inside = whole(numel)
     if inside:
@@ -239,7 +228,7 @@ def add_up(wire: Tensor, bits: int, total: Tensor) -> None:
 
         for rank in range(wire.shape[-2]):
             own = wire[..., rank, :]
-            tiles.decode(own, kernels.INTEGERS, bits, 0, own, total, add=rank > 0)
+            tiles.decode(own, INTEGERS, bits, 0, own, total, add=rank > 0)
         return
     inside = whole(numel)
     for rank in range(wire.shape[-2]) if inside else ():
@@ -305,60 +294,3 @@ def unpack_nibbles(wire: Tensor, out: Tensor, lowest: int = 0) -> None:
         _split_nibbles(wire[..., :half], lowest, out[..., :half], out[..., first:])
     if half < first:
         out[..., half].copy_((wire[..., half] & 15).to(torch.int32) + lowest)
-
-
-def trit_bytes(numel: int) -> int:
-    """Bytes on the wire for `numel` digits: ceil(numel / 5)."""
-    return -(-numel // _PLACES)
-
-
-@compiled
-def _join_trits(a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor, lowest: int, wire: Tensor) -> None:
-    one, three, nine, more, most = (digits.to(torch.int32) - lowest for digits in (a, b, c, d, e))
-    wire.copy_(one + 3 * three + 9 * nine + 27 * more + 81 * most)
-
-
-@compiled
-def _split_trits(wire: Tensor, lowest: int, a: Tensor, b: Tensor, c: Tensor, d: Tensor, e: Tensor) -> None:
-    rest = wire.to(torch.int32)
-    for digits in (a, b, c, d):
-        third = (rest * 171) >> 9  # a third of anything up to 255
-        digits.copy_(rest - 3 * third + lowest)
-        rest = third
-    e.copy_(rest + lowest)
-
-
-def _stretches(digits: Tensor, step: int, first: int, last: int) -> list[Tensor]:
-    """The digits of the bytes from `first` to `last`, by place; those that are there."""
-    parts = [digits[..., place * step + first : place * step + last] for place in range(_PLACES)]
-    return [part for part in parts if part.shape[-1] == last - first]
-
-
-def pack_trits(digits: Tensor, wire: Tensor, lowest: int = 0) -> None:
-    """Integers [..., d] from `lowest` on (the caller keeps the range) -> wire, uint8 [..., ceil(d / 5)].
-
-    lowest: what digit 0 stands for; with -1 the digits stand for -1, 0 and 1.
-    """
-    numel, step = digits.shape[-1], wire.shape[-1]
-    _holds(wire, f"{numel} digits", trit_bytes(numel))
-    full = max(numel - (_PLACES - 1) * step, 0)  # bytes of five digits
-    if full:
-        one, two, three, four, five = _stretches(digits, step, 0, full)
-        _join_trits(one, two, three, four, five, lowest, wire[..., :full])
-    for place in range(full, step):  # four at most
-        parts = _stretches(digits, step, place, place + 1)
-        total = sum((part.to(torch.int32) - lowest) * 3**power for power, part in enumerate(parts))
-        wire[..., place : place + 1].copy_(total)
-
-
-def unpack_trits(wire: Tensor, out: Tensor, lowest: int = 0) -> None:
-    """Wire -> `out` [..., d], `lowest` and up in the integer dtype of `out`."""
-    numel, step = out.shape[-1], wire.shape[-1]
-    _holds(wire, f"{numel} digits", trit_bytes(numel))
-    full = max(numel - (_PLACES - 1) * step, 0)
-    if full:
-        one, two, three, four, five = _stretches(out, step, 0, full)
-        _split_trits(wire[..., :full], lowest, one, two, three, four, five)
-    for place in range(full, step):
-        for power, part in enumerate(_stretches(out, step, place, place + 1)):
-            part.copy_(wire[..., place : place + 1].to(torch.int32) // 3**power % 3 + lowest)

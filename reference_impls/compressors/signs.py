@@ -22,8 +22,8 @@ from typing import Final, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from reference_impls.compressors import packing
 from reference_impls.compressors.sums import fixed_mean, root_mean_square
 from reference_impls.core import compute
 from reference_impls.core.compute import THRESHOLD, Compiled, Key, compiled
@@ -142,10 +142,7 @@ def _write(wire: Tensor, words: Tensor, tail: Tensor) -> None:
     start = 4 * words.shape[-1]
     if start and words.data_ptr() != wire.data_ptr():
         wire[..., :start].copy_(words.view(torch.uint8))
-    if tail.shape[-1]:
-        weights = 1 << torch.arange(8, dtype=torch.int32, device=tail.device)
-        padded = functional.pad(tail.to(torch.int32), (0, -tail.shape[-1] % 8))
-        wire[..., start:].copy_((padded.view(*padded.shape[:-1], -1, 8) * weights).sum(-1))
+    packing.pack_tail(tail, 1, wire)
 
 
 def _words(wire: Tensor, width: int) -> Tensor:
@@ -161,10 +158,7 @@ def _words(wire: Tensor, width: int) -> Tensor:
 
 def _tail(wire: Tensor, numel: int) -> Tensor:
     """The elements after the planes, int32 [..., t] of 0 and 1."""
-    full = numel // PLANES
-    shifts = torch.arange(8, dtype=torch.int32, device=wire.device)
-    spread = (wire[..., 4 * full :].to(torch.int32).unsqueeze(-1) >> shifts) & 1
-    return spread.flatten(-2)[..., : numel - PLANES * full]
+    return packing.unpack_tail(wire, 1, numel % PLANES)
 
 
 def positive(x: Tensor, zero: bool | Key) -> Tensor:

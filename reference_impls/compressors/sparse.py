@@ -69,7 +69,7 @@ def largest_magnitudes(x: Tensor, k: int) -> Tensor:
 
 
 def taken(x: Tensor, places: Tensor) -> Tensor:
-    """x.gather(-1, places), [..., d] and int64 [..., k] -> [..., k], in memory from `buffers`."""
+    """x.gather(-1, places), [..., d] and int64 [..., k] -> [..., k], in memory from the pool."""
     out = compute.empty(places.shape, x.dtype, x.device)
     if x.dim() == 1:
         return torch.index_select(x, 0, places, out=out)  # on one thread: two would wait for a busy core

@@ -9,7 +9,7 @@ A *pass* writes an integer for every element where it lies. Rounding at random i
 waits for the one before it. A processor that works on one such chain stands still for most of the time; of four chains of
 four stretches of the vector it fills the gaps of one with the others.
 
-Random numbers are those of the elements' own places (`randomness`), so nothing of this shows in the bits.
+Random numbers are those of the elements' own places (`compute.Key`), so nothing of this shows in the bits.
 """
 
 from __future__ import annotations
@@ -165,6 +165,6 @@ def _stretched(
 
 
 def _named(run: Callable[..., None], formula: Formula, name: str) -> Callable[..., None]:
-    """Counted under the formula's module and the pass's name (see `compilation`)."""
+    """Counted under the formula's module and the pass's name (see `compute`)."""
     run.__name__, run.__module__ = name, formula.__module__
     return run

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 import torch
 from torch import Tensor
 
-from reference_impls.core.collectives import Exchange, Group, Pending
+from reference_impls.core.collectives import Exchange, Group, Pending, piece_size
 from reference_impls.core.compute import Key
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.registry import declared
@@ -198,18 +198,16 @@ class Bucket:
         """What the inner optimizer keeps for a parameter, by its own names; itself, not a copy. Empty before a step."""
         return {} if self.inner_state_of is None else self.inner_state_of(view.param)
 
-    def chunk(self, rank: int | None = None, multiple: int = 8) -> slice:
-        """The piece of the bucket that `rank` (default: this one) serves: ceil(d / (multiple n)) * multiple elements.
+    def chunk(self) -> slice:
+        """The piece of the bucket that this rank serves; the last ones are shorter or empty, padding is not part of them."""
+        first, last = (
+            min(place * self.chunk_size(), self.d) for place in (self.world.rank, self.world.rank + 1)
+        )
+        return slice(first, last)
 
-        The last pieces are shorter or empty; their padding is not part of the bucket.
-        """
-        size = self.chunk_size(multiple)
-        r = self.world.rank if rank is None else rank
-        return slice(min(r * size, self.d), min((r + 1) * size, self.d))
-
-    def chunk_size(self, multiple: int = 8) -> int:
-        """Elements of every rank's piece, padding included."""
-        return -(-self.d // (multiple * self.world.size)) * multiple
+    def chunk_size(self) -> int:
+        """Elements of every rank's piece, padding included: ceil(d / 8 n) * 8."""
+        return piece_size(self.d, self.world.size)
 
     def key(self, stage: str, *, shared: bool = False, view: View | None = None) -> Key:
         """Random stream of this step and stage: counted by model-wide element index, private to the rank unless shared.
@@ -239,20 +237,22 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
 
     scope: ``bucket`` (one bucket a bucket, may overlap with backward) or ``model`` (needs the whole gradient).
     state: what it declares. defaults: hyper-parameters of the parameter groups if the method has its own update rule.
-    reduces_gradient: True if `reduce` answers a gradient, which the drivers may clip: the mean over ranks, of methods of
-    local steps each rank's own. reference points: names of state (one tensor a bucket) that hold points at which the method
-    wants a further gradient, of the same samples as that of the parameters. clipping: the option by which the method clips by
-    itself, for methods that reduce no gradient; `clip_norm` of the drivers sets it. local_steps: whether parameters and states
-    of the local optimizer differ between ranks for a time. meets_locally: whether steps of kind ``local`` exchange parameters all
-    the same. timed: for timing, kind of step -> what options become so that steps of this kind come at once and often. What only
-    decides when they come, or what they do not read, is `DEFAULT` there: methods that differ in nothing else are timed once.
-    Without it a session waits until the kind comes.
+    reduces_gradient: True if `reduce` answers a gradient, which the drivers may clip: the mean over ranks, of methods of local
+    steps each rank's own. reference points: names of state (one tensor a bucket) that hold points at which the method wants a
+    further gradient, of the same samples as that of the parameters. like_parameters: names of replicated state (one tensor a
+    bucket) that weight decay moves as it does the parameters; where a parameter stays, it stays too. clipping: the option by
+    which the method clips by itself, for methods that reduce no gradient; `clip_norm` of the drivers sets it. local_steps:
+    whether parameters and states of the local optimizer differ between ranks for a time. meets_locally: whether steps of kind
+    ``local`` exchange parameters all the same. timed: for timing, kind of step -> what options become so that steps of this kind
+    come at once and often. What only decides when they come, or what they do not read, is `DEFAULT` there: methods that differ in
+    nothing else are timed once. Without it a session waits until the kind comes.
     """
 
     scope: ClassVar[Literal["bucket", "model"]] = "bucket"
     defaults: ClassVar[Mapping[str, Any]] = {}
     reduces_gradient: ClassVar[bool] = True
     reference_points: ClassVar[tuple[str, ...]] = ()
+    like_parameters: ClassVar[tuple[str, ...]] = ()
     clipping: ClassVar[str] = ""
     local_steps: ClassVar[bool] = False
     meets_locally: ClassVar[bool] = False

@@ -41,6 +41,7 @@ FORMER: Mapping[str, Mapping[str, Any]] = {
     "PowerSGD": {"reshape": "first"},
     "QuadraticSynchronization": {"h_max": None},
     "RootSGD": {"slope_from": 0, "largest_step": None},
+    "SDP4Bit": {"weights": "int4"},
     "SignSGD": {"tie_policy": "alternate"},
     "SparseLoCo": {"aggregate": "all"},
     "SynchronisedMomenta": {"sync_until": None, "sync_dtype": "fp32", "sync_names": None},

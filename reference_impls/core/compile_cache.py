@@ -37,7 +37,8 @@ __all__ = ["LOCK_SECONDS", "CompileError", "Programs", "fix_rows", "name_of", "s
 LOCK_SECONDS: Final = 120
 """How long to wait for another process that compiles the same function. A stopped process holds its lock for ever."""
 
-_ROOT: Final = Path(__file__).resolve().parent
+_ROOT: Final = Path(__file__).resolve().parents[1]
+"""Of the package."""
 
 
 @functools.cache
@@ -189,11 +190,6 @@ class Programs:
             if program.accepts(named):
                 return program.run(*args)
         return self._new(args, named).run(*args)
-
-    @property
-    def count(self) -> int:
-        """How many programs there are: one a kind of arguments."""
-        return len(self._programs)
 
     def _new(self, args: tuple[Any, ...], named: dict[str, Any]) -> _Program:
         while (path := self._path()) is not None and path.exists():

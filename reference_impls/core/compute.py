@@ -35,7 +35,6 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
-import inspect
 import math
 import os
 import shutil
@@ -167,17 +166,17 @@ class Compiled(Generic[P, R]):
     _fixed: ClassVar[bool] = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if kwargs:
+            raise TypeError(f"{self.name} takes its arguments by position")
         if torch.compiler.is_compiling():  # part of a larger compiled function, which is counted as a whole
             return self.eager(*args, **kwargs)
-        tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, Tensor)]
+        tensors = [a for a in args if isinstance(a, Tensor)]
         first = next(iter(tensors), None)
         if self._fills and first is not None and first.is_meta:
             return cast(R, None)  # there is no memory to fill
         if first is None or first.numel() < self._threshold or self._failed or not _possible(first):
             self._record.count(self.name, "eager")
             return self.eager(*args, **kwargs)
-        if kwargs:
-            args = inspect.signature(self.eager).bind(*args, **kwargs).args  # type: ignore[assignment]
         variant = self._variant(args)
         try:
             if (fast := self._fast.get(variant)) is None:

@@ -20,13 +20,15 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import itertools
 import math
 import numbers
 import os
+import re
 import sys
 import types
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin
@@ -352,7 +354,7 @@ class Method:
         """The method that clips to `norm`, and what is left for the driver to clip.
 
         Args:
-            norm: largest 2-norm of the gradient; None for no clipping.
+            norm: largest 2-norm of the gradient; None for no clipping, nor is there any at infinity.
 
         Returns:
             The method with its own option set and None, or this method and the norm, by which the driver clips what
@@ -369,6 +371,8 @@ class Method:
                 f"{self.name} does not reduce a gradient and has no clipping of its own: leave clip_norm out, or clip in a "
                 "method that averages gradients"
             )
+        if norm == math.inf:
+            return self, None
         default = next(f.default for f in dataclasses.fields(own) if f.name == own.clipping)
         given = getattr(own, own.clipping)
         if given not in (default, norm):
@@ -566,13 +570,19 @@ def _with_hyperparameters(
     return Method(name, algorithm, hyperparameters(name, {**known, **given}))
 
 
-def description(cls: type) -> tuple[str, str]:
-    """What a method computes, and its *Differences*: from the docstring of its class, the nearest base, or its file."""
-    docs = [*(base.__doc__ or "" for base in cls.__mro__), sys.modules[cls.__module__].__doc__ or ""]
-    text, _, differences = next((doc for doc in docs if "Differences:" in doc), docs[-1]).partition(
-        "Differences:"
-    )
-    return text, differences
+def _differences(cls: type) -> str:
+    """The *Differences* of a method: of its class, the nearest base, or its file, and what files of bases say of all in them.
+
+    From whom it differs, if not from its paper, stands before the colon: "Differences from torch's hooks: ...".
+    """
+    files = [
+        sys.modules[name].__doc__ or "" for name in dict.fromkeys(base.__module__ for base in cls.__mro__)
+    ]
+    docs = [base.__doc__ or "" for base in cls.__mro__] + files[:1]
+    own = (found for doc in docs if (found := re.search(r"\bDifferences( from [^:]*)?:(.*)", doc, re.DOTALL)))
+    shared = (doc.partition("Differences of all:")[2] for doc in files)
+    parts = [f"{f'{found[1]}:' if found[1] else ''}{found[2]}" for found in itertools.islice(own, 1)]
+    return " ".join(" ".join([*parts, *(f"Of all: {part}" for part in shared if part)]).split())
 
 
 def info(name: str) -> AlgorithmInfo:
@@ -594,7 +604,6 @@ def info(name: str) -> AlgorithmInfo:
         for key, value in cls(**entry.preset).hyperparameters().items()
         if key != "lr"
     }
-    differences = description(cls)[1]
     return AlgorithmInfo(
         name,
         entry.family,
@@ -603,14 +612,17 @@ def info(name: str) -> AlgorithmInfo:
         entry.version,
         options,
         hyper,
-        " ".join(differences.split()),
+        _differences(cls),
         _source_hash(cls.__module__),
     )
 
 
 @functools.cache
 def _source_hash(module: str) -> str:
-    """sha256 over the sources of a module and of the modules of its package that it imports: what a method is made of."""
+    """sha256 over the sources of a module and of the modules of its package that it imports: what a method is made of.
+
+    The package's own face does not count, which imports who carries methods out, nor what only annotations name.
+    """
     package = module.partition(".")[0]
     todo, sources = [module], {}
     while todo:
@@ -620,8 +632,23 @@ def _source_hash(module: str) -> str:
             continue
         text = Path(spec.origin).read_text(encoding="utf-8")
         sources[name] = text
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == package:
-                todo.append(node.module)
+        for node in _imports(ast.parse(text)):
+            if node.module and node.module.partition(".")[0] == package:
+                found = importlib.util.find_spec(node.module)
+                if found is not None and found.submodule_search_locations is not None:
+                    todo += [f"{node.module}.{alias.name}" for alias in node.names]
+                if node.module != package:
+                    todo.append(node.module)
     joined = "\n".join(f"{name}\n{sources[name]}" for name in sorted(sources))
     return hashlib.sha256(joined.encode()).hexdigest()[:16]
+
+
+def _imports(node: ast.AST) -> Iterator[ast.ImportFrom]:
+    """All `from ... import` of a module, those within functions too, but not those under ``if TYPE_CHECKING``."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ImportFrom):
+            yield child
+        elif not isinstance(child, ast.expr) and not (
+            isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING")
+        ):
+            yield from _imports(child)

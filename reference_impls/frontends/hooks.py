@@ -46,7 +46,7 @@ from reference_impls.core.optimizers import WithLocalOptimizer
 from reference_impls.core.registry import AnyMethod, Method, create
 from reference_impls.runtime.checkpoints import packed, unpacked
 from reference_impls.runtime.checks import Check, Settings, described
-from reference_impls.runtime.engine import Engine, ProcessGroupBackend, refuse_meshes
+from reference_impls.runtime.engine import STREAMS, Engine, ProcessGroupBackend, refuse_meshes
 from reference_impls.runtime.step import LocalWorkers
 from reference_impls.runtime.worker import Worker, bare_name, named, unwrapped
 
@@ -57,8 +57,6 @@ __all__ = ["DDPHook", "FSDPHook", "ddp_hook", "fsdp_hook", "only_reduces"]
 
 _KEPT: Final = ("version", "world_size", "rank", "seed", "step", "counters", "slots")
 """What a hook saves of a worker's state: all but parameters and optimizer, which are the user's."""
-_STREAMS: Final = 1 << 32
-"""Distance of the seeds of two ranks that hold different parts of one module."""
 
 
 # ---- which methods ---------------------------------------------------------------------------------------------------
@@ -496,7 +494,7 @@ class FSDPHook(_Hook):
             units,
             group,
             common,
-            stream=place * _STREAMS,
+            stream=place * STREAMS,
             bucket_bytes=2**62,
             **settings,
         )
@@ -581,7 +579,7 @@ def fsdp_hook(
 ) -> FSDPHook:
     """A method as the reduction across nodes of an FSDP2 model; it registers itself on every FSDP module.
 
-    Bucket every module that is to be a unit by ``fully_shard(module, mesh=...)`` on the **1-D** mesh of the ranks of a node,
+    Shard every module that is to be a unit by ``fully_shard(module, mesh=...)`` on the **1-D** mesh of the ranks of a node,
     start all nodes from equal parameters, and call this on all ranks. Micro-batches: ``set_requires_gradient_sync(False)``
     and ``set_requires_all_reduce(False)`` hold as with native HSDP; without them each backward is a reduction.
 
@@ -635,7 +633,7 @@ def _param_groups(model: nn.Module) -> list[tuple[str, FSDPModule, Any]]:
         if len(groups) > 1:
             raise UnsupportedError(
                 f"{name!r} has parameters on several meshes (shard_placement_fn), and torch has one hook for all of them: "
-                "bucket these parts of it as modules of their own"
+                "shard these parts of it as modules of their own"
             )
         for own in groups:
             if own is None or not _trained(own) or any(own is other for _, _, other in found):

@@ -411,7 +411,8 @@ class DataParallelOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from `state_dict`, parameters included. Raises `LayoutError` where it does not fit.
 
-        Frozen parameters are not in it. Of methods of local steps load it after the model, whose parameters it replaces.
+        Frozen parameters are not in it. Of methods of local steps load it after the model, whose parameters it replaces. Load it
+        on all ranks, after the same step: exchanges in the background are given up.
         """
         self._refuse_released()
         world = self._worker.train_state.world
@@ -420,7 +421,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             state = states[world.rank] if len(states) == world.size else states[0]
         else:
             state = self._unpacked(state_dict)
-        self._worker.load_state_dict(state)
+        self._local_workers.load_state_dict([state])
         self._share_groups(self._worker)
         self._agreement.reset()
 

@@ -1,4 +1,4 @@
-"""Any method across the nodes of a model that FSDP2 buckets within them, also one whose update belongs to its communication.
+"""Any method across the nodes of a model that FSDP2 shards within them, also one whose update belongs to its communication.
 
     mesh = init_device_mesh(device, (nodes, ranks_a_node), mesh_dim_names=("replicate", "shard"))
     fully_shard(model, mesh=mesh["shard"])
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,14 +32,11 @@ from reference_impls.core.optimizers import WithLocalOptimizer, local_optimizer
 from reference_impls.core.registry import AnyMethod, Method, create
 from reference_impls.frontends.optimizer import DataParallelOptimizer
 from reference_impls.runtime.checks import Check, Settings
-from reference_impls.runtime.engine import refuse_meshes
+from reference_impls.runtime.engine import STREAMS, refuse_meshes
 from reference_impls.runtime.step import Unused
 from reference_impls.runtime.worker import named
 
 __all__ = ["PartsOptimizer", "fsdp_optimizer"]
-
-STREAMS: Final = 1 << 32
-"""Distance of the seeds of two ranks that hold different parts."""
 
 
 def _refuse_whole(method: Method) -> None:
@@ -221,7 +218,7 @@ def fsdp_optimizer(
     skippable: bool = False,
     **options: Any,
 ) -> PartsOptimizer:
-    """A method as the optimizer of a model that FSDP2 buckets within nodes; what is sent goes across nodes alone.
+    """A method as the optimizer of a model that FSDP2 shards within nodes; what is sent goes across nodes alone.
 
     Call it on all ranks, after `fully_shard` on the **1-D** mesh of the ranks of a node, on the model itself too.
 

@@ -87,6 +87,7 @@ class SimulatedCluster:
         self.world_size = world_size
         self.ledger = Ledgers(ledgers)
         self._names = names
+        self._in_storage = storage is not None
         self._workers = workers
         engine = Engine(backend, ledgers)
         self._local_workers = LocalWorkers(workers, engine, clip_norm, unused)
@@ -125,7 +126,8 @@ class SimulatedCluster:
         grads: grads[rank][i] is the gradient of parameter i on that rank (None counts as zeros); leave it out if the
         gradient rows of `storage` are already filled. lr: learning rate of this step alone. reference points: for each name in
         `reference_points`, the gradients at that point, of the same samples. buffers: buffers[rank][i], which take over the
-        values of rank 0, as `DataParallelOptimizer` does with those of a model, at the same bytes.
+        values of rank 0, as `DataParallelOptimizer` does with those of a model, at the same bytes. Raises `UsageError` where
+        gradients are missing.
         """
         given = reference_points or {}
         if missing := sorted(set(self.reference_points) - set(given)):
@@ -135,6 +137,11 @@ class SimulatedCluster:
             )
         if grads is not None:
             self._fill(grads)
+        elif not self._in_storage:
+            raise UsageError(
+                "step() without gradients would train on those of the step before: pass step(grads), grads[rank][i] being the "
+                "gradient of parameter i on that rank, or build the cluster with storage=(parameters, gradients) and fill it"
+            )
         for name in self.reference_points:
             for worker, own in zip(self._workers, given[name], strict=True):
                 worker.reference_points.gather(name, dict(zip(self._names, own, strict=True)))
@@ -185,10 +192,7 @@ class SimulatedCluster:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what `state_dict` gave. Raises `LayoutError` where it does not fit."""
         saved, n = state["workers"], self.world_size
-        for worker, own in zip(self._workers, saved if len(saved) == n else [saved[0]] * n, strict=True):
-            worker.load_state_dict(own)
-        if self._local_workers.replays is not None:
-            self._local_workers.replays.forget()
+        self._local_workers.load_state_dict(saved if len(saved) == n else [saved[0]] * n)
 
     def _fill(self, grads: Sequence[Sequence[Tensor | None]]) -> None:
         if len(grads) != self.world_size:

@@ -38,7 +38,7 @@ _MANY: Final = 1 << 23  # elements from which on there are more programs than a 
 
 
 def rows(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The same rows of all tensors as [rows, ..], in as few pieces as their strides allow; nothing of nothing."""
+    """The same rows of all tensors, of which the first is [.., d], as [rows, ..], in as few pieces as strides allow."""
     if any(t.numel() == 0 for t in tensors):
         return
     if tensors[0].dim() == 1:
@@ -46,7 +46,7 @@ def rows(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     elif tensors[0].dim() == 2:
         yield tensors
     elif all(t.is_contiguous() for t in tensors):
-        yield tuple(t.flatten(0, -2) for t in tensors)
+        yield tuple(t.flatten(0, tensors[0].dim() - 2) for t in tensors)
     else:
         for some in zip(*(t.unbind(0) for t in tensors), strict=True):
             yield from rows(*some)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 import triton
@@ -229,7 +228,7 @@ def unpack(wire: Tensor, out: Tensor, signs: bool) -> None:
 
 def decode_accumulate(wire: Tensor, scales: Tensor, out: Tensor) -> None:
     """``out += sum_r scales[r] * sign[r]``: wire [..., n, bytes], scales [..., n], out [..., d], both float32."""
-    for target, factors, messages in _sets(out, scales, wire):
+    for target, factors, messages in rows(out, scales, wire):
         d, (lead, n, _), blocks = target.shape[1], messages.shape, _blocks(target.shape[1], _FEW)
         _accumulate[(blocks * lead,)](
             target, messages, words_of(messages), factors, target.stride(0), messages.stride(1), messages.stride(0),
@@ -239,22 +238,9 @@ def decode_accumulate(wire: Tensor, scales: Tensor, out: Tensor) -> None:
 
 def count(wire: Tensor, votes: Tensor) -> None:
     """wire [..., n, bytes] -> votes, int32 [..., d]."""
-    for target, messages in _sets(votes, wire):
+    for target, messages in rows(votes, wire):
         d, (lead, n, _), blocks = target.shape[1], messages.shape, _blocks(target.shape[1], _FEW)
         _count[(blocks * lead,)](
             target, messages, words_of(messages), target.stride(0), messages.stride(1), messages.stride(0), d, n, d // 32, blocks,
             aligned(messages), _FEW, _PLANES, num_warps=8,
         )  # fmt: skip
-
-
-def _sets(out: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """`out` as [sets, d] and the others with as many sets in front."""
-    if out.numel() == 0:
-        return
-    if out.dim() == 1:
-        yield (out.unsqueeze(0), *(t.unsqueeze(0) for t in others))
-    elif out.dim() == 2:
-        yield (out, *others)
-    else:
-        for some in zip(*(t.unbind(0) for t in (out, *others)), strict=True):
-            yield from _sets(*some)

@@ -194,8 +194,10 @@ class Agreement:
         if len(set(self._gathered(str(_hash(json.dumps(settings, sort_keys=True)))))) == 1:
             return
         own = [json.loads(word) for word in self._gathered(json.dumps(settings))]
+        other = next((rank for rank, theirs in enumerate(own) if theirs != own[0]), None)
+        if other is None:  # one says 1, the other 1.0
+            return
         self._linger()
-        other = next(rank for rank, theirs in enumerate(own) if theirs != own[0])
         name = next(key for key in {**own[0], **own[other]} if own[0].get(key) != own[other].get(key))
         raise MismatchError(
             f"{own[0].get('step', self._label)}: rank 0 has {name} = {own[0].get(name, 'none')}, but rank {other} has {name} = "

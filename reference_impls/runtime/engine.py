@@ -138,7 +138,12 @@ class Engine:
 
     def discard(self) -> None:
         """Forget submissions and started exchanges that have not ended."""
-        self._submitted, self._background = [], []
+        self._submitted = []
+        self.discard_background()
+
+    def discard_background(self) -> None:
+        """Forget started exchanges that have not ended; on all ranks, between the same steps."""
+        self._background = []
 
     def complete(self, pending: Pending) -> Any:
         """The result of a started exchange of a local rank, waiting for it if need be.
@@ -371,6 +376,10 @@ def refuse_no_group(group: Any) -> None:
     raise UsageError(f"group= takes a process group, and no {type(group).__name__}: give {remedy}")
 
 
+STREAMS: Final = 1 << 32
+"""Distance of the seeds of two ranks that hold different parts of a model."""
+
+
 def refuse_meshes(params: Iterable[tuple[str, Any]], group: dist.ProcessGroup | None) -> list[int]:
     """The ranks of the one 1-D mesh on which all DTensors of `params` are sharded, by FSDP alone.
 
@@ -565,13 +574,12 @@ class Trace:
     """Where the seconds of a step go: of the host's clock, a phase, of one rank. Exactly one phase runs at a time, or none.
 
     With overlap a phase has no time of its own, since one bucket is encoded while another travels: measure over `SerialBackend`.
-    seconds: phase -> seconds so far. steps: steps completed so far. clock: answers seconds; for tests.
+    seconds: phase -> seconds so far. clock: answers seconds; for tests.
     """
 
-    def __init__(self, train_state: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-        self.steps = 0
-        self._clock = train_state
+        self._clock = clock
         self._phase: str | None = None
         self._since = 0.0
 
@@ -579,15 +587,6 @@ class Trace:
     def total(self) -> float:
         """Seconds in all phases together."""
         return sum(self.seconds.values())
-
-    def per_step(self) -> dict[str, float]:
-        """Phase -> mean seconds a step; zeros before the first step is complete."""
-        return {name: seconds / max(self.steps, 1) for name, seconds in self.seconds.items()}
-
-    def clear(self) -> None:
-        """Forget what was measured so far; between steps."""
-        self.seconds.update(dict.fromkeys(PHASES, 0.0))
-        self.steps = 0
 
     def enter(self, phase: str | None) -> str | None:
         """End the present phase and begin `phase` (None: what is not the optimizer's). Answers the one that ended."""
@@ -602,10 +601,6 @@ class Trace:
         """What began with the last `enter` turned out to be `phase`."""
         self._phase = phase
 
-    def end_step(self) -> None:
-        """Count a step."""
-        self.steps += 1
-
 
 class Untraced(Trace):
     """Measures nothing, at the cost of an empty call; what drivers hold while nobody asks."""
@@ -615,9 +610,6 @@ class Untraced(Trace):
         return None
 
     def rename(self, phase: str) -> None:
-        """Nothing."""
-
-    def end_step(self) -> None:
         """Nothing."""
 
 

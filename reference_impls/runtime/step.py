@@ -114,21 +114,13 @@ class LocalWorkers:
             worker.train_state.step += 1
         self.launched, self.planned, self._interrupted = 0, False, False
         self.engine.trace.enter(before)
-        self.engine.trace.end_step()
 
     def _carry_out(self) -> None:
         while self.launched < self.buckets:
             self.submit_next()
         results = self.engine.finish()[::-1]  # submissions came last bucket first
         self._agree_on_unused()
-        stay = [
-            (view.param, view.param.clone())
-            for worker in self.workers
-            if (names := worker.never_used)
-            for bucket in worker.buckets
-            for view in bucket.views
-            if view.name in names
-        ]
+        stay = [(kept, kept.clone()) for worker in self.workers for kept in worker.staying()]
         with self.engine.lanes(len(self.workers)) as lanes:
             for i, (worker, lane) in enumerate(zip(self.workers, lanes, strict=True)):
                 with lane:
@@ -138,8 +130,8 @@ class LocalWorkers:
         self.engine.advance_background()
         for index in range(self.buckets):
             self.engine.run([w.algorithm.synchronize(w.buckets[index]) for w in self.workers])
-        for param, before_step in stay:
-            param.copy_(before_step)
+        for kept, before_step in stay:
+            kept.copy_(before_step)
 
     def _update(self, worker: Worker, reduced: Sequence[Tensor]) -> None:
         worker.train_state.counters.update(worker.algorithm.remember(worker.buckets, reduced))
@@ -166,6 +158,17 @@ class LocalWorkers:
                 for pending in bucket.pending.values():
                     self.engine.complete(pending)
         return [worker.state_dict() for worker in self.workers]
+
+    def load_state_dict(self, states: Sequence[dict[str, Any]]) -> None:
+        """Give every local worker its state; what runs in the background would write into it, and is forgotten.
+
+        Raises `LayoutError` where one does not fit.
+        """
+        for worker, own in zip(self.workers, states, strict=True):
+            worker.load_state_dict(own)
+        self.engine.discard_background()
+        if self.replays is not None:
+            self.replays.forget()
 
     def _agree_on_unused(self) -> None:
         """Find the parameters for which no rank has had a gradient so far.

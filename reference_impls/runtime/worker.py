@@ -517,19 +517,7 @@ class Worker:
         """
         if counts and self.given is not None and self.unused != ():
             self.given |= {v.name for v, g in zip(bucket.views, gradients, strict=True) if g is not None}
-        targets, sources = [], []
-        for target, gradient in zip(self._grad_views[bucket.index], gradients, strict=True):
-            if gradient is None:
-                target.zero_()
-            elif gradient.data_ptr() != target.data_ptr():
-                if gradient.is_sparse:
-                    raise LayoutError(
-                        "sparse gradients are not supported; build the embedding with sparse=False"
-                    )
-                targets.append(target)
-                sources.append(gradient)
-        if targets:
-            torch._foreach_copy_(targets, sources)
+        _copy_gradients(self._grad_views[bucket.index], gradients)
 
     def scatter_gradients(self, bucket: Bucket, targets: Sequence[Tensor]) -> None:
         """Copy the bucket's flat buffer out, one gradient a parameter: the inverse of `gather_gradients`."""
@@ -540,14 +528,7 @@ class Worker:
         """The gradients of `bucket`'s parameters as they are now, in a buffer beside that of the bucket; Tensor[d]."""
         flat = compute.empty_like(bucket.grads)
         targets = [flat_view(flat, view.part.start, view.param) for view in bucket.views]
-        for view, target in zip(bucket.views, targets, strict=True):
-            if view.param.grad is None:
-                target.zero_()
-        pairs = [
-            (t, v.param.grad) for t, v in zip(targets, bucket.views, strict=True) if v.param.grad is not None
-        ]
-        if pairs:
-            torch._foreach_copy_([target for target, _ in pairs], [gradient for _, gradient in pairs])
+        _copy_gradients(targets, [view.param.grad for view in bucket.views])
         return flat
 
     def step_optimizer(self) -> None:
@@ -574,6 +555,16 @@ class Worker:
         known = self.unused
         names = [view.name for bucket in self.buckets for view in bucket.views] if known is None else known
         return frozenset(names) - self.given
+
+    def staying(self) -> Iterator[Tensor]:
+        """What a step must leave where it is: parameters never used, and state like them where ranks agree that they are not."""
+        agreed, names = self.unused or (), self.never_used
+        for bucket in self.buckets if names or agreed else ():
+            for view in bucket.views:
+                if view.name in names:
+                    yield view.param
+                if view.name in agreed:
+                    yield from (bucket.state[slot][view.part] for slot in self.algorithm.like_parameters)
 
     def check_home(self) -> None:
         """Raise `UsageError` if a parameter has left the flat buffer."""
@@ -724,6 +715,20 @@ class Worker:
                         f"parameter group {number} has {saved_name!r} in the checkpoint where the optimizer has {name!r}, and "
                         "moments are saved in this order: give parameters in the order in which they were when it was written"
                     )
+
+
+def _copy_gradients(targets: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Write gradients into `targets`, a missing one as zeros. Raises `LayoutError` for a sparse one."""
+    pairs = []
+    for target, gradient in zip(targets, gradients, strict=True):
+        if gradient is None:
+            target.zero_()
+        elif gradient.data_ptr() != target.data_ptr():
+            if gradient.is_sparse:
+                raise LayoutError("sparse gradients are not supported; build the embedding with sparse=False")
+            pairs.append((target, gradient))
+    if pairs:
+        torch._foreach_copy_([target for target, _ in pairs], [gradient for _, gradient in pairs])
 
 
 def copied(value: Any, device: torch.device | str | None = None) -> Any:

@@ -55,7 +55,6 @@ BARS: Final[Mapping[tuple[str, str], float]] = MappingProxyType(
                 "exponential-dithering",
                 "natural-9bit",
                 "ternary-2bit",
-                "ternary-trits",
                 "min-max-4bit",
             )
             for verb in ("encode", "decode")

@@ -277,23 +277,6 @@ class TernaryTwoBit(StandardDithering):
         self.compressor.decode(self.codes.sub_(1), self.scale, self.levels, 1, self.out)
 
 
-class TernaryTrits(TernaryTwoBit):
-    """The same, five a byte."""
-
-    def buffer(self, numel: int) -> torch.Tensor:
-        super().buffer(numel)
-        self.packing = module("reference_impls.compressors.packing")
-        return torch.zeros(self.packing.trit_bytes(numel), dtype=torch.uint8)
-
-    def encode(self) -> None:
-        self.compressor.encode(self.x, self.scale, self.levels, self.key, self.codes)
-        self.packing.pack_trits(self.codes, self.wire, -1)
-
-    def decode(self) -> None:
-        self.packing.unpack_trits(self.wire, self.codes, -1)
-        self.compressor.decode(self.codes, self.scale, self.levels, 1, self.out)
-
-
 class ExponentialDithering(Keyed):
     side_bytes = 4
 
@@ -414,7 +397,6 @@ DENSE_CASES: dict[str, Callable[[int], Case]] = {
     "exponential-dithering": ExponentialDithering,
     "natural-9bit": by_protocol("compressors.levels", "Natural"),
     "ternary-2bit": TernaryTwoBit,
-    "ternary-trits": TernaryTrits,
     "min-max-4bit": by_protocol("compressors.levels", "MinMax"),
     "lion-8bit-l1": LionIntegers,
     "scaled-rounding-8bit": ScaledRounding,

@@ -64,7 +64,7 @@ BARS = {
         (
             0.4,
             "encode decode",
-            "exponential-dithering natural-9bit ternary-2bit ternary-trits bf16 min-max-4bit",
+            "exponential-dithering natural-9bit ternary-2bit bf16 min-max-4bit",
         ),
     )
     for case in cases.split()

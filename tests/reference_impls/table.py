@@ -124,9 +124,9 @@ ROWS: tuple[Row, ...] = (
         exact=True,
     ),
     row(
-        "lion-cub-pbit-two-phase-sign",
+        "lion-cub-pbit-two-phase-code",
         "lion-cub-pbit",
-        form="two-phase-sign",
+        form="two-phase",
         levels="code",
         bits=5,
         scale="linf",
@@ -182,7 +182,7 @@ ROWS: tuple[Row, ...] = (
     row("terngrad", "terngrad", momentum=0.9, exact=True),
     row("terngrad-all-reduce", "terngrad", form="all-reduce", scale="bucket", exact=True),
     row("terngrad-gather", "terngrad", form="gather", optimizer="adamw", exact=True),
-    row("terngrad-clipped-base3", "terngrad", form="gather-base3", clip=1.0, exact=True),
+    row("terngrad-clipped", "terngrad", clip=1.0, exact=True),
     row("natural-compression", "natural-compression", SGD, momentum=0.9, exact=True),
     row("natural-compression-gather", "natural-compression", form="gather", exact=True),
     row("natural-dithering", "natural-dithering", norm="linf", bits=3, exact=True),
@@ -260,9 +260,7 @@ ROWS: tuple[Row, ...] = (
         weight_block_size=16,
         close=0.001,
     ),
-    row(
-        "sdp4bit-fp32", "sdp4bit", ADAMW, weights="fp32", optimizer="adamw", rounding="stochastic", exact=True
-    ),
+    row("sdp4bit-stochastic", "sdp4bit", ADAMW, optimizer="adamw", rounding="stochastic", exact=True),
     row("sdp4bit-gradients", "sdp4bit-gradients", SGD, momentum=0.9, exact=True),
     row(
         "sdp4bit-gradients-stochastic",

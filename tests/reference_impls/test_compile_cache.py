@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -102,6 +103,18 @@ def test_its_name_stands_for_the_sources(monkeypatch, tmp_path):
     monkeypatch.setattr(programs, "_sources", lambda: "other sources")
     of_package(shifted)(x, True, out)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_sources_are_those_of_the_whole_package(monkeypatch):
+    read, of = Path.read_bytes, programs._sources.__wrapped__
+    before = of()
+    for folder in ("core", "compressors", "aggregators", "algorithms", "kernels"):
+        monkeypatch.setattr(
+            Path,
+            "read_bytes",
+            lambda path, own=folder: read(path) + path.parent.name.encode() * (path.parent.name == own),
+        )
+        assert of() != before, folder
 
 
 def test_who_holds_the_lock_for_ever_is_told(monkeypatch):

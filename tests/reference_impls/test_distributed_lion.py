@@ -90,8 +90,7 @@ def test_the_table_of_costs(n: int) -> None:
         ("lion-cub-1bit",): 2 * share,
         ("lion-cub-pbit",): 16 * share,
         ("lion-cub-pbit", "bits=16"): 32 * share,
-        ("lion-cub-pbit", "bits=16", "form=two-phase-sign", "levels=code"): (16 + 2) * share,
-        ("lion-cub-pbit", "bits=5", "form=two-phase-sign", "levels=code"): (5 + 2) * share,
+        ("lion-cub-pbit", "bits=5", "form=two-phase", "levels=code"): (5 + (30 * n).bit_length()) * share,
     }
     if n <= 7:
         expected["lion-cub-pbit", "bits=4"] = 8 * share

@@ -47,7 +47,7 @@ EQUAL: dict[str, tuple[Given, Given]] = {
         ("global-qsgd", {"bits": 4}),
     ),
     "TernGrad is QSGD-MaxNorm at one level, in any transport": (
-        ("terngrad", {"form": "gather-base3"}),
+        ("terngrad", {"form": "gather"}),
         ("qsgd-maxnorm", {"bits": 1, "scale": "tensor"}),
     ),
     "NUQSGD without blocks is natural dithering": (("nuqsgd", {"block_size": 0}), ("natural-dithering", {})),

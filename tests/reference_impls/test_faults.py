@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from reference_impls.core.collectives import Exchange
 from reference_impls.core.errors import ExchangeError, MismatchError, UsageError
 from reference_impls.core.registry import Method
 from reference_impls.runtime.checks import Agreement, of_a_peer
-from tests.reference_impls.gloo import Ranks, outcome, run_ranks
+from tests.reference_impls.gloo import Ranks, outcome, run_ranks, told
 
 ODD, AT, TIMEOUT_S = 1, 5, 4.0
 """The rank that is at fault, in which step: after the first, before which settings are compared."""
@@ -227,6 +228,20 @@ def test_an_error_that_was_caught_is_not_held_against_a_rank_that_goes_on() -> N
     assert first._noted() == ""  # it has completed the step that rank 0 is at
     first.begin_step(4, "step")
     assert first._noted() == "rank 1 has ended its training after 4 steps"
+
+
+def test_numbers_that_are_equal_are_no_difference_however_they_are_written() -> None:
+    store = dist.HashStore()
+
+    def compared(rank: int, rate: float, name: str) -> str:
+        agreement = Agreement(store, rank, 2, timeout_s=5.0)
+        agreement.compare_settings({"rate": rate})
+        return told(lambda: agreement.compare_settings({"rate": rate, "name": name}))
+
+    with ThreadPoolExecutor() as pool:
+        first, second = pool.map(compared, (0, 1), (1, 1.0), "ab")
+    assert first == second
+    assert "rank 0 has name = a, but rank 1 has name = b" in first
 
 
 SCRIPT = """

@@ -84,7 +84,9 @@ def flat(members: SimulatedCluster, rank: int = 0) -> Tensor:
 
 
 def master(members: SimulatedCluster) -> Tensor:
-    return torch.cat([members.state(rank, "master")[0] for rank in range(members.world_size)])
+    """What owners keep, bucket by bucket, in the order of the parameters."""
+    by_rank = [members.state(rank, "master") for rank in range(members.world_size)]
+    return torch.cat([torch.cat(bucket) for bucket in zip(*by_rank, strict=True)])
 
 
 # ---- the code ------------------------------------------------------------------------------------------------------------------
@@ -120,13 +122,10 @@ def test_a_spike_costs_its_block_less_when_it_is_spread() -> None:
 # ---- SDP4Bit -------------------------------------------------------------------------------------------------------------------
 
 
-@each("weights", ["int4", "fp32"])
 @each("rotation", [1, 16])
-def test_sdp4bit_is_its_formula(weights: str, rotation: int) -> None:
+def test_sdp4bit_is_its_formula(rotation: int) -> None:
     """Six steps of SGD with momentum on three ranks, whose last piece is the shortest."""
-    members = cluster(
-        "sdp4bit", weights=weights, rotation=rotation, block_size=16, weight_block_size=32, momentum=MOMENTUM
-    )
+    members = cluster("sdp4bit", rotation=rotation, block_size=16, weight_block_size=32, momentum=MOMENTUM)
     shared, u = flat(members).double(), torch.zeros(D, dtype=torch.float64)
     own, plain = shared.clone(), shared.clone()
     plain_u = u.clone()
@@ -142,30 +141,30 @@ def test_sdp4bit_is_its_formula(weights: str, rotation: int) -> None:
         u = MOMENTUM * u + g
         own = own - LR * u
         change = torch.cat([coded(part, 7, 32) for part in pieces(own - shared)])
-        shared = shared + change if weights == "int4" else own
+        shared = shared + change
         plain_u = MOMENTUM * plain_u + rows.double().mean(0)
         plain = plain - LR * plain_u
         for rank in range(WORKERS):
             torch.testing.assert_close(flat(members, rank).double(), shared, rtol=0, atol=2e-6)
             assert torch.equal(flat(members, rank), flat(members))
-        if weights == "int4":
-            torch.testing.assert_close(master(members).double(), own, rtol=0, atol=2e-6)
-            assert float((own - shared).abs().max()) > 1e-3
+        torch.testing.assert_close(master(members).double(), own, rtol=0, atol=2e-6)
+        assert float((own - shared).abs().max()) > 1e-3
         assert float((own - plain).abs().max()) > 1e-3
 
 
 @each("optimizer", ["sgd", "adamw"])
 def test_of_gradients_that_lose_nothing_it_is_plain_training_to_the_bit(optimizer: str) -> None:
-    """Whole numbers of -7 to 7 times a power of two, with a 7 in each block, weights in full: the owners' states suffice."""
-    ours = SimulatedCluster("sdp4bit", [torch.ones(96)], 4, lr=0.1, optimizer=optimizer, weights="fp32", block_size=8,
-                            rotation=1)  # fmt: skip
+    """Whole numbers of -7 to 7 times a power of two, with a 7 in each block: the owners' states and masters suffice."""
+    ours = SimulatedCluster(
+        "sdp4bit", [torch.ones(96)], 4, lr=0.1, optimizer=optimizer, block_size=8, rotation=1
+    )
     plain = SimulatedCluster(f"allreduce-{optimizer}", [torch.ones(96)], 4, lr=0.1)
     for step in range(6):
         rows = torch.randint(-7, 8, (4, 96), generator=torch.Generator().manual_seed(step)).float() / 8
         rows[:, ::8] = 7 / 8
         for members in (ours, plain):
             members.step([[row.clone()] for row in rows])
-        assert torch.equal(flat(ours, 3), flat(plain))
+        assert torch.equal(master(ours), flat(plain))
 
 
 def test_the_shared_weights_reach_a_master_that_stands_still() -> None:
@@ -188,32 +187,29 @@ def test_the_shared_weights_reach_a_master_that_stands_still() -> None:
     )
 
 
-@each("kind", ["sdp4bit", "sdp4bit, fp32", "sdp4bit-gradients", "loco"])
+@each("name", ["sdp4bit", "sdp4bit-gradients", "loco"])
 @each(("n", "d"), [(1, 7), (3, 1000), (4, 4000), (8, 3)])
-def test_bytes(kind: str, n: int, d: int) -> None:
-    name, _, how = kind.partition(", ")
-    options = {"weights": how} if how else {}
-    members = stepped(name, normal(n, d), **options)
+def test_bytes(name: str, n: int, d: int) -> None:
+    members = stepped(name, normal(n, d))
     size = 8 * math.ceil(d / (8 * n))
     rest = size % 32
     padded = size - rest + (2 ** math.ceil(math.log2(rest)) if rest else 0)
     code, plain = padded // 2 + 4 * math.ceil(padded / 128), size // 2 + 4 * math.ceil(size / 128)
     up, down = {
         "sdp4bit": (code, size // 2 + 4 * math.ceil(size / 2048)),
-        "sdp4bit, fp32": (code, 4 * size),
         "sdp4bit-gradients": (code, code),
         "loco": (plain, 4 * size),
-    }[kind]
+    }[name]
     stages = ("gradient", "weights") if name == "sdp4bit" else ("up", "down")
     by_stage = {stages[0]: (1, n * up, (n - 1) * up), stages[1]: (1, down, (n - 1) * down)}
     assert sent(members, n - 1) == (by_stage if n > 1 else {})
-    alone = traced(create(name, **options), [(d,)], n)
+    alone = traced(create(name), [(d,)], n)
     assert sum(alone.values()) == pytest.approx((n - 1) * (up + down))
 
 
 def test_the_mean_gradient_is_clipped_by_its_norm_over_all_pieces_and_buckets() -> None:
-    """From zero, at a rate of 1 and in full weights, a step is the clipped mean; one that is short enough stays."""
-    options: dict[str, Any] = {"weights": "fp32", "lr": 1.0}
+    """From zero, at a rate of 1, a step of the masters is the clipped mean; one that is short enough stays."""
+    options: dict[str, Any] = {"lr": 1.0}
     for scale, clips in ((10.0, True), (1e-3, False)):
         start = [torch.zeros(size) for size in SIZES]
         ours, free = (
@@ -221,12 +217,11 @@ def test_the_mean_gradient_is_clipped_by_its_norm_over_all_pieces_and_buckets() 
             for more in ({"max_grad_norm": 0.5}, {})
         )
         advance(ours, 1, scale)
-        for rank in range(WORKERS):
-            assert (abs(float(flat(ours, rank).norm()) - 0.5) < 1e-5) == clips
+        assert (abs(float(master(ours).norm()) - 0.5) < 1e-5) == clips
         whole = SimulatedCluster("sdp4bit", start, WORKERS, bucket_bytes=1 << 30, **options)
         advance(whole, 1, scale)
-        expected = flat(whole) * min(1.0, 0.5 / float(flat(whole).norm()))
-        torch.testing.assert_close(flat(ours), expected, rtol=1e-5, atol=1e-8)
+        expected = master(whole) * min(1.0, 0.5 / float(master(whole).norm()))
+        torch.testing.assert_close(master(ours), expected, rtol=1e-5, atol=1e-8)
         assert free.method.clipped(0.5)[0].algorithm.max_grad_norm == 0.5  # type: ignore[attr-defined]
 
 
@@ -246,10 +241,8 @@ def test_what_is_shared_is_resumed_as_it_was_and_not_made_of_masters() -> None:
     assert not torch.equal(flat(recast), flat(whole))
 
 
-@each("weights", ["int4", "fp32"])
-def test_the_state_of_one_rank_does_not_resume_another(weights: str) -> None:
-    """Owners' optimizers differ, whether or not there are masters."""
-    members = advance(cluster("sdp4bit", weights=weights, momentum=0.9), 2)
+def test_the_state_of_one_rank_does_not_resume_another() -> None:
+    members = advance(cluster("sdp4bit", momentum=0.9), 2)
     worker, saved = members._workers[1], members.state_dict()["workers"][0]
     with pytest.raises(LayoutError, match="rank 0 of 3, this is rank 1 of 3"):
         worker.load_state_dict(saved)
@@ -317,4 +310,3 @@ def test_the_error_takes_a_byte_an_element_and_a_scale_a_block() -> None:
     assert held.per_rank == pytest.approx(1 + 4 / 128, rel=1e-5)
     assert (held.owned, held.replicated) == (0, 0)
     assert facts(create("sdp4bit")).state.owned == 4
-    assert facts(create("sdp4bit", weights="fp32")).state.owned == 0

@@ -142,23 +142,3 @@ def test_both_forms_agree_where_all_ranks_send_their_most(bits: int, n: int) -> 
     one, _ = everywhere(codes, bits, limit, "all-reduce")
     other, _ = everywhere(codes, bits, limit, "two-phase")
     assert one[0].tolist() == other[n - 1].tolist() == codes.sum(0).tolist()
-
-
-@each(("n", "limit"), [(1, 7), (3, 127), (8, 32767)])
-def test_the_sign_of_a_sum_takes_two_bits_down(n: int, limit: int) -> None:
-    for d in LENGTHS:
-        codes = codes_of(n, d, limit, seed=limit)
-        if d > 2:
-            codes[:, 1] = 0
-        found, ledgers = run(
-            [
-                sums.sign_of_sum(Group("world", rank, n), row.to(torch.int16), limit, "votes")
-                for rank, row in enumerate(codes)
-            ]
-        )
-        for signs in found:
-            assert signs.tolist() == codes.sum(0).sign().tolist()
-        up, piece = math.ceil(math.log2(2 * limit + 1)), math.ceil(d / n)
-        for ledger in ledgers:
-            sent = sum(row["wire_bytes"] for row in ledger.rows())
-            assert sent == pytest.approx((n - 1) * (math.ceil(up * piece / 8) + math.ceil(2 * piece / 8)))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from reference_impls.core.errors import LayoutError
+from reference_impls.core.errors import LayoutError, UsageError
 from tests.reference_impls.problem import LR, Net, learning_rate, names, observed
 from tests.reference_impls.table import FIRST, SOME, Row, tiered
 from tests.support import each
@@ -117,6 +117,18 @@ def test_a_gradient_of_no_elements_is_refused_for_a_parameter_that_has_some() ->
         cluster.step([[torch.empty(0)], [torch.ones(3)]])
 
 
+def test_a_step_without_gradients_is_refused_unless_they_lie_in_the_storage() -> None:
+    cluster = SimulatedCluster("allreduce-sgd", [torch.ones(3)], 2, lr=1.0)
+    cluster.step([[torch.ones(3)]] * 2)
+    with pytest.raises(UsageError, match=r"pass step\(grads\).*storage="):
+        cluster.step()
+    assert torch.equal(cluster.parameters(0)[0], torch.zeros(3))
+    rows = torch.zeros(2, 3), torch.ones(2, 3)
+    stored = SimulatedCluster("allreduce-sgd", [torch.ones(3)], 2, lr=1.0, storage=rows)
+    stored.step()
+    assert torch.equal(stored.parameters(0)[0], torch.zeros(3))
+
+
 # ---- none on any rank ------------------------------------------------------------------------------------------------------
 
 
@@ -177,3 +189,18 @@ def test_local_steps_ask_nothing_and_averages_bring_what_one_rank_has_trained() 
         assert torch.equal(cluster.parameters(rank)[UNUSED], cluster.parameters(0)[UNUSED])
     sent = cluster.ledger.frame(0)
     assert sent[sent.kind == "unused"].step.tolist() == [3, 7], "at averages, and never again once it is used"
+
+
+def test_the_last_average_of_zero_one_adam_stays_with_it_and_decays_from_its_first_gradient_on() -> None:
+    """Rounds of four; in the third one rank alone has a gradient for it, once, which the average tells all."""
+    rounds = {"variance_steps": 2, "local_growth_steps": 100, "first_round": 4, "longest_round": 4}
+    cluster = build("zero-one-adam", **{**rounds, "total_steps": None, "weight_decay": 0.5})
+    advance(cluster, 10, unused)
+    assert all(torch.equal(cluster.parameters(rank)[UNUSED], Net().unused) for rank in range(SIZE))
+    advance(cluster, 1, partial(unused, ranks_with_it=(1,)))
+    advance(cluster, 3, unused)
+    assert cluster.kind == "average"
+    decayed = Net().unused * (1 - 0.5 * learning_rate(cluster.steps - 1))
+    for rank in range(SIZE):
+        assert torch.equal(cluster.parameters(rank)[UNUSED], cluster.parameters(0)[UNUSED])
+        torch.testing.assert_close(cluster.parameters(rank)[UNUSED], decayed)

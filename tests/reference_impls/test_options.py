@@ -131,6 +131,7 @@ def test_every_method_clips_or_refuses_by_its_own_name(name: str) -> None:
         assert getattr(method.algorithm, method.algorithm.clipping) == 1.0
         with pytest.raises(UnsupportedError, match=f"{name}: clip_norm=0.5 sets its option"):
             method.clipped(0.5)
+        assert made.clipped(math.inf) == (made, None)
     else:
         with pytest.raises(UnsupportedError, match=f"^{name} does not reduce a gradient"):
             made.clipped(1.0)

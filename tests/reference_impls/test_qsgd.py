@@ -78,7 +78,7 @@ def test_error_feedback_of_large_tensors_loses_nothing_in_two_phases(n: int, sma
 # ---- TernGrad --------------------------------------------------------------------------------------------------------------
 
 
-FORMS = ("two-phase", "all-reduce", "gather", "gather-base3")
+FORMS = ("two-phase", "all-reduce", "gather")
 
 
 @each(("n", "d", "scale"), [(1, 5, "tensor"), (3, 67, "bucket"), (7, 200, "tensor"), (8, 1, "bucket")])
@@ -110,8 +110,8 @@ def test_bytes_of_terngrad(n: int, d: int) -> None:
         **shared,
         "codes": (1, payload, pytest.approx(ring * payload)),
     }
-    for form, message in (("gather", math.ceil(2 * d / 8)), ("gather-base3", math.ceil(d / 5))):
-        assert sent(stepped("terngrad", x, form=form)) == {**shared, "codes": (1, message, (n - 1) * message)}
+    message = math.ceil(2 * d / 8)
+    assert sent(stepped("terngrad", x, form="gather")) == {**shared, "codes": (1, message, (n - 1) * message)}
 
 
 def test_clipping() -> None:

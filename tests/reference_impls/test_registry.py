@@ -39,18 +39,34 @@ def test_listing_imports_no_torch() -> None:
     )
 
 
-@pytest.mark.parametrize(("folder", "counts"), [("compressors", True), ("core", True), ("runtime", False)])
+@pytest.mark.parametrize(
+    ("changed", "concerned"),
+    [
+        ("core", {"cgx", "global-qsgd", "lion-cub-1bit", "thc"}),
+        ("runtime", set()),
+        ("frontends", set()),
+        ("compressors/dithering", {"cgx", "global-qsgd", "lion-cub-1bit"}),
+        ("compressors/signs", {"cgx", "global-qsgd", "lion-cub-1bit"}),
+        ("compressors/packing", {"cgx", "global-qsgd", "lion-cub-1bit", "thc"}),
+        ("compressors/lookup", {"thc"}),
+    ],
+)
 def test_the_hash_of_a_source_is_of_what_a_method_uses_and_not_of_what_carries_it_out(
-    folder: str, counts: bool, monkeypatch: pytest.MonkeyPatch
+    changed: str, concerned: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, of = Path.read_text, module._source_hash.__wrapped__
-    before = of("reference_impls.algorithms.lion")
+    modules = {
+        name: registry.load(name).__module__ for name in ("cgx", "global-qsgd", "lion-cub-1bit", "thc")
+    }
+    before = {name: of(own) for name, own in modules.items()}
     monkeypatch.setattr(
         Path,
         "read_text",
-        lambda path, **how: read(path, **how) + ("\n# changed" if path.parent.name == folder else ""),
+        lambda path, **how: (
+            read(path, **how) + ("\n# changed" if f"reference_impls/{changed}" in str(path) else "")
+        ),
     )
-    assert (of("reference_impls.algorithms.lion") != before) is counts
+    assert {name for name, own in modules.items() if of(own) != before[name]} == concerned
 
 
 @each("name", list_algorithms())
@@ -63,6 +79,24 @@ def test_info_of_every_algorithm(name: str) -> None:
     for option in found.options.values():
         assert option.help
         assert option.type
+
+
+@pytest.mark.parametrize(
+    ("name", "begins", "of_all"),
+    [
+        ("allreduce-bf16", "from torch's DDP hooks: those divide by n", ""),
+        ("signum", "the abstracts could be read", "Of all: decay comes before the step"),
+        ("lion-cub-pbit", "a zero update", "Of all: decay comes before the step"),
+        ("top-k", "selection is exact", "Of all: one worker compresses nothing."),
+        ("sparta", "exactly k places", "Of all: none of the papers could be read"),
+        ("allreduce", "", ""),
+    ],
+)
+def test_differences_of_a_class_and_of_all_in_its_file_are_told(name: str, begins: str, of_all: str) -> None:
+    told = info(name).differences
+    assert told.startswith(begins)
+    assert of_all in told
+    assert ("Of all:" in told) is bool(of_all)
 
 
 def test_a_typo_gets_the_nearest_match() -> None:

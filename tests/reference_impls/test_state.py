@@ -21,7 +21,7 @@ from reference_impls.frontends.attached import attach
 from tests.reference_impls.frontends import enter, run, values
 from tests.reference_impls.gloo import Ranks, told
 from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names
-from tests.reference_impls.states import contents, through_a_file
+from tests.reference_impls.states import contents, equal, through_a_file
 
 # ---- state of single parameters ------------------------------------------------------------------------------------------
 
@@ -227,6 +227,40 @@ def test_a_state_that_was_loaded_is_not_trained_on() -> None:
     assert _equal(*ends)
     now = state["workers"][0]["optimizer"]["state"][0]
     assert all(torch.equal(held[name], now[name]) for name in ("step", "exp_avg", "exp_avg_sq"))
+
+
+BACKGROUND = {"period": 6, "overlap": 4, "fragments": 2, "carrier": "sign"}
+"""Rounds of several collectives, which write into the error of the workers, and take some steps."""
+
+
+def test_what_runs_in_the_background_is_forgotten_where_a_state_is_loaded() -> None:
+    cluster, other = (_cluster("streaming-diloco", 2, **BACKGROUND) for _ in range(2))
+    state = _advance(cluster, 2).state_dict()
+    _advance(cluster, 1)
+    assert cluster._local_workers.engine.under_way
+    for members in (cluster, other):
+        members.load_state_dict(state)
+        _advance(members, 12)
+    assert equal(cluster.state_dict(), other.state_dict())
+
+
+def _loaded_over_the_background(rank: int, size: int) -> Any:
+    own, other = (enter("DataParallelOptimizer", "streaming-diloco", BACKGROUND, size) for _ in range(2))
+    run(own, rank, 0, 2)
+    state = own.state.state_dict()
+    run(own, rank, 2, 3)
+    under_way = own.state._local_workers.engine.under_way
+    ends = []
+    for one in (own, other):
+        one.state.load_state_dict(state)
+        run(one, rank, 2, 14)
+        ends.append(one.state.state_dict())
+    return under_way, equal(*ends)
+
+
+@pytest.mark.gloo
+def test_what_runs_in_the_background_of_processes_is_forgotten_too(ranks: Callable[[int], Ranks]) -> None:
+    assert ranks(2).run(_loaded_over_the_background) == [(True, True)] * 2
 
 
 # ---- on processes ------------------------------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def _trained_twice(rank: int, size: int) -> dict[str, list[str]]:
             or silent == kinds[3:8],
             "untouched at entry": _same(before, inside),
             "moved in silence, of which nothing is left": moved and _same(before, after) and step == 3,
-            "steps after the block are not measured": trace.steps == 5 and measured == trace.seconds,
+            "steps after the block are not measured": measured == trace.seconds,
         }
         found[name] = [what for what, held in holds.items() if not held]
         optimizer.release()

@@ -127,7 +127,7 @@ BIASED = frozenset(
 """Methods whose `reduce` estimates the mean gradient; others take local steps, or vote."""
 OTHERWISE = frozenset(
     {
-        "terngrad-clipped-base3", "cgx-nearest-gather", "intsgd-nearest", "random-k-feedback", "top-k-all",
+        "terngrad-clipped", "cgx-nearest-gather", "intsgd-nearest", "random-k-feedback", "top-k-all",
         "sdp4bit-gradients-stochastic", "dynamiq-independent-3",
     }
 )  # fmt: skip

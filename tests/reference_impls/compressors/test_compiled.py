@@ -142,19 +142,13 @@ def levels():
     return results
 
 
-def rounded_and_ternary():
+def rounded():
     x = numbers(D)
     results = []
     for rounding in ("stochastic", "nearest"):
         codes = torch.empty(D, dtype=torch.int32)
         results += [intsgd.encode(x, torch.tensor([20.0]), 31, rounding, key(), codes), codes]
-    digits = torch.randint(0, 3, (5 * D + 2,), generator=torch.Generator().manual_seed(6))
-    wire = torch.empty(packing.trit_bytes(5 * D + 2), dtype=torch.uint8)
-    packing.pack_trits(digits, wire)
-    back = torch.empty_like(digits)
-    packing.unpack_trits(wire, back)
-    assert torch.equal(back, digits)
-    return [*results, wire, back]
+    return results
 
 
 def lion_votes():
@@ -184,12 +178,7 @@ FUNCTIONS = {
     exponential_dithering: {"dithering.encode_powers", "dithering.add_powers", "dithering.decode_powers"},
     levels: {"blocks.encode_tiles", "blocks.make_codes", "blocks.decode_tiles", "sums.maxima",
              "levels.ends", "packing.pack_tiles", "packing.unpack_tiles"},
-    rounded_and_ternary: {
-        "intsgd.stochastic",
-        "intsgd.nearest",
-        "packing.join_trits",
-        "packing.split_trits",
-    },
+    rounded: {"intsgd.stochastic", "intsgd.nearest"},
     lion_votes: {"lion_integers.quantise", "sums.fold"},
     table_indices: {"lookup.encode"},
 }  # fmt: skip

@@ -99,7 +99,7 @@ def outcomes(a, b):
     words = torch.tensor([1 << k for k in range(31)] + [-(1 << 31), 0], dtype=torch.int32)
     weights = [Fraction(1, 2 ** (k + 1)) for k in range(32)] + [Fraction(1, 2**32)]
     full = [torch.full(words.shape, v, dtype=torch.uint8) for v in (a, b)]
-    return list(zip(dithering.add_powers_with(*full, words).tolist(), weights, strict=True))
+    return list(zip(dithering._add_words(*full, words).tolist(), weights, strict=True))
 
 
 CODES = [0, 2, 3, 4, 5, 9, 17, 33, 34, 35, 63, 126, 127]

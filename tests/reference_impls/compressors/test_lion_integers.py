@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -59,7 +60,7 @@ def test_golden_codes():
     assert encoded(u, [slice(0, 8)], "linf")[0].tolist() == [2, -3, 5, 0, 0, 16, -6, 6]
 
 
-@each("kind", lion.SCALES)
+@each("kind", get_args(lion.Scale))
 @each("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_is_flagged_and_never_votes(kind, bad):
     u = updates(200)

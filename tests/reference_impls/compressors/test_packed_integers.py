@@ -1,4 +1,4 @@
-"""Integers of b bits take b bits each and add up as they are; two counters a byte; five digits of base three a byte."""
+"""Integers of b bits take b bits each and add up as they are; two counters a byte."""
 
 from __future__ import annotations
 
@@ -126,36 +126,10 @@ def test_bytes_add_up(n):
     assert torch.equal(out, values.sum(0, dtype=torch.int32))
 
 
-# ---- digits in base three, and integers from numbers times a factor --------------------------------------------------------
+# ---- integers from numbers times a factor ----------------------------------------------------------------------------------
 
 
 KEY = Key.of(seed=1, step=2, stage="round", rank=0)
-
-
-@each("dtype", [torch.int8, torch.int64])
-@each("d", (0, 1, 4, 5, 6, 67))
-def test_trits_of_any_length(d: int, dtype: torch.dtype) -> None:
-    digits = torch.randint(0, 3, (2, d), generator=torch.Generator().manual_seed(d)).to(dtype)
-    wire = torch.full((2, packing.trit_bytes(d)), 255, dtype=torch.uint8)
-    packing.pack_trits(digits, wire)
-    back = torch.full_like(digits, 9)
-    packing.unpack_trits(wire, back)
-    assert torch.equal(back, digits)
-    assert wire.shape[-1] == math.ceil(d / 5)
-    assert d == 0 or int(wire.max()) <= 242
-    for row in range(2):
-        alone = torch.empty_like(wire[row])
-        packing.pack_trits(digits[row], alone)
-        assert torch.equal(alone, wire[row])
-
-
-def test_golden_trits() -> None:
-    assert packing.TRITS_VERSION == 1
-    wire = torch.empty(2, dtype=torch.uint8)
-    packing.pack_trits(torch.tensor([2, 0, 1, 2, 0, 1, 2]), wire)  # bytes: digits 0, 2, 4, 6 and 1, 3, 5
-    assert wire.tolist() == [2 + 1 * 3 + 0 * 9 + 2 * 27, 0 + 2 * 3 + 1 * 9]
-    with pytest.raises(ValueError, match="uint8 wire of 2 bytes"):
-        packing.pack_trits(torch.zeros(7, dtype=torch.int8), wire[:1])
 
 
 def rounded(x: Tensor, factor: float, limit: int, rounding: Rounding = "stochastic") -> tuple[Tensor, int]:

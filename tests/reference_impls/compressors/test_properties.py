@@ -244,7 +244,7 @@ def floats(*numbers: float) -> bytes:
 
 
 def test_versions() -> None:
-    assert (packing.WIRE_VERSION, packing.NIBBLES_VERSION, packing.TRITS_VERSION) == (2, 1, 1)
+    assert (packing.WIRE_VERSION, packing.NIBBLES_VERSION) == (2, 1)
     assert signs.WIRE_VERSION == sparse.WIRE_VERSION == transforms.WIRE_VERSION == 1
 
 
