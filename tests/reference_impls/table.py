@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import pytest
 
+from reference_impls.core.catalogue import BUILT_IN
+
 Local = tuple[str, dict[str, Any]]
 
 
@@ -490,6 +492,11 @@ ROWS: tuple[Row, ...] = (
 
 FIRST: tuple[Row, ...] = tuple({one.algorithm: one for one in reversed(ROWS)}.values())[::-1]
 """One row a method: what the fast tests look at, and tests of what lies below the methods."""
+
+A_CLASS: tuple[Row, ...] = tuple({BUILT_IN[one.algorithm].target: one for one in reversed(FIRST)}.values())[
+    ::-1
+]
+"""One row a class: names of one class differ in presets, whose trajectories are frozen."""
 
 _SOME = (
     "allreduce-sgd",

@@ -19,7 +19,7 @@ from reference_impls.runtime.alone import kinds
 from reference_impls.runtime.engine import Engine, NoOpBackend
 from reference_impls.runtime.step import LOOKS_EVERY, Gradients, LocalWorkers
 from reference_impls.runtime.worker import Worker
-from tests.reference_impls.table import FIRST, STEPS, Row
+from tests.reference_impls.table import A_CLASS, FIRST, STEPS, Row, tiered
 
 SHAPES = ((32, 24), (24,), (4, 3, 3, 3))
 ASKING = {
@@ -114,7 +114,7 @@ def waits_in_steps(row: Row) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("row", [row for row in FIRST if row.id not in ASKING], ids=lambda row: row.id)
+@pytest.mark.parametrize("row", tiered((row for row in FIRST if row.id not in ASKING), A_CLASS))
 def test_the_host_waits_for_nothing_in_a_step(row: Row) -> None:
     assert not waits_in_steps(row)
 

@@ -175,9 +175,12 @@ def of_matrices() -> dict[str, Method]:
     return found
 
 
-@each("name", of_matrices())
+OF_MATRICES = of_matrices()
+
+
+@each("name", OF_MATRICES)
 def test_every_method_with_a_local_optimizer_takes_it(name: str) -> None:
-    ours = cluster(of_matrices()[name], 2)
+    ours = cluster(OF_MATRICES[name], 2)
     ours.observe(loss=1.0, accuracy=0.0)
     advance(ours, 0, 2)
     assert ["momentum_buffer" in kept for kept in state(ours)] == [True, True, False, False]
