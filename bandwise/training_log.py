@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from reference_impls.core.registry import scalars
+from reference_impls.core.options import scalars
 
 Write = Callable[[Mapping[str, float], int], object]
 """Takes values by name, and the step that they are of."""

@@ -19,8 +19,8 @@ from torch import Tensor
 from reference_impls.core.collectives import Exchange, Group, Pending, piece_size
 from reference_impls.core.compute import Key
 from reference_impls.core.errors import UnsupportedError
-from reference_impls.core.registry import declared
-from reference_impls.core.registry import option as option
+from reference_impls.core.options import declared
+from reference_impls.core.options import option as option
 
 T = TypeVar("T")
 ParamGroups = Sequence[dict[str, Any]]

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from reference_impls.core.algorithm import Bucket
 from reference_impls.core.collectives import KEPT_STEPS, Ledger, Ledgers
 from reference_impls.core.errors import UnsupportedError, UsageError
-from reference_impls.core.registry import AnyMethod, Method, create, scalars
+from reference_impls.core.options import scalars
+from reference_impls.core.registry import AnyMethod, Method, create
 from reference_impls.runtime.checkpoints import packed, refuse_by_parameter, unpacked
 from reference_impls.runtime.checks import Check, Settings, described
 from reference_impls.runtime.engine import (

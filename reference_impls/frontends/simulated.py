@@ -14,7 +14,8 @@ from torch import Tensor
 
 from reference_impls.core.collectives import Ledger, Ledgers
 from reference_impls.core.errors import LayoutError, UsageError
-from reference_impls.core.registry import AnyMethod, create, scalars
+from reference_impls.core.options import scalars
+from reference_impls.core.registry import AnyMethod, create
 from reference_impls.runtime.engine import Engine, SimulatedBackend
 from reference_impls.runtime.replay import CudaGraphs, Replays
 from reference_impls.runtime.step import LocalWorkers, Unused, from_first

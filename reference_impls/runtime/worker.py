@@ -27,7 +27,7 @@ from reference_impls.core import compute
 from reference_impls.core.algorithm import Algorithm, Bucket, ParamGroups, StateSpec, TrainState, View
 from reference_impls.core.collectives import Group, Pending
 from reference_impls.core.errors import LayoutError, UnsupportedError, UsageError
-from reference_impls.core.registry import Bounds, Declared
+from reference_impls.core.options import Bounds, Declared
 
 # ---- where parameters live --------------------------------------------------------------------------------------------
 

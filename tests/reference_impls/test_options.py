@@ -13,7 +13,8 @@ import torch
 from reference_impls import SimulatedCluster, create, list_algorithms
 from reference_impls.core.algorithm import Algorithm, option
 from reference_impls.core.errors import UnsupportedError
-from reference_impls.core.registry import HYPERPARAMETERS, Declared, Entry, declared, registry
+from reference_impls.core.options import HYPERPARAMETERS, Declared, declared
+from reference_impls.core.registry import Entry, registry
 from tests.support import each
 
 
