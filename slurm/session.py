@@ -223,6 +223,8 @@ def _lead(job: Task, place: Place, folder: Path, environment: Mapping[str, str])
     for number in REASONS:
         signal.signal(number, _interrupt)
     spec = load_session(job.session)
+    if job.backend == NCCL:
+        spec = spec.model_copy(update={"device": "cuda"})
     link = _link(spec.world_size, job, environment)
     clusters: list[RealCluster] = []
 

@@ -208,7 +208,7 @@ class SessionSpec(Entry):
         default=None,
         ge=0,
         alias="serial_blocks",
-        description="Rounds that hold a block of one collective after another. Without it: all.",
+        description="Rounds that hold a block of one collective after another, on CPUs. Without it: all.",
     )
     warmup: Positive = Field(default=3, description="Steps before anything is timed, in every mode.")
     rounds_h: Annotated[
@@ -268,7 +268,9 @@ class SessionSpec(Entry):
 
     @property
     def serial_blocks(self) -> int:
-        """Rounds that hold a block of one collective after another."""
+        """Rounds that hold a block of one collective after another; none on GPUs, where the host's clock tells no phases."""
+        if self.device == "cuda":
+            return 0
         return self.blocks if self.serial_rounds is None else self.serial_rounds
 
     def as_dict(self) -> dict[str, Any]:

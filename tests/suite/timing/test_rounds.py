@@ -42,6 +42,7 @@ def by_round(entry: dict[str, Any], mode: str) -> dict[int, list[str]]:
 
 
 def test_every_round_times_everything_once(spec: SessionSpec) -> None:
+    assert spec.model_copy(update={"device": "cuda"}).serial_blocks == 0
     rounds = measured(spec, FakeRanks())
     entry = rounds.entry
     assert (entry["status"], entry["reason"]) == ("done", "")
