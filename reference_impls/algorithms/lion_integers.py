@@ -62,9 +62,8 @@ def scale_of(u: Tensor, kind: Scale) -> Tensor:
     if kind == "l0":
         geometric = fixed_mean(torch.abs(u, out=compute.empty_like(u)).add_(1e-12).log_()).exp()
         return torch.where(largest(u) == 0, torch.zeros_like(geometric), geometric)
-    top = largest(
-        u
-    )  # l2-stochastic: of what has been scaled by its maximum, so that no square over- or underflows
+    # l2-stochastic: of what has been scaled by its maximum, so that no square over- or underflows
+    top = largest(u)
     scaled = torch.div(u, torch.where(top > 0, top, 1.0).unsqueeze(-1), out=compute.empty_like(u))
     norm = fixed_sum(scaled, "square").sqrt() * top
     return torch.where(top == 0, torch.zeros_like(norm), norm)
