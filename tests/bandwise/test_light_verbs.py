@@ -38,6 +38,7 @@ def sweep_of(folder: Path, arms: int, seeds: int) -> str:
 
 def look(results: Path, *commands: Sequence[str]) -> tuple[str, list[dict[str, Any]]]:
     """What commands in a process of their own print, and what that process had done after each."""
+    results.mkdir(exist_ok=True)  # status refuses a folder that is not there
     whole = [[*command, "--json", "--results", str(results)] for command in commands]
     process = [sys.executable, "-c", CODE, json.dumps(whole)]
     done = subprocess.run(process, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
