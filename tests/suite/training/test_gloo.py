@@ -10,16 +10,18 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from slurm.job import meeting_point
 from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store, failed
 from suite.training import checkpoint as files
-from suite.training import processes
+from suite.training import gloo, processes
 from suite.training.checkpoint import Child, Hooks, Interrupted, Interruption, Start
 from suite.training.execute import execute
 from suite.training.processes import (
@@ -71,6 +73,24 @@ def test_real_processes_give_the_bits_and_bytes_of_the_simulation(
     assert real.metrics == simulated.metrics
     assert store.result(spec.run_id) == real.result
     assert real.run_id != simulated.run_id
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_ranks_wait_for_the_one_that_evaluates_as_long_as_it_takes(
+    place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other collectives give up after two minutes."""
+    events: list[str] = []
+    monkeypatch.setattr(gloo.dist, "get_rank", lambda: place)
+    monkeypatch.setattr(gloo, "_gathered", lambda row: torch.stack([row, row]))
+    monkeypatch.setattr(gloo.dist, "monitored_barrier", lambda timeout: events.append(f"waits {timeout}"))
+    rank = object.__new__(gloo._Rank)
+    rank.spec, rank.params, rank._rate = SimpleNamespace(world_size=2, steps=9), {}, lambda step: 0.1
+    rank.bytes = SimpleNamespace(wire_bytes=lambda: {0: 1.0, 1: 1.0})
+    rank.task = SimpleNamespace(watch=lambda values: events.append("evaluates"))
+    rank.recorder = SimpleNamespace(evaluation=lambda *of: None)
+    rank._evaluate(3)
+    assert events == [*(["evaluates"] if place == 0 else []), "waits 6:00:00"]
 
 
 # ---- interrupted, killed, out of space -------------------------------------------------------------------------------------
