@@ -244,12 +244,10 @@ def note_ends(store: Store, sweep: str | None = None) -> str:
     for called in sorted(submitted) if sweep is None else (sweep,):
         try:
             specs = make_plan(load_sweep(called)).specs
-        except (
-            ValueError,
-            RuntimeError,
-        ) as error:  # its file has moved, its data or its plugin are not at hand
+        except (ValueError, RuntimeError) as error:
             if sweep is not None:
                 raise
+            # its file has moved, its data or its plugin are not at hand
             unplanned.append(f"of {called}, {error}")
             continue
         states = run_states(specs, store)

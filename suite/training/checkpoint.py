@@ -345,16 +345,15 @@ def clean(folder: Path, step: int) -> None:
 
 def set_aside(folder: Path) -> None:
     """Out of the way of a run that cannot go on from it here; another machine may, and until the run ends it is kept."""
-    for path in (folder / "checkpoint.json", whole_path(folder)):
-        if path.exists():
-            path.replace(folder / f"refused-{path.name}")
+    for path in [*folder.glob("checkpoint.json"), *folder.glob("checkpoint*.pt")]:
+        path.replace(folder / f"refused-{path.name}")
 
 
 def remove(folder: Path) -> None:
     """Remove the run's checkpoint, the index first."""
-    for path in (folder / "checkpoint.json", whole_path(folder)):
+    (folder / "checkpoint.json").unlink(missing_ok=True)
+    for path in [whole_path(folder), *folder.glob("refused-checkpoint*")]:
         path.unlink(missing_ok=True)
-        (folder / f"refused-{path.name}").unlink(missing_ok=True)
     clean(folder, 0)
 
 

@@ -225,6 +225,12 @@ def test_a_checkpoint_of_ranks_takes_the_place_of_the_old_one_and_is_whole_or_re
     files.rank_path(tmp_path, 9, 1).unlink()
     with pytest.raises(files.CheckpointError, match=r"at step 9 lacks the files of ranks \[1\]"):
         files.published(tmp_path, LOCAL, "code")
+    files.set_aside(tmp_path)
+    files.clean(tmp_path, 0)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["refused-checkpoint-9-0.pt", "refused-checkpoint.json"]
+    files.remove(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 # ---- ranks of a launcher find each other -----------------------------------------------------------------------------------
