@@ -72,9 +72,8 @@ def listed(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class StudyData:
-    """All tables of a study, its facts, its panels in order, and what was timed: its sessions; the claims that any of this
-    decides; and
-    records of sessions that are there and are not read; origin: where the study's own tables come from.
+    """All tables of a study, its facts, its panels in order, and its sessions; the claims that any of this decides; and records
+    of sessions that are there and are not read; origin: where the study's own tables come from.
     """
 
     sweep: str

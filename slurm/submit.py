@@ -287,6 +287,10 @@ def code_folder(results_root: Path, checkout: Path = CHECKOUT, *, dry_run: bool 
             f"submit from a git clone, so that runs can say which code computed them: {said}"
         ) from None
     facts = code_state(checkout)
+    if facts["commit"] is None:
+        raise SnapshotError(
+            f"submit from a git clone, so that runs can say which code computed them: {checkout} is none"
+        )
     different = f"-{facts['changes']['sha256'][:ID_DIGITS]}" if "changes" in facts else ""
     folder = results_root.resolve() / "code" / f"{facts['commit']}{different}"
     if dry_run or folder.exists():

@@ -234,10 +234,8 @@ def _question(args: argparse.Namespace) -> Question:
     shapes = shapes or transformer_shapes(parameters)
     kinds = sent(method_of(PLAIN, args.steps), shapes, args.workers, args.steps)
     if timed:
-        link, compute_s = (
-            Link(link_rate(args.rate), parse_duration(args.delay or "0us")),
-            args.compute_ms / 1e3,
-        )
+        link = Link(link_rate(args.rate), parse_duration(args.delay or "0us"))
+        compute_s = args.compute_ms / 1e3
     else:  # seconds of computing are the unit
         link, compute_s = Link(8 * kinds[0].nbytes / (EFFICIENCY * args.rho)), 1.0
     plain = predict(kinds, link, compute_s, 0.0)

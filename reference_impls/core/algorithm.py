@@ -200,10 +200,9 @@ class Bucket:
 
     def chunk(self) -> slice:
         """The piece of the bucket that this rank serves; the last ones are shorter or empty, padding is not part of them."""
-        first, last = (
-            min(place * self.chunk_size(), self.d) for place in (self.world.rank, self.world.rank + 1)
-        )
-        return slice(first, last)
+        size = self.chunk_size()
+        first = self.world.rank * size
+        return slice(min(first, self.d), min(first + size, self.d))
 
     def chunk_size(self) -> int:
         """Elements of every rank's piece, padding included: ceil(d / 8 n) * 8."""

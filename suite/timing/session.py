@@ -546,8 +546,9 @@ class Session:
         for number, case in enumerate(cases.by_id.values()):
             self.show(f"warming up {number + 1} of {len(cases.by_id)}: {case.label}")
             units = -(-spec.warmup // case.unit_steps)
-            steps = units * case.unit_steps * len(WARM_MODES)
-            command = {"do": "warm", "case": case.case_id, "units": units, "modes": WARM_MODES}
+            modes = [mode for mode in WARM_MODES if mode != "serial" or spec.serial_blocks]
+            steps = units * case.unit_steps * len(modes)
+            command = {"do": "warm", "case": case.case_id, "units": units, "modes": modes}
             ranks.ask(command, BUILD_S + 10.0 * steps)
 
     def _late(self) -> bool:

@@ -79,6 +79,11 @@ def test_what_is_no_git_clone_is_refused(tmp_path: Path) -> None:
         code_folder(tmp_path / "r", tmp_path)
 
 
+def test_a_copy_inside_of_a_clone_is_not_of_its_commit(checkout: Path, tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match=r"submit from a git clone, .*suite is none"):
+        code_folder(tmp_path / "r", checkout / "suite")
+
+
 def test_a_copy_that_fails_leaves_nothing(checkout: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     def full(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
