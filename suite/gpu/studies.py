@@ -26,7 +26,7 @@ from suite.gpu.__main__ import GO_ON, start, stop
 from suite.gpu.tables import say
 from suite.links.cluster import find_program
 
-STUDIES: Final = ("python", "python-2026", "python-3m", "python-10m")
+STUDIES: Final = ("python", "python-2026", "python-3m", "python-10m", "python-16")
 """In the order of what they tell for their time."""
 MOST_JOBS: Final = 8
 SERVICE: Final = "nvidia-cuda-mps-control"
