@@ -111,6 +111,11 @@ def evenly(count: int, most: int) -> Indices:
     return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
 
 
+def chunks(indices: Indices, size: int) -> Iterator[Indices]:
+    """The indices in their order, `size` at a time."""
+    return (indices[start : start + size] for start in range(0, len(indices), size))
+
+
 def split(count: int, test_size: int, seed: int) -> tuple[Indices, Indices]:
     """Training and test indices of `count` examples: ascending, disjoint, covering; redrawn for each seed."""
     if not 0 < test_size < count:
@@ -447,26 +452,52 @@ def predict(task: Task, params: Mapping[str, Tensor], *inputs: Tensor | None) ->
         return _in_mixed(model, task.workload.products, rows, row, may_compile())[0]
 
 
-def classified(chunks: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """Accuracy in percent and NLL in nats an example, over chunks of logits [examples, classes] and labels [examples]."""
-    correct, nll, count = 0, 0.0, 0
+def scores_of(metric: str, chunks: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """The metric and NLL in nats, over chunks of logits [..., classes] and what was to be predicted, int64 [...].
+
+    The metric is "accuracy" in percent; by any other name it is the NLL in bits.
+    """
+    correct, total, count = 0, 0.0, 0
     for logits, truth in chunks:
-        labels = truth.to(logits.device)
-        correct += int((logits.argmax(dim=-1) == labels).sum())
-        nll += float(F.cross_entropy(logits.double(), labels, reduction="sum"))
-        count += len(labels)
-    return {"accuracy": 100.0 * correct / count, "nll": nll / count}
-
-
-def told(metric: str, chunks: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """Bits a token, under the name `metric`, and NLL in nats, over chunks of logits [..., tokens] and the tokens [...]."""
-    total, count = 0.0, 0
-    for logits, tokens in chunks:
-        wanted = tokens.flatten().to(logits.device)
-        total += float(F.cross_entropy(logits.flatten(0, -2).double(), wanted, reduction="sum"))
-        count += tokens.numel()
+        flat, wanted = logits.flatten(0, -2), truth.flatten().to(logits.device)
+        if metric == "accuracy":
+            correct += int((flat.argmax(dim=-1) == wanted).sum())
+        total += float(F.cross_entropy(flat.double(), wanted, reduction="sum"))
+        count += len(wanted)
     nll = total / count
-    return {metric: nll / math.log(2.0), "nll": nll}
+    return {metric: 100.0 * correct / count if metric == "accuracy" else nll / math.log(2.0), "nll": nll}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SampledTask(Task):
+    """Ranks sample examples of their shards; the same examples always judge, some at a time."""
+
+    chunk: ClassVar[int]
+    """Examples that are judged at a time."""
+    watched: ClassVar[int] = 0
+    """Examples, spread evenly, that a point of the curve is of; 0: all that judge."""
+    sampler: ShardSampler = dataclasses.field(repr=False)
+
+    def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
+        return self.scores(params, np.arange(self.test_size))
+
+    def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
+        return self.scores(params, evenly(self.test_size, self.watched or self.test_size))
+
+    def scores(self, params: Mapping[str, Tensor], chosen: Indices) -> dict[str, float]:
+        """The scores over some of the examples that judge, by their numbers."""
+        parts = (self.judging(numbers) for numbers in chunks(chosen, self.chunk))
+        return scores_of(
+            self.workload.metric, ((self.logits(params, *given), wanted) for *given, wanted in parts)
+        )
+
+    @abstractmethod
+    def judging(self, numbers: Indices) -> tuple[Tensor, ...]:
+        """What the model is given of the examples of these numbers that judge, and last what it is to predict."""
+
+    def logits(self, params: Mapping[str, Tensor], *given: Tensor) -> Tensor:
+        """What the model says of examples that are judged."""
+        return predict(self, params, *given)
 
 
 def _values(model: nn.Module, params: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -37,7 +37,6 @@ seconds of a core.
 from __future__ import annotations
 
 import dataclasses
-from abc import abstractmethod
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
@@ -53,13 +52,12 @@ from torch import Tensor, nn
 from suite.workloads.base import (
     DataError,
     Indices,
+    SampledTask,
     ShardSampler,
     Stream,
-    Task,
     Workload,
     by_part_shards,
     check_sha256,
-    classified,
     evenly,
     find_distribution,
     fold_of,
@@ -68,9 +66,7 @@ from suite.workloads.base import (
     in_fold,
     permutation,
     places,
-    predict,
     shards_of,
-    told,
 )
 from suite.workloads.stacked import LayerNorm, Linear, attention, embedding, mean_cross_entropy
 
@@ -220,8 +216,6 @@ class MaskedModel(ByteModel):
 
 TEST_WINDOWS = 2048
 """Windows that a seed is judged on at the end of a run, spread evenly over the held-out packages."""
-WATCHED_WINDOWS = 128
-"""Of these, spread evenly, those that the curve of `code-gpt` is of on the way."""
 HELD_OUT = (
     "assumptions", "calculus", "codegen", "concrete", "crypto", "diffgeom", "geometry", "holonomic",
     "logic", "ntheory", "series", "sets", "simplify", "stats", "tensor", "vector",
@@ -264,7 +258,7 @@ class BytesWorkload(Workload):
         else:
             shards = iid_shards(np.concatenate(train), world_size, seed)
         common = (self, seed, world_size, sharding, size, sum(map(len, shards)), TEST_WINDOWS)
-        return self.made(*common, test[evenly(len(test), TEST_WINDOWS)], ShardSampler(shards, size, seed))
+        return self.made(*common, ShardSampler(shards, size, seed), test[evenly(len(test), TEST_WINDOWS)])
 
 
 def windows(span: tuple[int, int], context: int) -> Indices:
@@ -284,28 +278,13 @@ def bytes_at(text: Tensor, first: Tensor, length: int) -> Tensor:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BytesTask(Task):
+class BytesTask(SampledTask):
     """Windows of the corpus for one seed: those that judge by their first bytes, and who trains on which."""
 
-    chunk: ClassVar[int]
-    """Windows that are judged at a time."""
     test: Indices = dataclasses.field(repr=False)
-    sampler: ShardSampler = dataclasses.field(repr=False)
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
         return self.gather(*self.examples(step))
-
-    def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self._score(params, np.arange(self.test_size))
-
-    def _score(self, params: Mapping[str, Tensor], test: Indices) -> dict[str, float]:
-        starts = range(0, len(test), self.chunk)
-        parts = (self.judging(test[start : start + self.chunk]) for start in starts)
-        return told("bits_per_byte", ((predict(self, params, *given), wanted) for *given, wanted in parts))
-
-    @abstractmethod
-    def judging(self, numbers: Indices) -> tuple[Tensor, ...]:
-        """What the model is given of the windows of these numbers that judge, and last the bytes that it is to predict."""
 
 
 class GPTTask(BytesTask):
@@ -315,13 +294,10 @@ class GPTTask(BytesTask):
     `nll` (nats a byte) over 2,048 windows, 262,144 bytes; `watch` the same of 128 of them.
     """
 
-    chunk = 32
+    chunk, watched = 32, 128
 
     def examples(self, step: int) -> tuple[Tensor]:
         return (torch.from_numpy(self.sampler.indices(step)),)
-
-    def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self._score(params, evenly(len(self.test), WATCHED_WINDOWS))
 
     def judging(self, numbers: Indices) -> tuple[Tensor, ...]:
         return self.gather(torch.from_numpy(self.test[numbers]))
@@ -432,7 +408,6 @@ WIDTHS = (BUCKETS, 256, 128, len(CLASSES))
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 _SCALE = 2.0
 """Of the inputs: with it they are about 1 where there is anything, as torch's linear layers expect."""
-_COUNTS_CHUNK = 512
 
 
 class Perceptron(nn.Module):
@@ -485,7 +460,7 @@ class CodePackages(Workload):
         every = np.arange(len(labels))
         sampler = ShardSampler(shards_of(sharding, every, labels, world_size, seed), size, seed)
         common = (self, seed, world_size, sharding, size, len(labels), len(CLASSES) * JUDGED)
-        return PackagesTask(*common, np.concatenate(own), labels, np.concatenate(test), sampler)
+        return PackagesTask(*common, sampler, np.concatenate(own), labels, np.concatenate(test))
 
 
 def drawn(windows: Indices, count: int, seed: int, stream: Stream, label: int) -> Indices:
@@ -534,33 +509,27 @@ def trigram_counts(first: Indices) -> npt.NDArray[np.uint8]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PackagesTask(Task):
+class PackagesTask(SampledTask):
     """Windows of source for one seed.
 
     `batch(step)` is counts of trigrams uint8 [world_size, batch_size, 1024] and classes int64 [world_size, batch_size].
     `evaluate` gives `accuracy` in percent (0 to 100) and `nll` in nats a window; `watch` the same of a tenth of the windows.
     """
 
+    chunk = 512
     train: Indices = dataclasses.field(repr=False)
     labels: Indices = dataclasses.field(repr=False)
     test: Indices = dataclasses.field(repr=False)
     """First bytes of judged windows, class after class, equally many of each."""
-    sampler: ShardSampler = dataclasses.field(repr=False)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         chosen = self.sampler.indices(step)
         return torch.from_numpy(trigram_counts(self.train[chosen])), torch.from_numpy(self.labels[chosen])
 
-    def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self._score(params, self.test)
-
     def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self._score(params, self.test.reshape(len(CLASSES), -1)[:, :WATCHED].ravel())
+        of_each_class = np.arange(self.test_size).reshape(len(CLASSES), JUDGED)
+        return self.scores(params, of_each_class[:, :WATCHED].ravel())
 
-    def _score(self, params: Mapping[str, Tensor], test: Indices) -> dict[str, float]:
-        truth = torch.arange(len(CLASSES)).repeat_interleave(len(test) // len(CLASSES))
-        chunks = (slice(start, start + _COUNTS_CHUNK) for start in range(0, len(test), _COUNTS_CHUNK))
-        return classified(
-            (predict(self, params, torch.from_numpy(trigram_counts(test[chunk]))), truth[chunk])
-            for chunk in chunks
-        )
+    def judging(self, numbers: Indices) -> tuple[Tensor, Tensor]:
+        counts = trigram_counts(self.test[numbers])
+        return torch.from_numpy(counts), torch.from_numpy(numbers // JUDGED)

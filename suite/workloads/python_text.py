@@ -24,7 +24,7 @@ import json
 import lzma
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -42,7 +42,6 @@ from suite.workloads.base import (
     ShardSampler,
     Stream,
     check_sha256,
-    evenly,
     find_distribution,
     generator,
     iid_shards,
@@ -215,8 +214,7 @@ class PythonTask(GPTTask):
     `nll` (nats a byte) over 1,024 windows; `watch` the same of 32 of them. `table_loss` is `trigram_bits`.
     """
 
-    def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self._score(params, evenly(len(self.test), self.chunk))
+    watched = 32
 
     def table_loss(self, steps: int) -> float:
         return trigram_bits(self.workload.options["size"], self.world_size, self.batch_size, steps, self.seed)
@@ -255,7 +253,7 @@ class PythonGPT(BytesWorkload):
         train, judged = all_windows(self.context)
         test = np.sort(judged[permutation(len(judged), generator(seed, Stream.TEST))[:JUDGED]])
         sampler = ShardSampler(iid_shards(train, world_size, seed), size, seed)
-        return PythonTask(self, seed, world_size, sharding, size, len(train), JUDGED, test, sampler)
+        return PythonTask(self, seed, world_size, sharding, size, len(train), JUDGED, sampler, test)
 
 
 @dataclasses.dataclass(frozen=True)
