@@ -36,7 +36,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import cache, lru_cache
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
@@ -660,6 +660,24 @@ def find_distribution(name: str, why: str) -> Distribution:
         return distribution(name)
     except PackageNotFoundError as error:
         raise DataError(f"{why}, but {name} is not installed: pip install {name}") from error
+
+
+def sources_of(name: str, version: str, why: str, remedy: str) -> list[tuple[PackagePath, bytes]]:
+    """The Python files of an installed distribution with their content, in the order of their paths.
+
+    Raises DataError, with `why` they are needed and the remedy, for another version and for what cannot be read.
+    """
+    installed = find_distribution(name, why)
+    if installed.version != version:
+        raise DataError(f"{why}, found {installed.version}: {remedy}")
+    files = [file for file in installed.files or () if file.suffix == ".py"]
+    try:
+        return [
+            (file, Path(str(installed.locate_file(file))).read_bytes())
+            for file in sorted(files, key=PackagePath.as_posix)
+        ]
+    except OSError as error:
+        raise DataError(f"cannot read the source of {name} ({error}): {remedy}") from error
 
 
 def check_sha256(expected: str, what: str, remedy: str, *parts: bytes) -> None:

@@ -40,7 +40,7 @@ import dataclasses
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
+from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
@@ -50,7 +50,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from suite.workloads.base import (
-    DataError,
     Indices,
     SampledTask,
     ShardSampler,
@@ -59,7 +58,6 @@ from suite.workloads.base import (
     by_part_shards,
     check_sha256,
     evenly,
-    find_distribution,
     fold_of,
     generator,
     iid_shards,
@@ -67,6 +65,7 @@ from suite.workloads.base import (
     permutation,
     places,
     shards_of,
+    sources_of,
 )
 from suite.workloads.stacked import LayerNorm, Linear, attention, embedding, mean_cross_entropy
 
@@ -77,41 +76,36 @@ _REMEDY = f"pip install --force-reinstall --no-deps {DISTRIBUTION}=={VERSION}"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corpus:
-    """All bytes, uint8 [26168818], read-only, and where each sub-package and each file lies in them.
+    """All bytes of a text, uint8, read-only, and where each sub-package and each file lies in them.
 
     `spans` is name -> (first byte, one past the last); files in no sub-package belong to the one named "". `files` is the
-    same of the files of each sub-package, in their order.
+    same of the files of each sub-package, in their order, where they are told apart.
     """
 
     text: npt.NDArray[np.uint8]
     spans: dict[str, tuple[int, int]]
-    files: dict[str, list[tuple[int, int]]]
+    files: dict[str, list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
 
 
 @lru_cache(maxsize=1)
 def load_corpus() -> Corpus:
-    """The corpus, read once a process (26 MB).
+    """The corpus, read once a process (26,168,818 bytes).
 
     Raises DataError, with the command that helps, where the distribution or its bytes are not the right ones.
     """
-    installed = find_distribution(DISTRIBUTION, f"the code corpus is the source of {DISTRIBUTION} {VERSION}")
-    if installed.version != VERSION:
-        raise DataError(f"the code corpus is {DISTRIBUTION} {VERSION}, found {installed.version}: {_REMEDY}")
-    sources = sorted(
-        (file.parts[1] if len(file.parts) > 2 else "", file.as_posix())
-        for file in installed.files or ()
-        if file.parts[0] == DISTRIBUTION and file.suffix == ".py"
-    )
-    try:
-        contents = [Path(str(installed.locate_file(path))).read_bytes() for _, path in sources]
-    except OSError as error:
-        raise DataError(f"cannot read the code corpus ({error}): {_REMEDY}") from error
-    text = b"".join(contents)
-    check_sha256(_SHA256, f"the source of {DISTRIBUTION} {VERSION}", _REMEDY, text)
+    what = f"the source of {DISTRIBUTION} {VERSION}"
+    sources = [
+        (path.parts[1] if len(path.parts) > 2 else "", content)
+        for path, content in sources_of(DISTRIBUTION, VERSION, f"the code corpus is {what}", _REMEDY)
+        if path.parts[0] == DISTRIBUTION
+    ]
+    sources.sort(key=itemgetter(0))
+    text = b"".join(content for _, content in sources)
+    check_sha256(_SHA256, what, _REMEDY, text)
 
     files: dict[str, list[tuple[int, int]]] = {}
     end = 0
-    for (package, _), content in zip(sources, contents, strict=True):
+    for package, content in sources:
         start, end = end, end + len(content)
         files.setdefault(package, []).append((start, end))
     spans = {package: (own[0][0], own[-1][1]) for package, own in files.items()}
@@ -241,16 +235,16 @@ class BytesWorkload(Workload):
     def tokens_per_example(self) -> int:
         return self.context
 
-    def text(self, device: torch.device) -> Tensor:
-        """The text on a device, uint8."""
-        return text_on(device)
+    def corpus(self) -> Corpus:
+        """The text that windows are cut of."""
+        return load_corpus()
 
     def task(
         self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
     ) -> BytesTask:
         size = self.check(seed, world_size, sharding, batch_size)
         fold = fold_of(seed)
-        spans = {name: windows(span, self.context) for name, span in load_corpus().spans.items()}
+        spans = {name: windows(span, self.context) for name, span in self.corpus().spans.items()}
         train = [in_fold(own, fold) for name, own in spans.items() if name not in HELD_OUT]
         test = in_fold(np.concatenate([spans[name] for name in HELD_OUT]), fold)
         if sharding == "by-package":
@@ -266,10 +260,10 @@ def windows(span: tuple[int, int], context: int) -> Indices:
     return np.arange(span[0], span[1] - context, context, dtype=np.int64)
 
 
-@lru_cache(maxsize=2)
-def text_on(device: torch.device) -> Tensor:
-    """The corpus on a device, uint8 [26168818]."""
-    return torch.tensor(load_corpus().text, device=device)
+@lru_cache(maxsize=4)
+def text_on(corpus: Corpus, device: torch.device) -> Tensor:
+    """The text of a corpus on a device, uint8."""
+    return torch.tensor(corpus.text, device=device)
 
 
 def bytes_at(text: Tensor, first: Tensor, length: int) -> Tensor:
@@ -306,7 +300,7 @@ class GPTTask(BytesTask):
         (first,) = examples
         workload = self.workload
         assert isinstance(workload, BytesWorkload)
-        both = bytes_at(workload.text(first.device), first, workload.context + 1)
+        both = bytes_at(text_on(workload.corpus(), first.device), first, workload.context + 1)
         return both[..., :-1].contiguous(), both[..., 1:].contiguous()
 
 
@@ -366,7 +360,7 @@ class MaskedTask(BytesTask):
 
     def gather(self, *examples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first, where = examples
-        text = bytes_at(text_on(first.device), first, ByteMLM.context)
+        text = bytes_at(text_on(load_corpus(), first.device), first, ByteMLM.context)
         return text.scatter(-1, where, MASK), where, text.gather(-1, where)
 
 
