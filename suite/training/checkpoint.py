@@ -238,8 +238,8 @@ class CheckpointError(RuntimeError):
 class Checkpoint:
     """A run, or one rank of it, after `step` completed steps.
 
-    source: hash of the method's source. train_s: seconds trained so far, over all attempts. recorder: `Recorder.state`.
-    ledger: rows of `LedgerSums`. state: of the driver, `SimulatedCluster` or one rank's optimizer.
+    source: hash of the method's source. train_s: seconds trained so far, over all attempts. recorder: what a `Recorder` goes on
+    from. ledger: rows of `LedgerSums`. state: of the driver, `SimulatedCluster` or one rank's optimizer.
     """
 
     run_id: str
