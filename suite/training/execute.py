@@ -634,7 +634,7 @@ class _Worker:
         self._busy = True
         for spec in specs:
             self._store.put_spec(spec)
-        self._child.pipe.send(list(self._owned))
+        self._child.send(list(self._owned))
 
     def receive(self, tally: Tally) -> None:
         """Take one message; the end of the pipe means that the process has died."""
