@@ -602,9 +602,8 @@ def _draw(module: nn.Module, name: str, shape: tuple[int, ...], rng: np.random.G
     if isinstance(sd := getattr(owner, "initial_sd", None), float):
         return _normal(shape, sd, rng)
     match owner:
-        case NonDynamicallyQuantizableLinear() if (
-            leaf == "bias"
-        ):  # behind attention, where torch sets it to zero
+        # behind attention, where torch sets it to zero
+        case NonDynamicallyQuantizableLinear() if leaf == "bias":
             return torch.zeros(shape)
         case nn.Linear():
             return _uniform(shape, 1.0 / math.sqrt(owner.in_features), rng)
@@ -755,7 +754,8 @@ def add(workload: type[Workload]) -> None:
     Raises:
         WorkloadDeclarationError: The name is taken, or what the class says of itself cannot be.
     """
-    _check(workload)
+    if wrong := next(_problems(workload), ""):
+        raise WorkloadDeclarationError(f"{_where(workload)} cannot be a workload: {wrong}")
     name, known = workload.name, {**_entry_points(), **BUILT_IN}
     taken = _where(_outside[name].workload) if name in _outside else known.get(name, _where(workload))
     if name in _outside or taken != _where(workload):
@@ -861,13 +861,8 @@ def _where(workload: Any) -> str:
     return f"{getattr(workload, '__module__', '?')}:{getattr(workload, '__qualname__', workload)}"
 
 
-def _check(workload: Any) -> None:
-    """Raise WorkloadDeclarationError for the first thing that keeps a class from being a workload."""
-    if (wrong := next(_problems(workload), "")) != "":
-        raise WorkloadDeclarationError(f"{_where(workload)} cannot be a workload: {wrong}")
-
-
 def _problems(workload: Any) -> Iterator[str]:
+    """What keeps a class from being a workload; what comes after the first may be meaningless."""
     if not (isinstance(workload, type) and issubclass(workload, Workload)):
         yield "derive it from suite.workloads.Workload"
     if "__dataclass_params__" not in vars(workload) or not workload.__dataclass_params__.frozen:

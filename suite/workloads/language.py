@@ -54,7 +54,6 @@ FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 TEST_WINDOWS: Final = 2048
 """Windows at the most that a run is judged on at its end, spread evenly."""
-WATCHED_WINDOWS: Final = 128
 BYTES: Final = 256
 MASKED: Final = 0.15
 BERT_MASK: Final = 103
@@ -160,7 +159,7 @@ class LanguageWorkload(ModelWorkload):
         return self.window
 
     def judged(self) -> tuple[int, int]:
-        return WATCHED_WINDOWS, TEST_WINDOWS
+        return self.made.watched, TEST_WINDOWS
 
     def inner(self) -> nn.Module:
         """The model as `transformers` builds it."""
@@ -259,7 +258,7 @@ class LanguageTask(ModelTask):
     spread evenly; `watch` the same over up to 128 of them.
     """
 
-    chunk, watched = 8, WATCHED_WINDOWS
+    chunk, watched = 8, 128
     train: Tokens = dataclasses.field(repr=False)
     test: Tokens = dataclasses.field(repr=False)
     windows: Indices = dataclasses.field(repr=False)

@@ -46,8 +46,6 @@ SIDE: Final = 32
 PADDING: Final = 4
 CALIBRATION: Final = 2048
 """Training images at the most whose statistics BatchNorm judges with."""
-WATCHED: Final = 1024
-"""Images of the test part, at the most, that the curve on the way is of."""
 Floats = npt.NDArray[np.float32]
 Colours = tuple[float, float, float]
 
@@ -134,7 +132,7 @@ class ImageWorkload(ModelWorkload):
         return torch.empty(batch_size, 3, side, side), torch.empty(batch_size, dtype=torch.int64)
 
     def judged(self) -> tuple[int, int]:
-        return min(WATCHED, self.shape[2]), self.shape[2]
+        return min(ImageTask.watched, self.shape[2]), self.shape[2]
 
     def task(
         self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
@@ -154,7 +152,7 @@ class ImageTask(ModelTask):
     gives `accuracy` in percent and `nll` in nats an image over all test images; `watch` the same of up to 1,024 of them.
     """
 
-    chunk, watched = 64, WATCHED
+    chunk, watched = 64, 1024
     train: Images = dataclasses.field(repr=False)
     test: Images = dataclasses.field(repr=False)
 
@@ -180,10 +178,8 @@ class ImageTask(ModelTask):
         if norms := [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]:
             for norm in norms:
                 norm.track_running_stats, norm.momentum = True, None
-                norm.running_mean, norm.running_var = (
-                    torch.zeros(norm.num_features),
-                    torch.ones(norm.num_features),
-                )
+                norm.running_mean = torch.zeros(norm.num_features)
+                norm.running_var = torch.ones(norm.num_features)
                 norm.num_batches_tracked = torch.tensor(0)
             for numbers in chunks(evenly(self.train_size, CALIBRATION), self.chunk):
                 model(self.train.images(numbers))
