@@ -69,7 +69,6 @@ class PipeStop(Interruption):
 
     @property
     def requested(self) -> str | None:
-        """Why to stop; None while nobody has asked."""
         if self._reason is None and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_S
             try:
@@ -122,12 +121,10 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Its number."""
         return self._process.pid
 
     @property
     def exitcode(self) -> int | None:
-        """How it ended."""
         return self._process.exitcode
 
     def send(self, what: Any) -> None:

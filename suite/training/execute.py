@@ -609,6 +609,7 @@ class _Worker:
         self.slot = slot
         self._work = work
         self._child = Child(serve, str(store.root), slot)
+        self.pipe = self._child.pipe
         self._store = store
         self._owned: dict[str, RunSpec] = {}
         self._counted = 0
@@ -618,13 +619,7 @@ class _Worker:
         self.full: str | None = None
 
     @property
-    def pipe(self) -> Connection:
-        """What to wait on."""
-        return self._child.pipe
-
-    @property
     def idle(self) -> bool:
-        """Whether it has nothing to do."""
         return self.alive and not self._busy
 
     def give(self, specs: Sequence[RunSpec]) -> None:
