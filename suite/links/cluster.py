@@ -326,14 +326,11 @@ def keep(link: Link) -> None:
     except LinkError as error:
         answer = {"link": str(error)}
     except (NamespaceError, CommandError) as error:
-        answer = {"error": str(error), "forbidden": _forbidden(error)}
+        forbidden = isinstance(error, NamespaceError) or "Operation not permitted" in str(error)
+        answer = {"error": str(error), "forbidden": forbidden}
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
     sys.stdin.read()
-
-
-def _forbidden(error: Exception) -> bool:
-    return isinstance(error, NamespaceError) or "Operation not permitted" in str(error)
 
 
 def _require_netem() -> None:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -149,16 +149,14 @@ def needed(tried: Trial, root: Path = Path("/"), uid: int | None = None) -> Iter
     Yields:
         A finding each.
     """
-    missing = [name for name in PROGRAMS if find_program(name) is None]
-    packages = " ".join(dict.fromkeys(PROGRAMS[name] for name in missing))
-    if missing:
+    if missing := [name for name in PROGRAMS if find_program(name) is None]:
+        packages = " ".join(dict.fromkeys(PROGRAMS[name] for name in missing))
         yield Finding(
             "programs", False, f"{', '.join(missing)} not installed", f"sudo apt-get install {packages}"
         )
     else:
         yield Finding("programs", True, ", ".join(PROGRAMS))
-    said = tried.get(NAMESPACES)
-    if said is not None:
+    if (said := tried.get(NAMESPACES)) is not None:
         yield Finding(NAMESPACES, False, f"no network namespaces: {said}", _namespaces_fix(root, uid))
         return
     yield Finding(NAMESPACES, True, "network namespaces work")
@@ -169,8 +167,7 @@ def needed(tried: Trial, root: Path = Path("/"), uid: int | None = None) -> Iter
 def delay(tried: Trial) -> Finding:
     """Whether links can have a delay."""
     if NAMESPACES in tried and tried[NAMESPACES] is None:
-        found = _of_the_kernel(DELAY, tried)
-        return Finding(DELAY, found.ok, found.detail, found.fix, needed=False)
+        return replace(_of_the_kernel(DELAY, tried), needed=False)
     return Finding(DELAY, False, "not tried, for want of a namespace", "see namespaces", needed=False)
 
 

@@ -50,7 +50,8 @@ class Link:
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= MAX_WORKERS:
             raise LinkError(f"{self.workers} workers: choose 1 to {MAX_WORKERS}")
-        _check_rate("rate", self.rate_bps)
+        if self.rate_bps != math.inf and not MIN_RATE_BPS <= self.rate_bps <= MAX_RATE_BPS:  # false for NaN
+            raise LinkError(f"rate {self.rate_bps:g} bit/s: choose 10mbit to 10gbit, or unshaped")
         if not 0 <= self.delay_s <= MAX_DELAY_S:  # false for NaN
             raise LinkError(f"delay {self.delay_s} s: choose 0 to {MAX_DELAY_S:g} s, one way")
 
@@ -143,11 +144,6 @@ def rate_words(rate_bps: float) -> str:
 def duration_words(seconds: float) -> str:
     """For people: ``5 ms``."""
     return " ".join(_largest(seconds, TIME_UNITS)) if seconds else "0 ms"
-
-
-def _check_rate(name: str, rate_bps: float) -> None:
-    if rate_bps != math.inf and not MIN_RATE_BPS <= rate_bps <= MAX_RATE_BPS:  # false for NaN
-        raise LinkError(f"{name} {rate_bps:g} bit/s: choose 10mbit to 10gbit, or unshaped")
 
 
 def _largest(value: float, units: Mapping[str, float]) -> tuple[str, str]:

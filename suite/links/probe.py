@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -49,11 +49,6 @@ class Measurement:
     bytes: int
     seconds: tuple[float, ...]
     bits_per_s: float
-
-    @property
-    def median_s(self) -> float:
-        """The median of the seconds."""
-        return statistics.median(self.seconds)
 
 
 @dataclass(frozen=True)
@@ -117,14 +112,9 @@ def probe(link_rate_bps: float, repeats: int = 3, device: str = "cpu") -> list[M
         raise ValueError(f"link rate {link_rate_bps!r}: give bits a second, as in 1e8")
     measured = round_trip(repeats=10)
     for what, kind in COLLECTIVES.items():
-        room = MOST_BYTES / max(1, kind.answer(n))
-        measured.append(bandwidth(what, size_for(link_rate_bps, kind.sent(n), room), repeats, device))
+        nbytes = min(link_rate_bps / 8 * TARGET_S / kind.sent(n), MOST_BYTES / max(1, kind.answer(n)))
+        measured.append(bandwidth(what, nbytes, repeats, device))
     return measured
-
-
-def size_for(rate_bps: float, sent: float, most_bytes: float = MOST_BYTES) -> float:
-    """Bytes of a buffer of which `sent` times as many are sent, so that they take `TARGET_S` at `rate_bps`."""
-    return min(rate_bps / 8 * TARGET_S / sent, most_bytes)
 
 
 def round_trip(repeats: int = 10) -> list[Measurement]:
@@ -179,9 +169,10 @@ def bandwidth(collective: str, nbytes: float, repeats: int = 3, device: str = "c
     def exchange(size: int) -> float:
         count = size // kind.dtype.itemsize
         given, taken = x[:count], answer[: count * kind.answer(n)]
-        return max(_on_all_ranks(_timed(lambda: kind.call(given, taken, messages), device)))
+        return _slowest(_timed(lambda: kind.call(given, taken, messages), device))
 
-    size = _shrunk(buffer_bytes, exchange(buffer_bytes), n)
+    first_s = exchange(buffer_bytes)
+    size = buffer_bytes if first_s <= LONGEST_S else _whole(buffer_bytes * TARGET_S / first_s, n)
     return _measurement(collective, size, [exchange(size) for _ in range(repeats)], kind.sent(n) * size)
 
 
@@ -196,27 +187,16 @@ def _timed(call: Callable[[], None], device: str) -> float:
     dist.barrier()
     started = time.perf_counter()
     call()
-    _settle(device)
+    if device != "cpu":
+        torch.cuda.synchronize()
     return time.perf_counter() - started
 
 
-def _settle(device: str) -> None:
-    """Wait for what was launched on a GPU."""
-    if device != "cpu":
-        torch.cuda.synchronize()
-
-
-def _on_all_ranks(seconds: float) -> list[float]:
-    """What every rank measured, by rank."""
-    mine = torch.tensor([seconds], dtype=torch.float64)
-    gathered = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(gathered, mine)
-    return [float(value) for value in gathered]
-
-
-def _shrunk(nbytes: int, first_s: float, n: int) -> int:
-    """The size for the exchanges that count, after a first one of `nbytes` took `first_s` seconds."""
-    return nbytes if first_s <= LONGEST_S else _whole(nbytes * TARGET_S / first_s, n)
+def _slowest(seconds: float) -> float:
+    """The longest of what the ranks measured."""
+    longest = torch.tensor([seconds], dtype=torch.float64)
+    dist.all_reduce(longest, dist.ReduceOp.MAX)
+    return longest.item()
 
 
 def _whole(nbytes: float, n: int) -> int:
@@ -226,5 +206,4 @@ def _whole(nbytes: float, n: int) -> int:
 
 
 def _measurement(what: str, nbytes: int, seconds: list[float], sent_bytes: float) -> Measurement:
-    measured = Measurement(what, nbytes, tuple(seconds), 0.0)
-    return replace(measured, bits_per_s=8 * sent_bytes / measured.median_s)
+    return Measurement(what, nbytes, tuple(seconds), 8 * sent_bytes / statistics.median(seconds))

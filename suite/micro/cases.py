@@ -202,12 +202,11 @@ class StandardDithering(Keyed):
     """Bytes on a scale that all ranks share, as they are added on the way. finds_scale: encoding begins with max |x|."""
 
     side_bytes = 4
-    finds_scale = False
     levels = LEVELS
 
-    def __init__(self, numel: int) -> None:
+    def __init__(self, numel: int, *, finds_scale: bool = False) -> None:
         super().__init__(numel)
-        self.scale = self.largest()
+        self.finds_scale, self.scale = finds_scale, self.largest()
 
     def largest(self) -> torch.Tensor:
         """As the aggregators find it."""
@@ -225,10 +224,6 @@ class StandardDithering(Keyed):
 
     def decode(self) -> None:
         self.compressor.decode(self.wire, self.scale, self.levels, 1, self.out)
-
-
-class StandardDitheringGlobal(StandardDithering):
-    finds_scale = True
 
 
 class NibbleDithering(StandardDithering):
@@ -251,10 +246,6 @@ class NibbleDithering(StandardDithering):
     def decode(self) -> None:
         self.packing.unpack_nibbles(self.wire, self.codes, -self.levels)
         self.compressor.decode(self.codes, self.scale, self.levels, 1, self.out)
-
-
-class NibbleDitheringGlobal(NibbleDithering):
-    finds_scale = True
 
 
 class TernaryTwoBit(StandardDithering):
@@ -383,9 +374,9 @@ DENSE_CASES: dict[str, Callable[[int], Case]] = {
     "signs": Signs,
     "scaled-signs": by_protocol("compressors.signs", "ScaledSigns"),
     "standard-dithering-4bit": NibbleDithering,
-    "standard-dithering-4bit-global": NibbleDitheringGlobal,
+    "standard-dithering-4bit-global": lambda numel: NibbleDithering(numel, finds_scale=True),
     "standard-dithering-8bit": StandardDithering,
-    "standard-dithering-8bit-global": StandardDitheringGlobal,
+    "standard-dithering-8bit-global": lambda numel: StandardDithering(numel, finds_scale=True),
     "equal-levels-4bit-given": lambda numel: EqualLevels(numel, 7, given=True),
     "equal-levels-4bit-global": lambda numel: EqualLevels(numel, 7, given=False),
     "equal-levels-8bit-given": lambda numel: EqualLevels(numel, 127, given=True),

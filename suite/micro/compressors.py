@@ -23,7 +23,7 @@ class _Timed:
     param_names = ("codec", "numel")
     verbs: tuple[str, ...] = ()
 
-    def prepare(self, compressor: str, numel: int) -> None:
+    def setup(self, compressor: str, numel: int) -> None:
         """Build the case and run it twice. No number is better than one that names the wrong path: where the compressor
         did not run compiled (no C++ compiler, say) or did not run eagerly, as its size asks for, there is none."""
         compute = module("reference_impls.core.compute")
@@ -47,9 +47,6 @@ class TimeEncode(_Timed):
     params = (COMPRESSORS, NUMELS)
     verbs = ("encode",)
 
-    def setup(self, compressor: str, numel: int) -> None:
-        self.prepare(compressor, numel)
-
     def time_encode(self, compressor: str, numel: int) -> None:
         self.case.encode()
 
@@ -57,9 +54,6 @@ class TimeEncode(_Timed):
 class TimeDecode(_Timed):
     params = (COMPRESSORS, NUMELS)
     verbs = ("encode", "decode")
-
-    def setup(self, compressor: str, numel: int) -> None:
-        self.prepare(compressor, numel)
 
     def time_decode(self, compressor: str, numel: int) -> None:
         self.case.decode()
@@ -74,7 +68,7 @@ class TimeAccumulate(_Timed):
     def setup(self, compressor: str, numel: int) -> None:
         if "accumulate" not in build(compressor, 32).verbs:
             raise NotImplementedError(f"{compressor} does not add")
-        self.prepare(compressor, numel)
+        super().setup(compressor, numel)
 
     def time_accumulate(self, compressor: str, numel: int) -> None:
         self.case.accumulate()

@@ -30,7 +30,7 @@ class _Stepping:
     version = "1"
     timeout = 120
 
-    def prepare(self, method: str) -> None:
+    def setup(self, method: str) -> None:
         """A cluster past its first steps, so that methods with a warm-up are timed in their later phase."""
         single_thread()
         facade = module("reference_impls")
@@ -55,18 +55,12 @@ class TimeStep(_Stepping):
     warmup_time = 0.1
     sample_time = 0.02
 
-    def setup(self, method: str) -> None:
-        self.prepare(method)
-
     def time_step(self, method: str) -> None:
         self.cluster.step(self.grads)
 
 
 class TrackStep(_Stepping):
     """Bytes that rank 0 sends for one parameter in one step, on average over 8 steps after the first ones."""
-
-    def setup(self, method: str) -> None:
-        self.prepare(method)
 
     def track_wire_bytes_per_parameter(self, method: str) -> float:
         before = self.sent_bytes()

@@ -69,7 +69,6 @@ class PipeStop(Interruption):
 
     @property
     def requested(self) -> str | None:
-        """Why to stop; None while nobody has asked."""
         if self._reason is None and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_S
             try:
@@ -122,12 +121,10 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Its number."""
         return self._process.pid
 
     @property
     def exitcode(self) -> int | None:
-        """How it ended."""
         return self._process.exitcode
 
     def send(self, what: Any) -> None:
@@ -238,8 +235,8 @@ class CheckpointError(RuntimeError):
 class Checkpoint:
     """A run, or one rank of it, after `step` completed steps.
 
-    source: hash of the method's source. train_s: seconds trained so far, over all attempts. recorder: `Recorder.state`.
-    ledger: rows of `LedgerSums`. state: of the driver, `SimulatedCluster` or one rank's optimizer.
+    source: hash of the method's source. train_s: seconds trained so far, over all attempts. recorder: what a `Recorder` goes on
+    from. ledger: rows of `LedgerSums`. state: of the driver, `SimulatedCluster` or one rank's optimizer.
     """
 
     run_id: str

@@ -23,12 +23,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from suite.runs.files import StoreError
@@ -112,14 +111,7 @@ def execute(
     """
     hooks = Hooks(progress, interruption=interruption or Interruption(), checkpoint_s=checkpoint_s)
     place = place_in_launch(os.environ) if specs[0].backend == "gloo" else None
-    with RunOwnership(
-        store,
-        owner or Owner.here(),
-        hooks,
-        max_attempts=max_attempts,
-        stale_after_s=stale_after_s,
-        again=again,
-    ) as ownership:
+    with RunOwnership(store, owner or Owner.here(), hooks, max_attempts, stale_after_s, again) as ownership:
         if place is not None:
             yield from _join(specs, ownership, place, scheduled)
             return
@@ -285,46 +277,32 @@ def _not_joined(
             yield outcome
 
 
-class RunOwnership:
+@dataclass
+class RunOwnership(AbstractContextManager["RunOwnership"]):
     """A context manager; leaving it gives back what is still owned, as never begun where nothing else was noted.
 
     asked: what the caller wants to be told of runs. again: also take runs that have settled.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        owner: Owner,
-        asked: Hooks,
-        *,
-        max_attempts: int,
-        stale_after_s: float,
-        again: bool,
-    ) -> None:
-        self.asked = asked
-        self._store = store
-        self._owner = owner
-        self._max_attempts = max_attempts
-        self._stale_after_s = stale_after_s
-        self._again = again
-        self._leases: dict[str, Lease] = {}
-        self._notes: dict[str, str] = {}
-        self._under_way: set[str] = set()
+    store: Store
+    owner: Owner
+    asked: Hooks
+    max_attempts: int
+    stale_after_s: float
+    again: bool
+    _leases: dict[str, Lease] = field(default_factory=dict, init=False)
+    _notes: dict[str, str] = field(default_factory=dict, init=False)
+    _under_way: set[str] = field(default_factory=set, init=False)
 
-    def __enter__(self) -> RunOwnership:
-        return self
+    def __exit__(self, *_: object) -> None:
+        for run_id in list(self._leases):
+            if run_id in self._under_way and self._leases[run_id].held():  # broken off, or the store is full
+                self.store.abandon(run_id)
+            self._give_back(run_id)
 
     def folder(self, spec: RunSpec) -> Path:
         """Where a run's files lie."""
-        return self._store.folder(spec.run_id)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for run_id in list(self._leases):
-            if run_id in self._under_way and self._leases[run_id].held():  # broken off, or the store is full
-                self._store.abandon(run_id)
-            self._give_back(run_id)
+        return self.store.folder(spec.run_id)
 
     def take(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
         """Those of the runs that nobody has settled and nobody else works on; they are leased now."""
@@ -332,7 +310,7 @@ class RunOwnership:
         for spec in specs:
             if self._settled(spec):
                 continue
-            lease = take_lease(self._store.folder(spec.run_id), self._owner, self._stale_after_s)
+            lease = take_lease(self.store.folder(spec.run_id), self.owner, self.stale_after_s)
             if lease is None:
                 continue
             if self._settled(spec):  # by whoever held the lease until just now
@@ -354,7 +332,7 @@ class RunOwnership:
         by_step: dict[object, list[RunSpec]] = {}
         alone: list[tuple[int, RunSpec]] = []
         for spec in specs:
-            note = self._store.note(spec.run_id)
+            note = self.store.note(spec.run_id)
             if note is not None and note.state == "running" and note.tries >= ALONE_AFTER:
                 alone.append((note.tries, spec))
             else:
@@ -366,10 +344,10 @@ class RunOwnership:
     def begin(self, spec: RunSpec, start: Start) -> Start | Outcome:
         """Note that the run begins; the outcome instead when it has begun too often."""
         reason = self._notes.pop(spec.run_id, "")
-        note = self._store.begin(spec, self._owner.name, start.step, reason)
+        note = self.store.begin(spec, self.owner.name, start.step, reason)
         self._under_way.add(spec.run_id)
-        files.clean(self._store.folder(spec.run_id), start.step)
-        if note.tries > self._max_attempts:
+        files.clean(self.store.folder(spec.run_id), start.step)
+        if note.tries > self.max_attempts:
             return failed(
                 spec,
                 Status(
@@ -384,7 +362,7 @@ class RunOwnership:
         """Show that the owned runs are alive."""
         for run_id, lease in self._leases.items():
             if lease.heartbeat() and run_id in self._under_way:
-                self._store.heartbeat(run_id)
+                self.store.heartbeat(run_id)
 
     def hooks(self, spec: RunSpec) -> Hooks:
         """The caller's hooks, by which the owned runs are kept alive too and the run's checkpoints are noted."""
@@ -399,10 +377,10 @@ class RunOwnership:
         """Write a simulated run's checkpoint. Without space the run goes on without it, which is noted if it can be."""
         if not self._leases[checkpoint.run_id].held():
             return
-        note = self._store.note(checkpoint.run_id)
+        note = self.store.note(checkpoint.run_id)
         step, problem = checkpoint.step, ""
         try:
-            files.write(files.whole_path(self._store.folder(checkpoint.run_id)), checkpoint)
+            files.write(files.whole_path(self.store.folder(checkpoint.run_id)), checkpoint)
         except StoreError as error:
             step, problem = note.step if note else 0, f"no new checkpoint: {error}"
         self.saved(checkpoint.run_id, step, problem)
@@ -411,17 +389,17 @@ class RunOwnership:
         """Note the step of the checkpoint that stands, and why a newer one could not be written."""
         if self._leases[run_id].held():
             with suppress(StoreError):  # no space for a note is no reason to stop
-                self._store.saved(run_id, step, problem)
+                self.store.saved(run_id, step, problem)
 
     def interrupt(self, run_ids: Iterable[str], reason: str) -> None:
         """Note that runs were stopped at a boundary: they go on from their checkpoints, or are missing without one."""
         for run_id in run_ids:
-            note = self._store.note(run_id)
+            note = self.store.note(run_id)
             if note is not None and note.step and self._leases[run_id].held():
                 with suppress(
                     StoreError
                 ):  # without space it counts as missing, and goes on from there all the same
-                    self._store.interrupt(run_id, reason)
+                    self.store.interrupt(run_id, reason)
                     self._under_way.discard(run_id)
 
     def leave(self, run_id: str) -> None:
@@ -432,9 +410,9 @@ class RunOwnership:
         """Keep how a run ended and give it back; False when it is no longer ours to say. Raises `StoreError`."""
         held = self._leases[outcome.run_id].held()
         if held:
-            outcome.save(self._store)
+            outcome.save(self.store)
             if outcome.status.settled:
-                files.remove(self._store.folder(outcome.run_id))
+                files.remove(self.store.folder(outcome.run_id))
         self._give_back(outcome.run_id)
         return held
 
@@ -444,13 +422,13 @@ class RunOwnership:
 
     def _settled(self, spec: RunSpec) -> bool:
         """Whether the run is left as it is; what a newer version has written always is."""
-        status = self._store.status(spec.run_id)
-        if status.state == "invalid" and isinstance(self._store.refusal(spec.run_id), NewerResultError):
+        status = self.store.status(spec.run_id)
+        if status.state == "invalid" and isinstance(self.store.refusal(spec.run_id), NewerResultError):
             return True
-        return not self._again and status.settled
+        return not self.again and status.settled
 
     def _start(self, spec: RunSpec) -> Start:
-        folder = self._store.folder(spec.run_id)
+        folder = self.store.folder(spec.run_id)
         whole, index = files.whole_path(folder), folder / "checkpoint.json"
         if not (whole.exists() or index.exists()):
             return Start()
@@ -631,6 +609,7 @@ class _Worker:
         self.slot = slot
         self._work = work
         self._child = Child(serve, str(store.root), slot)
+        self.pipe = self._child.pipe
         self._store = store
         self._owned: dict[str, RunSpec] = {}
         self._counted = 0
@@ -640,13 +619,7 @@ class _Worker:
         self.full: str | None = None
 
     @property
-    def pipe(self) -> Connection:
-        """What to wait on."""
-        return self._child.pipe
-
-    @property
     def idle(self) -> bool:
-        """Whether it has nothing to do."""
         return self.alive and not self._busy
 
     def give(self, specs: Sequence[RunSpec]) -> None:
@@ -656,7 +629,7 @@ class _Worker:
         self._busy = True
         for spec in specs:
             self._store.put_spec(spec)
-        self._child.pipe.send(list(self._owned))
+        self._child.send(list(self._owned))
 
     def receive(self, tally: Tally) -> None:
         """Take one message; the end of the pipe means that the process has died."""

@@ -28,7 +28,6 @@ from suite.runs.spec import RunSpec, learning_rate, source_of, sources, task_of
 from suite.runs.store import EXPECTED_FAULTS, Outcome, Status, failed
 from suite.training.checkpoint import (
     Action,
-    Checkpoint,
     CheckpointError,
     Hooks,
     Interrupted,
@@ -38,12 +37,7 @@ from suite.training.checkpoint import (
     read,
     write,
 )
-from suite.training.train import (
-    LedgerSums,
-    Recorder,
-    first_difference,
-    taken,
-)
+from suite.training.train import Recorder, first_difference, taken
 from suite.workloads import RankedTask, Task
 from suite.workloads.base import BatchedGradients
 
@@ -88,7 +82,7 @@ def _trained(spec: RunSpec, start: Start, folder: Path, hooks: Hooks) -> Outcome
         recorder = Recorder(spec, task.workload, start)
         rank = _Rank(task, recorder, start)
         rank.train(folder, hooks)
-        rows = _all_rows(rank.bytes)
+        rows = _all_rows(recorder)
         _compare_replicas(recorder, rank.params)
     except EXPECTED_FAULTS as error:
         recorder.fault(error)
@@ -103,7 +97,6 @@ class _Rank:
         self.spec = spec
         self.task = task
         self.recorder = recorder
-        self.bytes = LedgerSums(start.checkpoint.ledger if start.checkpoint else ())
         self.params = {name: nn.Parameter(value) for name, value in self.task.initial().items()}
         self._first = self._stands = start.step
         self._started = time.perf_counter()
@@ -154,7 +147,7 @@ class _Rank:
                 found.clear()  # the optimizer has its own copy
                 self._optimizer.step()
             self._optimizer.zero_grad()
-            self.bytes.take(self._optimizer.ledger)
+            self.recorder.bytes.take(self._optimizer.ledger)
             self.recorder.step(self._optimizer.kind, taken(before, paths()))
         return Action(int(gathered[:, 1].max().item()))
 
@@ -167,7 +160,7 @@ class _Rank:
 
     def _evaluate(self, step: int) -> None:
         """Rank 0 evaluates, while the others wait; what every rank has sent so far is gathered for it."""
-        own = torch.tensor([self.bytes.wire_bytes().get(dist.get_rank(), 0.0)], dtype=torch.float64)
+        own = torch.tensor([self.recorder.bytes.wire_bytes().get(dist.get_rank(), 0.0)], dtype=torch.float64)
         sent = math.fsum(_gathered(own).flatten().tolist()) / self.spec.world_size
         if dist.get_rank() == 0:
             values = {name: param.detach() for name, param in self.params.items()}
@@ -178,29 +171,19 @@ class _Rank:
 
     def _save(self, folder: Path, step: int) -> tuple[int, str]:
         """Write this rank's checkpoint; rank 0 publishes it once all have. Returns the step that stands, what failed."""
-        source, rank, problem = source_of(self.spec), dist.get_rank(), ""
+        rank, problem = dist.get_rank(), ""
         path = rank_path(folder, step, rank)
         state = self._optimizer.state_dict()
-        self.bytes.take(self._optimizer.ledger)
+        self.recorder.bytes.take(self._optimizer.ledger)
+        checkpoint = self.recorder.checkpoint(step, state, time.perf_counter() - self._started)
         try:
-            write(
-                path,
-                Checkpoint(
-                    run_id=self.spec.run_id,
-                    source=source,
-                    step=step,
-                    train_s=self.recorder.trained_s(time.perf_counter() - self._started),
-                    recorder=self.recorder.state(),
-                    ledger=self.bytes.rows(),
-                    state=state,
-                ),
-            )
+            write(path, checkpoint)
         except StoreError as error:
             problem = f"no new checkpoint: {error}"
         if _all(not problem):
             try:
                 if rank == 0:
-                    publish(folder, self.spec, source, step)
+                    publish(folder, self.spec, checkpoint.source, step)
                 self._stands = step
             except StoreError as error:
                 problem = f"no new checkpoint: {error}"
@@ -261,8 +244,8 @@ def _all(mine: bool) -> bool:
     return bool(_gathered(torch.tensor([mine], dtype=torch.uint8)).all())
 
 
-def _all_rows(own: LedgerSums) -> list[dict[str, Any]]:
+def _all_rows(recorder: Recorder) -> list[dict[str, Any]]:
     """The bytes of all ranks, in the order of ranks."""
     found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, own.rows())
+    dist.all_gather_object(found, recorder.bytes.rows())
     return [row for rows in found for row in rows]

@@ -88,7 +88,10 @@ THEN: Final = ", then "
 
 
 class Recorder:
-    """Follows one run step by step; `outcome` closes it. `status` is None while all is well. gpu: its name, if on one."""
+    """Follows one run step by step; `outcome` closes it. `status` is None while all is well. gpu: its name, if on one.
+
+    `bytes`: what the process has sent, or the simulated ranks have.
+    """
 
     def __init__(self, spec: RunSpec, workload: Workload, start: Start = _NEW, gpu: str = "") -> None:
         provenance()  # looked up now: at the end the checkout may hold other code
@@ -99,6 +102,7 @@ class Recorder:
         self._attempt = start.attempt
         self._earlier_s = start.checkpoint.train_s if start.checkpoint else 0.0
         held = start.checkpoint.recorder if start.checkpoint else {}
+        self.bytes = LedgerSums(start.checkpoint.ledger if start.checkpoint else ())
         self.metrics: list[dict[str, Any]] = [dict(line) for line in held.get("metrics", ())]
         self._final: dict[str, float] = {}
         self._kinds: Counter[str] = Counter(held.get("kinds"))
@@ -119,7 +123,19 @@ class Recorder:
                 found[name] = before
         return found
 
-    def state(self) -> dict[str, Any]:
+    def checkpoint(self, step: int, state: Mapping[str, Any], train_s: float) -> Checkpoint:
+        """The run after `step` completed steps, `train_s` seconds into this attempt. state: of its driver."""
+        return Checkpoint(
+            run_id=self.spec.run_id,
+            source=source_of(self.spec),
+            step=step,
+            train_s=self._earlier_s + train_s,
+            recorder=self._state(),
+            ledger=self.bytes.rows(),
+            state=state,
+        )
+
+    def _state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it, as plain data."""
         return {
             "metrics": [dict(line) for line in self.metrics],
@@ -130,10 +146,6 @@ class Recorder:
             "steps": self._steps,
             "ran_on": {name: str(self._provenance().get(name, "none")) for name in RAN_ON},
         }
-
-    def trained_s(self, train_s: float) -> float:
-        """Seconds trained over all attempts, `train_s` of them in this one."""
-        return self._earlier_s + train_s
 
     def loss(self, value: float, step: int) -> None:
         """Note the mean training loss of a step, the first of which is 1; sets `status` when the run has diverged."""
@@ -225,7 +237,7 @@ class Recorder:
             "bytes": bytes_summary(ledger, self.spec.world_size),
             "path": {name: "/".join(sorted(taken)) for name, taken in sorted(self._paths.items())},
             "sources": dict(sources),
-            "train_s": round(self.trained_s(train_s), 4),
+            "train_s": round(self._earlier_s + train_s, 4),
         }
         return Outcome(self.spec.run_id, status, result, self.metrics)
 
@@ -334,7 +346,6 @@ class Member:
         self._look = look
         gpu = torch.cuda.get_device_name(storage[0].device) if storage[0].is_cuda else ""
         self.recorder = Recorder(spec, task.workload, start, gpu)
-        self._bytes = LedgerSums(start.checkpoint.ledger if start.checkpoint else ())
         self._task = task
         self._rate = learning_rate(spec)
         self._params = storage[0]
@@ -381,14 +392,14 @@ class Member:
             self._look()  # it may have diverged before
             self.recorder.fault(error)
             return
-        self._bytes.take(self._cluster.ledger)
+        self.recorder.bytes.take(self._cluster.ledger)
         self.recorder.step(self._cluster.kind, taken(before, paths()))
 
     def evaluate(self, step: int) -> None:
         """Evaluate rank 0's parameters as they are after this step."""
         if self.recorder.status is None:
             params = {name: rows[0] for name, rows in split(self._params, self._shapes).items()}
-            sent = math.fsum(self._bytes.wire_bytes().values()) / self.spec.world_size
+            sent = math.fsum(self.recorder.bytes.wire_bytes().values()) / self.spec.world_size
             self.recorder.evaluation(self._task.watch(params), self._rate(step), sent)
             if step + 1 == self.spec.steps:
                 self.recorder.judged(self._task.evaluate(params))
@@ -410,20 +421,12 @@ class Member:
         except EXPECTED_FAULTS as error:
             self.recorder.fault(error)
             return None
-        self._bytes.take(self.cluster.ledger)
-        return Checkpoint(
-            run_id=self.spec.run_id,
-            source=source_of(self.spec),
-            step=self.cluster.steps,
-            train_s=self.recorder.trained_s(train_s),
-            recorder=self.recorder.state(),
-            ledger=self._bytes.rows(),
-            state=state,
-        )
+        self.recorder.bytes.take(self.cluster.ledger)
+        return self.recorder.checkpoint(self.cluster.steps, state, train_s)
 
     def outcome(self, train_s: float) -> Outcome:
         """Close the run, `train_s` seconds into this attempt."""
-        return self.recorder.outcome(self._bytes.rows(), train_s, sources(self.spec))
+        return self.recorder.outcome(self.recorder.bytes.rows(), train_s, sources(self.spec))
 
 
 def taken(

@@ -36,7 +36,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import cache, lru_cache
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
@@ -109,6 +109,11 @@ def places(windows: int, length: int, chosen: int, rng: np.random.Generator) -> 
 def evenly(count: int, most: int) -> Indices:
     """Up to `most` of the numbers below `count`, spread evenly."""
     return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
+
+
+def chunks(indices: Indices, size: int) -> Iterator[Indices]:
+    """The indices in their order, `size` at a time."""
+    return (indices[start : start + size] for start in range(0, len(indices), size))
 
 
 def split(count: int, test_size: int, seed: int) -> tuple[Indices, Indices]:
@@ -447,26 +452,52 @@ def predict(task: Task, params: Mapping[str, Tensor], *inputs: Tensor | None) ->
         return _in_mixed(model, task.workload.products, rows, row, may_compile())[0]
 
 
-def classified(chunks: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """Accuracy in percent and NLL in nats an example, over chunks of logits [examples, classes] and labels [examples]."""
-    correct, nll, count = 0, 0.0, 0
+def scores_of(metric: str, chunks: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
+    """The metric and NLL in nats, over chunks of logits [..., classes] and what was to be predicted, int64 [...].
+
+    The metric is "accuracy" in percent; by any other name it is the NLL in bits.
+    """
+    correct, total, count = 0, 0.0, 0
     for logits, truth in chunks:
-        labels = truth.to(logits.device)
-        correct += int((logits.argmax(dim=-1) == labels).sum())
-        nll += float(F.cross_entropy(logits.double(), labels, reduction="sum"))
-        count += len(labels)
-    return {"accuracy": 100.0 * correct / count, "nll": nll / count}
-
-
-def told(metric: str, chunks: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float]:
-    """Bits a token, under the name `metric`, and NLL in nats, over chunks of logits [..., tokens] and the tokens [...]."""
-    total, count = 0.0, 0
-    for logits, tokens in chunks:
-        wanted = tokens.flatten().to(logits.device)
-        total += float(F.cross_entropy(logits.flatten(0, -2).double(), wanted, reduction="sum"))
-        count += tokens.numel()
+        flat, wanted = logits.flatten(0, -2), truth.flatten().to(logits.device)
+        if metric == "accuracy":
+            correct += int((flat.argmax(dim=-1) == wanted).sum())
+        total += float(F.cross_entropy(flat.double(), wanted, reduction="sum"))
+        count += len(wanted)
     nll = total / count
-    return {metric: nll / math.log(2.0), "nll": nll}
+    return {metric: 100.0 * correct / count if metric == "accuracy" else nll / math.log(2.0), "nll": nll}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SampledTask(Task):
+    """Ranks sample examples of their shards; the same examples always judge, some at a time."""
+
+    chunk: ClassVar[int]
+    """Examples that are judged at a time."""
+    watched: ClassVar[int] = 0
+    """Examples, spread evenly, that a point of the curve is of; 0: all that judge."""
+    sampler: ShardSampler = dataclasses.field(repr=False)
+
+    def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
+        return self.scores(params, np.arange(self.test_size))
+
+    def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
+        return self.scores(params, evenly(self.test_size, self.watched or self.test_size))
+
+    def scores(self, params: Mapping[str, Tensor], chosen: Indices) -> dict[str, float]:
+        """The scores over some of the examples that judge, by their numbers."""
+        parts = (self.judging(numbers) for numbers in chunks(chosen, self.chunk))
+        return scores_of(
+            self.workload.metric, ((self.logits(params, *given), wanted) for *given, wanted in parts)
+        )
+
+    @abstractmethod
+    def judging(self, numbers: Indices) -> tuple[Tensor, ...]:
+        """What the model is given of the examples of these numbers that judge, and last what it is to predict."""
+
+    def logits(self, params: Mapping[str, Tensor], *given: Tensor) -> Tensor:
+        """What the model says of examples that are judged."""
+        return predict(self, params, *given)
 
 
 def _values(model: nn.Module, params: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -571,9 +602,8 @@ def _draw(module: nn.Module, name: str, shape: tuple[int, ...], rng: np.random.G
     if isinstance(sd := getattr(owner, "initial_sd", None), float):
         return _normal(shape, sd, rng)
     match owner:
-        case NonDynamicallyQuantizableLinear() if (
-            leaf == "bias"
-        ):  # behind attention, where torch sets it to zero
+        # behind attention, where torch sets it to zero
+        case NonDynamicallyQuantizableLinear() if leaf == "bias":
             return torch.zeros(shape)
         case nn.Linear():
             return _uniform(shape, 1.0 / math.sqrt(owner.in_features), rng)
@@ -629,6 +659,24 @@ def find_distribution(name: str, why: str) -> Distribution:
         return distribution(name)
     except PackageNotFoundError as error:
         raise DataError(f"{why}, but {name} is not installed: pip install {name}") from error
+
+
+def sources_of(name: str, version: str, why: str, remedy: str) -> list[tuple[PackagePath, bytes]]:
+    """The Python files of an installed distribution with their content, in the order of their paths.
+
+    Raises DataError, with `why` they are needed and the remedy, for another version and for what cannot be read.
+    """
+    installed = find_distribution(name, why)
+    if installed.version != version:
+        raise DataError(f"{why}, found {installed.version}: {remedy}")
+    files = [file for file in installed.files or () if file.suffix == ".py"]
+    try:
+        return [
+            (file, Path(str(installed.locate_file(file))).read_bytes())
+            for file in sorted(files, key=PackagePath.as_posix)
+        ]
+    except OSError as error:
+        raise DataError(f"cannot read the source of {name} ({error}): {remedy}") from error
 
 
 def check_sha256(expected: str, what: str, remedy: str, *parts: bytes) -> None:
@@ -706,7 +754,8 @@ def add(workload: type[Workload]) -> None:
     Raises:
         WorkloadDeclarationError: The name is taken, or what the class says of itself cannot be.
     """
-    _check(workload)
+    if wrong := next(_problems(workload), ""):
+        raise WorkloadDeclarationError(f"{_where(workload)} cannot be a workload: {wrong}")
     name, known = workload.name, {**_entry_points(), **BUILT_IN}
     taken = _where(_outside[name].workload) if name in _outside else known.get(name, _where(workload))
     if name in _outside or taken != _where(workload):
@@ -812,13 +861,8 @@ def _where(workload: Any) -> str:
     return f"{getattr(workload, '__module__', '?')}:{getattr(workload, '__qualname__', workload)}"
 
 
-def _check(workload: Any) -> None:
-    """Raise WorkloadDeclarationError for the first thing that keeps a class from being a workload."""
-    if (wrong := next(_problems(workload), "")) != "":
-        raise WorkloadDeclarationError(f"{_where(workload)} cannot be a workload: {wrong}")
-
-
 def _problems(workload: Any) -> Iterator[str]:
+    """What keeps a class from being a workload; what comes after the first may be meaningless."""
     if not (isinstance(workload, type) and issubclass(workload, Workload)):
         yield "derive it from suite.workloads.Workload"
     if "__dataclass_params__" not in vars(workload) or not workload.__dataclass_params__.frozen:

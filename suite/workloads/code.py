@@ -37,11 +37,10 @@ seconds of a core.
 from __future__ import annotations
 
 import dataclasses
-from abc import abstractmethod
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
+from operator import itemgetter
 from typing import ClassVar
 
 import numpy as np
@@ -51,26 +50,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from suite.workloads.base import (
-    DataError,
     Indices,
+    SampledTask,
     ShardSampler,
     Stream,
-    Task,
     Workload,
     by_part_shards,
     check_sha256,
-    classified,
     evenly,
-    find_distribution,
     fold_of,
     generator,
     iid_shards,
     in_fold,
     permutation,
     places,
-    predict,
     shards_of,
-    told,
+    sources_of,
 )
 from suite.workloads.stacked import LayerNorm, Linear, attention, embedding, mean_cross_entropy
 
@@ -81,41 +76,36 @@ _REMEDY = f"pip install --force-reinstall --no-deps {DISTRIBUTION}=={VERSION}"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corpus:
-    """All bytes, uint8 [26168818], read-only, and where each sub-package and each file lies in them.
+    """All bytes of a text, uint8, read-only, and where each sub-package and each file lies in them.
 
     `spans` is name -> (first byte, one past the last); files in no sub-package belong to the one named "". `files` is the
-    same of the files of each sub-package, in their order.
+    same of the files of each sub-package, in their order, where they are told apart.
     """
 
     text: npt.NDArray[np.uint8]
     spans: dict[str, tuple[int, int]]
-    files: dict[str, list[tuple[int, int]]]
+    files: dict[str, list[tuple[int, int]]] = dataclasses.field(default_factory=dict)
 
 
 @lru_cache(maxsize=1)
 def load_corpus() -> Corpus:
-    """The corpus, read once a process (26 MB).
+    """The corpus, read once a process (26,168,818 bytes).
 
     Raises DataError, with the command that helps, where the distribution or its bytes are not the right ones.
     """
-    installed = find_distribution(DISTRIBUTION, f"the code corpus is the source of {DISTRIBUTION} {VERSION}")
-    if installed.version != VERSION:
-        raise DataError(f"the code corpus is {DISTRIBUTION} {VERSION}, found {installed.version}: {_REMEDY}")
-    sources = sorted(
-        (file.parts[1] if len(file.parts) > 2 else "", file.as_posix())
-        for file in installed.files or ()
-        if file.parts[0] == DISTRIBUTION and file.suffix == ".py"
-    )
-    try:
-        contents = [Path(str(installed.locate_file(path))).read_bytes() for _, path in sources]
-    except OSError as error:
-        raise DataError(f"cannot read the code corpus ({error}): {_REMEDY}") from error
-    text = b"".join(contents)
-    check_sha256(_SHA256, f"the source of {DISTRIBUTION} {VERSION}", _REMEDY, text)
+    what = f"the source of {DISTRIBUTION} {VERSION}"
+    sources = [
+        (path.parts[1] if len(path.parts) > 2 else "", content)
+        for path, content in sources_of(DISTRIBUTION, VERSION, f"the code corpus is {what}", _REMEDY)
+        if path.parts[0] == DISTRIBUTION
+    ]
+    sources.sort(key=itemgetter(0))
+    text = b"".join(content for _, content in sources)
+    check_sha256(_SHA256, what, _REMEDY, text)
 
     files: dict[str, list[tuple[int, int]]] = {}
     end = 0
-    for (package, _), content in zip(sources, contents, strict=True):
+    for package, content in sources:
         start, end = end, end + len(content)
         files.setdefault(package, []).append((start, end))
     spans = {package: (own[0][0], own[-1][1]) for package, own in files.items()}
@@ -220,8 +210,6 @@ class MaskedModel(ByteModel):
 
 TEST_WINDOWS = 2048
 """Windows that a seed is judged on at the end of a run, spread evenly over the held-out packages."""
-WATCHED_WINDOWS = 128
-"""Of these, spread evenly, those that the curve of `code-gpt` is of on the way."""
 HELD_OUT = (
     "assumptions", "calculus", "codegen", "concrete", "crypto", "diffgeom", "geometry", "holonomic",
     "logic", "ntheory", "series", "sets", "simplify", "stats", "tensor", "vector",
@@ -247,16 +235,16 @@ class BytesWorkload(Workload):
     def tokens_per_example(self) -> int:
         return self.context
 
-    def text(self, device: torch.device) -> Tensor:
-        """The text on a device, uint8."""
-        return text_on(device)
+    def corpus(self) -> Corpus:
+        """The text that windows are cut of."""
+        return load_corpus()
 
     def task(
         self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
     ) -> BytesTask:
         size = self.check(seed, world_size, sharding, batch_size)
         fold = fold_of(seed)
-        spans = {name: windows(span, self.context) for name, span in load_corpus().spans.items()}
+        spans = {name: windows(span, self.context) for name, span in self.corpus().spans.items()}
         train = [in_fold(own, fold) for name, own in spans.items() if name not in HELD_OUT]
         test = in_fold(np.concatenate([spans[name] for name in HELD_OUT]), fold)
         if sharding == "by-package":
@@ -264,7 +252,7 @@ class BytesWorkload(Workload):
         else:
             shards = iid_shards(np.concatenate(train), world_size, seed)
         common = (self, seed, world_size, sharding, size, sum(map(len, shards)), TEST_WINDOWS)
-        return self.made(*common, test[evenly(len(test), TEST_WINDOWS)], ShardSampler(shards, size, seed))
+        return self.made(*common, ShardSampler(shards, size, seed), test[evenly(len(test), TEST_WINDOWS)])
 
 
 def windows(span: tuple[int, int], context: int) -> Indices:
@@ -272,10 +260,10 @@ def windows(span: tuple[int, int], context: int) -> Indices:
     return np.arange(span[0], span[1] - context, context, dtype=np.int64)
 
 
-@lru_cache(maxsize=2)
-def text_on(device: torch.device) -> Tensor:
-    """The corpus on a device, uint8 [26168818]."""
-    return torch.tensor(load_corpus().text, device=device)
+@lru_cache(maxsize=4)
+def text_on(corpus: Corpus, device: torch.device) -> Tensor:
+    """The text of a corpus on a device, uint8."""
+    return torch.tensor(corpus.text, device=device)
 
 
 def bytes_at(text: Tensor, first: Tensor, length: int) -> Tensor:
@@ -284,28 +272,13 @@ def bytes_at(text: Tensor, first: Tensor, length: int) -> Tensor:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class BytesTask(Task):
+class BytesTask(SampledTask):
     """Windows of the corpus for one seed: those that judge by their first bytes, and who trains on which."""
 
-    chunk: ClassVar[int]
-    """Windows that are judged at a time."""
     test: Indices = dataclasses.field(repr=False)
-    sampler: ShardSampler = dataclasses.field(repr=False)
 
     def batch(self, step: int) -> tuple[Tensor, ...]:
         return self.gather(*self.examples(step))
-
-    def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self._score(params, np.arange(self.test_size))
-
-    def _score(self, params: Mapping[str, Tensor], test: Indices) -> dict[str, float]:
-        starts = range(0, len(test), self.chunk)
-        parts = (self.judging(test[start : start + self.chunk]) for start in starts)
-        return told("bits_per_byte", ((predict(self, params, *given), wanted) for *given, wanted in parts))
-
-    @abstractmethod
-    def judging(self, numbers: Indices) -> tuple[Tensor, ...]:
-        """What the model is given of the windows of these numbers that judge, and last the bytes that it is to predict."""
 
 
 class GPTTask(BytesTask):
@@ -315,13 +288,10 @@ class GPTTask(BytesTask):
     `nll` (nats a byte) over 2,048 windows, 262,144 bytes; `watch` the same of 128 of them.
     """
 
-    chunk = 32
+    chunk, watched = 32, 128
 
     def examples(self, step: int) -> tuple[Tensor]:
         return (torch.from_numpy(self.sampler.indices(step)),)
-
-    def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self._score(params, evenly(len(self.test), WATCHED_WINDOWS))
 
     def judging(self, numbers: Indices) -> tuple[Tensor, ...]:
         return self.gather(torch.from_numpy(self.test[numbers]))
@@ -330,7 +300,7 @@ class GPTTask(BytesTask):
         (first,) = examples
         workload = self.workload
         assert isinstance(workload, BytesWorkload)
-        both = bytes_at(workload.text(first.device), first, workload.context + 1)
+        both = bytes_at(text_on(workload.corpus(), first.device), first, workload.context + 1)
         return both[..., :-1].contiguous(), both[..., 1:].contiguous()
 
 
@@ -390,7 +360,7 @@ class MaskedTask(BytesTask):
 
     def gather(self, *examples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         first, where = examples
-        text = bytes_at(text_on(first.device), first, ByteMLM.context)
+        text = bytes_at(text_on(load_corpus(), first.device), first, ByteMLM.context)
         return text.scatter(-1, where, MASK), where, text.gather(-1, where)
 
 
@@ -432,7 +402,6 @@ WIDTHS = (BUCKETS, 256, 128, len(CLASSES))
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 _SCALE = 2.0
 """Of the inputs: with it they are about 1 where there is anything, as torch's linear layers expect."""
-_COUNTS_CHUNK = 512
 
 
 class Perceptron(nn.Module):
@@ -485,7 +454,7 @@ class CodePackages(Workload):
         every = np.arange(len(labels))
         sampler = ShardSampler(shards_of(sharding, every, labels, world_size, seed), size, seed)
         common = (self, seed, world_size, sharding, size, len(labels), len(CLASSES) * JUDGED)
-        return PackagesTask(*common, np.concatenate(own), labels, np.concatenate(test), sampler)
+        return PackagesTask(*common, sampler, np.concatenate(own), labels, np.concatenate(test))
 
 
 def drawn(windows: Indices, count: int, seed: int, stream: Stream, label: int) -> Indices:
@@ -534,33 +503,27 @@ def trigram_counts(first: Indices) -> npt.NDArray[np.uint8]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PackagesTask(Task):
+class PackagesTask(SampledTask):
     """Windows of source for one seed.
 
     `batch(step)` is counts of trigrams uint8 [world_size, batch_size, 1024] and classes int64 [world_size, batch_size].
     `evaluate` gives `accuracy` in percent (0 to 100) and `nll` in nats a window; `watch` the same of a tenth of the windows.
     """
 
+    chunk = 512
     train: Indices = dataclasses.field(repr=False)
     labels: Indices = dataclasses.field(repr=False)
     test: Indices = dataclasses.field(repr=False)
     """First bytes of judged windows, class after class, equally many of each."""
-    sampler: ShardSampler = dataclasses.field(repr=False)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         chosen = self.sampler.indices(step)
         return torch.from_numpy(trigram_counts(self.train[chosen])), torch.from_numpy(self.labels[chosen])
 
-    def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self._score(params, self.test)
-
     def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self._score(params, self.test.reshape(len(CLASSES), -1)[:, :WATCHED].ravel())
+        of_each_class = np.arange(self.test_size).reshape(len(CLASSES), JUDGED)
+        return self.scores(params, of_each_class[:, :WATCHED].ravel())
 
-    def _score(self, params: Mapping[str, Tensor], test: Indices) -> dict[str, float]:
-        truth = torch.arange(len(CLASSES)).repeat_interleave(len(test) // len(CLASSES))
-        chunks = (slice(start, start + _COUNTS_CHUNK) for start in range(0, len(test), _COUNTS_CHUNK))
-        return classified(
-            (predict(self, params, torch.from_numpy(trigram_counts(test[chunk]))), truth[chunk])
-            for chunk in chunks
-        )
+    def judging(self, numbers: Indices) -> tuple[Tensor, Tensor]:
+        counts = trigram_counts(self.test[numbers])
+        return torch.from_numpy(counts), torch.from_numpy(numbers // JUDGED)

@@ -34,12 +34,12 @@ from torch import Tensor, nn
 
 from suite.workloads.base import (
     DataError,
+    Indices,
+    SampledTask,
     ShardSampler,
     Stream,
-    Task,
     Workload,
     check_sha256,
-    classified,
     find_distribution,
     generator,
     permutation,
@@ -58,7 +58,6 @@ PIXEL_SHIFT, PIXEL_SCALE = 4.9, 6.0
 
 _FILE = "sklearn/datasets/data/digits.csv.gz"
 _SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
-_CHUNK = 270
 
 
 @lru_cache(maxsize=1)
@@ -78,34 +77,26 @@ def load_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class DigitsTask(Task):
+class DigitsTask(SampledTask):
     """Digits for one seed: images to train on and images to judge, redrawn for each seed.
 
     `batch(step)` is images float32 [world_size, batch_size, 64] and labels int64 [world_size, batch_size];
     `evaluate` gives `accuracy` in percent (0 to 100) and `nll` in nats per image.
     """
 
+    chunk = 270
     images: Tensor = dataclasses.field(repr=False)
     labels: Tensor = dataclasses.field(repr=False)
     train: Tensor = dataclasses.field(repr=False)
     test: Tensor = dataclasses.field(repr=False)
-    sampler: ShardSampler = dataclasses.field(repr=False)
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
         chosen = torch.from_numpy(self.sampler.indices(step))
         return self.images[chosen], self.labels[chosen]
 
-    def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self.judged(params, self.test)
-
-    def judged(self, params: Mapping[str, Tensor], chosen: Tensor) -> dict[str, float]:
-        """The scores of some images, int64 [count], in fixed chunks."""
-        chunks = (chosen[start : start + _CHUNK] for start in range(0, len(chosen), _CHUNK))
-        return classified((self.logits(params, self.images[chunk]), self.labels[chunk]) for chunk in chunks)
-
-    def logits(self, params: Mapping[str, Tensor], images: Tensor) -> Tensor:
-        """What the model says of images [batch, 64] that are judged."""
-        return predict(self, params, images)
+    def judging(self, numbers: Indices) -> tuple[Tensor, Tensor]:
+        chosen = self.test[numbers]
+        return self.images[chosen], self.labels[chosen]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +137,7 @@ class DigitsWorkload(Workload):
         sampler = ShardSampler(shards_of(sharding, train, labels, world_size, seed), size, seed)
         common = (self, seed, world_size, sharding, size, len(train), len(test))
         data = (images, torch.from_numpy(labels), torch.from_numpy(train), torch.from_numpy(test))
-        return self.made(*common, *data, sampler)
+        return self.made(*common, sampler, *data)
 
 
 class MLP(nn.Sequential):
@@ -270,8 +261,8 @@ class CNN(nn.Module):
 class NormalisedDigitsTask(DigitsTask):
     """Digits for a model whose third argument is the images that its statistics come from."""
 
-    def logits(self, params: Mapping[str, Tensor], images: Tensor) -> Tensor:
-        return predict(self, params, images, None, self.images[self.train])
+    def logits(self, params: Mapping[str, Tensor], *given: Tensor) -> Tensor:
+        return predict(self, params, *given, None, self.images[self.train])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,7 +18,6 @@ import dataclasses
 import gzip
 import os
 import zlib
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -29,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from suite import DATA
-from suite.workloads.base import DataError, Indices, ShardSampler, Workload, check_sha256, evenly, iid_shards
+from suite.workloads.base import DataError, Indices, ShardSampler, Workload, check_sha256, iid_shards
 from suite.workloads.digits import CLASSES, DigitsTask
 
 FOLDER: Final = "fashion-mnist"
@@ -48,7 +47,6 @@ _REMEDY: Final = (
 SIDE: Final = 28
 PIXEL_SHIFT, PIXEL_SCALE = 73.0, 90.0
 """Pixels are integers 0 to 255; round numbers near their mean and spread bring them to about 0 and 1."""
-WATCHED: Final = 2000
 
 
 def folder_of_images() -> Path:
@@ -136,8 +134,7 @@ class FashionTask(DigitsTask):
     `evaluate` gives `accuracy` in percent and `nll` in nats an image over all images that judge; `watch` the same of up to 2,000.
     """
 
-    def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self.judged(params, self.test[evenly(self.test_size, WATCHED)])
+    watched = 2000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,10 +163,8 @@ class FashionMNIST(Workload):
         images, labels, count = load_images(folder_of_images())
         train, test = torch.arange(count), torch.arange(count, len(labels))
         sampler = ShardSampler(_shards(sharding, labels[train], world_size, seed), size, seed)
-        counts = (len(train), len(test))
-        return FashionTask(
-            self, seed, world_size, sharding, size, *counts, images, labels, train, test, sampler
-        )
+        common = (self, seed, world_size, sharding, size, len(train), len(test))
+        return FashionTask(*common, sampler, images, labels, train, test)
 
 
 def _shards(sharding: str, labels: Tensor, world_size: int, seed: int) -> tuple[Indices, ...]:

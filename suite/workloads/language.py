@@ -17,7 +17,6 @@ draws which worker has which windows, in which order.
 from __future__ import annotations
 
 import dataclasses
-from abc import abstractmethod
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -39,7 +38,6 @@ from suite.workloads.base import (
     iid_shards,
     places,
     predict,
-    told,
 )
 from suite.workloads.models import Model, ModelTask, ModelWorkload, extra, transformers_model
 
@@ -56,12 +54,10 @@ FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 TEST_WINDOWS: Final = 2048
 """Windows at the most that a run is judged on at its end, spread evenly."""
-WATCHED_WINDOWS: Final = 128
 BYTES: Final = 256
 MASKED: Final = 0.15
 BERT_MASK: Final = 103
 """The mask of BERT's published vocabulary."""
-_CHUNK: Final = 8
 Tokens = npt.NDArray[Any]
 
 
@@ -163,7 +159,7 @@ class LanguageWorkload(ModelWorkload):
         return self.window
 
     def judged(self) -> tuple[int, int]:
-        return WATCHED_WINDOWS, TEST_WINDOWS
+        return self.made.watched, TEST_WINDOWS
 
     def inner(self) -> nn.Module:
         """The model as `transformers` builds it."""
@@ -202,7 +198,7 @@ class LanguageWorkload(ModelWorkload):
         windows, judging = ((len(s) - self.needed) // self.window + 1 for s in (train, test))
         sampler = ShardSampler(iid_shards(np.arange(windows), world_size, seed), size, seed)
         common = (self, seed, world_size, sharding, size, windows, min(judging, TEST_WINDOWS))
-        return self.made(*common, train, test, evenly(judging, TEST_WINDOWS), sampler)
+        return self.made(*common, sampler, train, test, evenly(judging, TEST_WINDOWS))
 
 
 @lru_cache(maxsize=4)
@@ -262,27 +258,14 @@ class LanguageTask(ModelTask):
     spread evenly; `watch` the same over up to 128 of them.
     """
 
+    chunk, watched = 8, 128
     train: Tokens = dataclasses.field(repr=False)
     test: Tokens = dataclasses.field(repr=False)
     windows: Indices = dataclasses.field(repr=False)
-    """Numbers of the windows that judge."""
-    sampler: ShardSampler = dataclasses.field(repr=False)
+    """Those of the stream that judge."""
 
-    def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self._score(params, self.windows)
-
-    def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self._score(params, self.windows[evenly(len(self.windows), WATCHED_WINDOWS)])
-
-    def _score(self, params: Mapping[str, Tensor], windows: Indices) -> dict[str, float]:
-        parts = (self.judging(windows[start : start + _CHUNK]) for start in range(0, len(windows), _CHUNK))
-        return told(
-            "bits_per_token", ((predict(self, params, *given, None), wanted) for *given, wanted in parts)
-        )
-
-    @abstractmethod
-    def judging(self, windows: Indices) -> tuple[Tensor, ...]:
-        """What the model is given of windows that judge, and last the tokens that it is to predict."""
+    def logits(self, params: Mapping[str, Tensor], *given: Tensor) -> Tensor:
+        return predict(self, params, *given, None)
 
     def read(self, stream: Tokens, windows: Indices) -> npt.NDArray[np.int64]:
         """The tokens of windows, int64 [windows, tokens that each takes]."""
@@ -302,8 +285,8 @@ class CausalTask(LanguageTask):
     def own_batch(self, step: int, rank: int) -> tuple[Tensor, Tensor]:
         return _shifted(self.read(self.train, self.sampler.indices(step)[rank]))
 
-    def judging(self, windows: Indices) -> tuple[Tensor, Tensor]:
-        return _shifted(self.read(self.test, windows))
+    def judging(self, numbers: Indices) -> tuple[Tensor, Tensor]:
+        return _shifted(self.read(self.test, self.windows[numbers]))
 
 
 def _shifted(tokens: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
@@ -346,10 +329,10 @@ class MaskedTask(LanguageTask):
         text = self.read(self.train, self.sampler.indices(step)[rank])
         return self._masked(text, generator(self.seed, Stream.NOISE, rank, step))
 
-    def judging(self, windows: Indices) -> tuple[Tensor, Tensor, Tensor]:
+    def judging(self, numbers: Indices) -> tuple[Tensor, Tensor, Tensor]:
         rows = [
-            self._masked(self.read(self.test, windows[i : i + 1]), generator(0, Stream.TEST, int(windows[i])))
-            for i in range(len(windows))
+            self._masked(self.read(self.test, window[None]), generator(0, Stream.TEST, int(window)))
+            for window in self.windows[numbers]
         ]
         text, places, missing = (torch.cat(parts) for parts in zip(*rows, strict=True))
         return text, places, missing

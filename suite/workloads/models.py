@@ -33,7 +33,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from suite.workloads.base import DataError, Stream, generator, skeleton
+from suite.workloads.base import DataError, SampledTask, Stream, generator, skeleton
 from suite.workloads.user_data import DataWorkload, RankedTask
 
 EXTRA: Final = "bandwise[models]"
@@ -434,7 +434,7 @@ class ModelWorkload(DataWorkload):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ModelTask(RankedTask):
+class ModelTask(RankedTask, SampledTask):
     """A task whose loss brings its gradients along."""
 
     def loss(self, params: Mapping[str, Tensor], *batch: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ by the seed, of sub-packages that nobody trains on.
 are in bfloat16, on CPUs too, and compiled; parameters, gradients, norms and the loss in float32. A run is a group of its own
 there, since a compiled function's last bits may depend on how many rows it has; so may those of real ranks, which have one.
 
-*Trigrams*: `trigram_bits` is the loss of a table of the text that a run has trained on. A model that does not end below it has
+*Trigrams*: `table_loss` is the loss of a table of the text that a run has trained on. A model that does not end below it has
 not learned more than a table knows.
 """
 
@@ -22,9 +22,8 @@ import argparse
 import dataclasses
 import json
 import lzma
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -42,13 +41,12 @@ from suite.workloads.base import (
     ShardSampler,
     Stream,
     check_sha256,
-    evenly,
-    find_distribution,
     generator,
     iid_shards,
     permutation,
+    sources_of,
 )
-from suite.workloads.code import VOCABULARY, BytesWorkload, GPTTask, windows
+from suite.workloads.code import VOCABULARY, BytesWorkload, Corpus, GPTTask, windows
 from suite.workloads.stacked import Linear, RMSNorm, attention, embedding, mean_cross_entropy
 
 PACKAGES: Final = {
@@ -76,16 +74,8 @@ HELD_OUT: Final = (
 # ---- the text --------------------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class PythonText:
-    """text: all bytes, uint8, read-only. spans: sub-package -> (first byte, one past the last)."""
-
-    text: npt.NDArray[np.uint8]
-    spans: dict[str, tuple[int, int]]
-
-
 @lru_cache(maxsize=1)
-def load_text() -> PythonText:
+def load_text() -> Corpus:
     """The text, read once a process.
 
     Returns:
@@ -102,7 +92,7 @@ def load_text() -> PythonText:
     for name, size in sizes:
         spans[name] = (end, end + size)
         end += size
-    return PythonText(np.frombuffer(text, dtype=np.uint8), spans)
+    return Corpus(np.frombuffer(text, dtype=np.uint8), spans)
 
 
 def _unpacked(path: Path) -> tuple[list[tuple[str, int]], bytes]:
@@ -117,25 +107,13 @@ def _installed() -> tuple[list[tuple[str, int]], bytes]:
     """Sub-package and bytes, in their order, and all bytes."""
     parts: dict[str, list[bytes]] = {}
     for name, version in PACKAGES.items():
-        own = find_distribution(name, f"python-gpt trains on the source of {name} {version}")
-        if own.version != version:
-            raise DataError(f"python-gpt trains on {name} {version}, found {own.version}: {_REMEDY}")
-        files = [file for file in own.files or () if file.suffix == ".py" and file.name not in GENERATED]
-        for file in sorted(files, key=lambda file: file.as_posix()):
-            sub = "/".join(file.parts[: min(2, len(file.parts) - 1)])
-            try:
-                parts.setdefault(sub, []).append(Path(str(own.locate_file(file))).read_bytes())
-            except OSError as error:
-                raise DataError(f"cannot read the source of {name} ({error}): {_REMEDY}") from error
+        why = f"python-gpt trains on the source of {name} {version}"
+        for path, content in sources_of(name, version, why, _REMEDY):
+            if path.name not in GENERATED:
+                parts.setdefault("/".join(path.parts[:-1][:2]), []).append(content)
     return [(sub, sum(map(len, own))) for sub, own in parts.items()], b"".join(
         b"".join(own) for own in parts.values()
     )
-
-
-@lru_cache(maxsize=2)
-def text_on(device: torch.device) -> Tensor:
-    """The text on a device, uint8."""
-    return torch.tensor(load_text().text, device=device)
 
 
 @lru_cache(maxsize=1)
@@ -212,14 +190,16 @@ class PythonTask(GPTTask):
     """An example is a window: 256 bytes, and for each of them the byte that follows.
 
     `batch(step)` is text and following bytes, both int64 [world_size, batch_size, 256]. `evaluate` gives `bits_per_byte` and
-    `nll` (nats a byte) over 1,024 windows; `watch` the same of 32 of them. `table_loss` is `trigram_bits`.
+    `nll` (nats a byte) over 1,024 windows; `watch` the same of 32 of them. `table_loss` is that of trigrams.
     """
 
-    def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self._score(params, evenly(len(self.test), self.chunk))
+    watched = 32
 
     def table_loss(self, steps: int) -> float:
-        return trigram_bits(self.workload.options["size"], self.world_size, self.batch_size, steps, self.seed)
+        text, inside = load_text().text, np.arange(PythonGPT.context)
+        trained = np.sort(np.concatenate([self.sampler.indices(step).ravel() for step in range(steps)]))
+        read, judged = (text[first[:, None] + inside].ravel() for first in (trained, self.test))
+        return ngram_bits([read], [judged], 3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -245,8 +225,8 @@ class PythonGPT(BytesWorkload):
     def build(self) -> nn.Module:
         return PythonTransformer(*SIZES[self.size], self.context)
 
-    def text(self, device: torch.device) -> Tensor:
-        return text_on(device)
+    def corpus(self) -> Corpus:
+        return load_text()
 
     def task(
         self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
@@ -255,7 +235,7 @@ class PythonGPT(BytesWorkload):
         train, judged = all_windows(self.context)
         test = np.sort(judged[permutation(len(judged), generator(seed, Stream.TEST))[:JUDGED]])
         sampler = ShardSampler(iid_shards(train, world_size, seed), size, seed)
-        return PythonTask(self, seed, world_size, sharding, size, len(train), JUDGED, test, sampler)
+        return PythonTask(self, seed, world_size, sharding, size, len(train), JUDGED, sampler, test)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,21 +287,6 @@ def _grams(text: Bytes, n: int) -> npt.NDArray[np.int64]:
     for back in range(min(n, len(text))):
         found[back:] += text[: len(text) - back].astype(np.int64) << (8 * back)
     return found
-
-
-def trigram_bits(size: str, world_size: int, batch_size: int, steps: int, seed: int) -> float:
-    """What a table of trigrams of all that a run has trained on tells of what it is judged on, bits a byte (`ngram_bits`)."""
-    task = PythonGPT(size).task(seed, world_size, batch_size=batch_size)
-    text, places = load_text().text, np.arange(PythonGPT.context)
-    trained = np.sort(np.concatenate([task.sampler.indices(step).ravel() for step in range(steps)]))
-    read, judged = (text[first[:, None] + places].ravel() for first in (trained, task.test))
-    return ngram_bits([read], [judged], 3)
-
-
-def steps_of(size: str, world_size: int, batch_size: int, bytes_a_parameter: float = 20.0) -> int:
-    """Steps in which the workers together read so many bytes a parameter."""
-    parameters = sum(parameter.numel() for parameter in PythonGPT(size).build().parameters())
-    return math.ceil(bytes_a_parameter * parameters / (world_size * batch_size * PythonGPT.context))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

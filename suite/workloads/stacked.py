@@ -13,15 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = [
-    "LayerNorm",
-    "Linear",
-    "RMSNorm",
-    "attention",
-    "embedding",
-    "mean_cross_entropy",
-]
-
 
 class Linear(nn.Linear):
     """`nn.Linear`: weight [out, in] on [..., in], or [rows, out, in] on [rows, ..., in]."""
@@ -29,9 +20,8 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if self.weight.dim() == 2:
             return super().forward(x)
-        product = torch.bmm(
-            x.flatten(1, -2), self.weight.mT
-        )  # the bias apart: compiled, it joins what comes next
+        product = torch.bmm(x.flatten(1, -2), self.weight.mT)
+        # the bias apart: compiled, it joins what comes next
         if self.bias is not None:
             product = product + self.bias.unsqueeze(1).to(product.dtype)
         return product.view(*x.shape[:-1], -1)

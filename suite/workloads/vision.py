@@ -17,7 +17,7 @@ import dataclasses
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -32,9 +32,10 @@ from suite.workloads.base import (
     Indices,
     ShardSampler,
     Stream,
-    classified,
+    chunks,
     evenly,
     generator,
+    scores_of,
     shards_of,
     uniforms,
 )
@@ -45,9 +46,6 @@ SIDE: Final = 32
 PADDING: Final = 4
 CALIBRATION: Final = 2048
 """Training images at the most whose statistics BatchNorm judges with."""
-WATCHED: Final = 1024
-"""Images of the test part, at the most, that the curve on the way is of."""
-_CHUNK: Final = 64
 Floats = npt.NDArray[np.float32]
 Colours = tuple[float, float, float]
 
@@ -134,7 +132,7 @@ class ImageWorkload(ModelWorkload):
         return torch.empty(batch_size, 3, side, side), torch.empty(batch_size, dtype=torch.int64)
 
     def judged(self) -> tuple[int, int]:
-        return min(WATCHED, self.shape[2]), self.shape[2]
+        return min(ImageTask.watched, self.shape[2]), self.shape[2]
 
     def task(
         self, seed: int, world_size: int, sharding: str = "iid", batch_size: int | None = None
@@ -143,7 +141,7 @@ class ImageWorkload(ModelWorkload):
         train, test = self.sources()
         shards = shards_of(sharding, np.arange(len(train.labels)), train.labels, world_size, seed)
         sampler, counts = ShardSampler(shards, size, seed), (len(train.labels), len(test.labels))
-        return ImageTask(self, seed, world_size, sharding, size, *counts, train, test, sampler)
+        return ImageTask(self, seed, world_size, sharding, size, *counts, sampler, train, test)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -154,28 +152,23 @@ class ImageTask(ModelTask):
     gives `accuracy` in percent and `nll` in nats an image over all test images; `watch` the same of up to 1,024 of them.
     """
 
+    chunk, watched = 64, 1024
     train: Images = dataclasses.field(repr=False)
     test: Images = dataclasses.field(repr=False)
-    sampler: ShardSampler = dataclasses.field(repr=False)
 
     def own_batch(self, step: int, rank: int) -> tuple[Tensor, Tensor]:
         chosen = self.sampler.indices(step)[rank]
         rng = generator(self.seed, Stream.NOISE, rank, step) if self.workload.options["augment"] else None
         return self.train.images(chosen, rng), torch.from_numpy(self.train.labels[chosen])
 
-    def evaluate(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self._score(params, np.arange(self.test_size))
-
-    def watch(self, params: Mapping[str, Tensor]) -> dict[str, float]:
-        return self._score(params, evenly(self.test_size, WATCHED))
+    def judging(self, numbers: Indices) -> tuple[Tensor, Tensor]:
+        return self.test.images(numbers), torch.from_numpy(self.test.labels[numbers])
 
     @torch.no_grad()
-    def _score(self, params: Mapping[str, Tensor], test: Indices) -> dict[str, float]:
+    def scores(self, params: Mapping[str, Tensor], chosen: Indices) -> dict[str, float]:
         model = self.judge(params)
-        return classified(
-            (model(self.test.images(chunk)), torch.from_numpy(self.test.labels[chunk]))
-            for chunk in _chunks(test)
-        )
+        parts = (self.judging(numbers) for numbers in chunks(chosen, self.chunk))
+        return scores_of("accuracy", ((model(images), labels) for images, labels in parts))
 
     @torch.no_grad()
     def judge(self, params: Mapping[str, Tensor]) -> nn.Module:
@@ -185,18 +178,12 @@ class ImageTask(ModelTask):
         if norms := [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]:
             for norm in norms:
                 norm.track_running_stats, norm.momentum = True, None
-                norm.running_mean, norm.running_var = (
-                    torch.zeros(norm.num_features),
-                    torch.ones(norm.num_features),
-                )
+                norm.running_mean = torch.zeros(norm.num_features)
+                norm.running_var = torch.ones(norm.num_features)
                 norm.num_batches_tracked = torch.tensor(0)
-            for chunk in _chunks(evenly(self.train_size, CALIBRATION)):
-                model(self.train.images(chunk))
+            for numbers in chunks(evenly(self.train_size, CALIBRATION), self.chunk):
+                model(self.train.images(numbers))
         return model.eval()
-
-
-def _chunks(indices: Indices) -> Iterator[Indices]:
-    return (indices[start : start + _CHUNK] for start in range(0, len(indices), _CHUNK))
 
 
 # ---- CIFAR -----------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from report.data import StudyData
 from report.pages import Place
 from report.sizes import by_setting, foretold, shades_of, sizes_parts, sizes_view, worth_against_size
 from suite.analysis.tables import Row
-from suite.workloads.python_text import steps_of
+from suite.workloads import get
 
 WORTHS = {
     "0.15m": {"diloco": 0.5, "local": 0.7, "once": 0.6, "alone": 0.4},
@@ -22,6 +22,12 @@ WORTHS = {
 }
 WORTHS["3.3m"] = {"diloco": 0.85, "local": 0.6, "alone": 0.3, "open": 0.9, "gone": 0.0}
 WHERE = "python-gpt, shards i.i.d., 4 workers, 20 bytes trained on per parameter"
+
+
+def steps_of(size: str, bytes_a_parameter: float) -> int:
+    """Steps in which four workers with batches of eight read so many bytes a parameter."""
+    parameters = sum(parameter.numel() for parameter in get("python-gpt", size=size).build().parameters())
+    return math.ceil(bytes_a_parameter * parameters / (4 * 8 * 256))
 
 
 def study(size: str, horizon: float = 20.0) -> StudyData:
@@ -34,7 +40,7 @@ def study(size: str, horizon: float = 20.0) -> StudyData:
             {"arm": arm, "overlap": overlap, "role": role, "worth": worth, "low": worth - 0.05, "high": high}
             for overlap in ("none", "all")
         ]
-    facts = {"steps": steps_of(size, 4, 8, horizon), "batch_size": 8}
+    facts = {"steps": steps_of(size, horizon), "batch_size": 8}
     worths: list[Row] = [{"arm": arm, "n": 6} for arm in WORTHS[size]]
     panel = Panel(f"python-gpt(size={size})", "iid", 4, [], [], {}, facts, worth=worths, windows=rows)
     return StudyData(f"python-{size}", {}, {}, [panel])

@@ -86,9 +86,9 @@ def test_ranks_wait_for_the_one_that_evaluates_as_long_as_it_takes(
     monkeypatch.setattr(gloo.dist, "monitored_barrier", lambda timeout: events.append(f"waits {timeout}"))
     rank = object.__new__(gloo._Rank)
     rank.spec, rank.params, rank._rate = SimpleNamespace(world_size=2, steps=9), {}, lambda step: 0.1
-    rank.bytes = SimpleNamespace(wire_bytes=lambda: {0: 1.0, 1: 1.0})
     rank.task = SimpleNamespace(watch=lambda values: events.append("evaluates"))
-    rank.recorder = SimpleNamespace(evaluation=lambda *of: None)
+    sent = SimpleNamespace(wire_bytes=lambda: {0: 1.0, 1: 1.0})
+    rank.recorder = SimpleNamespace(evaluation=lambda *of: None, bytes=sent)
     rank._evaluate(3)
     assert events == [*(["evaluates"] if place == 0 else []), "waits 6:00:00"]
 

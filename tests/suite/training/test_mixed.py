@@ -33,7 +33,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A model of bytes of one layer, judged on few windows."""
     monkeypatch.setitem(SIZES, "0.14m", (1, 32))
     monkeypatch.setattr("suite.workloads.code.TEST_WINDOWS", 64)
-    monkeypatch.setattr("suite.workloads.code.WATCHED_WINDOWS", 8)
+    monkeypatch.setattr("suite.workloads.code.GPTTask.watched", 8)
     monkeypatch.setattr("suite.runs.plan.EVALUATIONS", 1)
     skeleton.cache_clear()
     yield

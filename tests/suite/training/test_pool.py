@@ -17,7 +17,7 @@ from suite.runs.spec import RunSpec
 from suite.runs.store import Store, counts
 from suite.runs.sweep import load_sweep
 from suite.training.checkpoint import Interrupted
-from suite.training.execute import SlotError, Tally, execute, run_local, slots
+from suite.training.execute import SlotError, Tally, _Worker, execute, run_local, slots
 from tests.suite.runs.project import SWEEP, After, beats, kept, one_spec, write_sweep
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,6 +25,19 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def states(store: Store, specs: list[RunSpec]) -> dict[str, int]:
     return counts(store.status(spec.run_id) for spec in specs)
+
+
+def test_a_worker_that_died_while_it_had_nothing_to_do_takes_only_what_it_is_given_along(
+    tmp_path: Path,
+) -> None:
+    spec, tally = one_spec(), Tally(1)
+    worker = _Worker(Store(tmp_path), None, {spec.run_id: (0, 1.0)})
+    assert worker._child.pid is not None
+    os.kill(worker._child.pid, signal.SIGKILL)
+    worker._child._process.join()
+    worker.give([spec])
+    worker.receive(tally)
+    assert (worker.dead, tally.states) == (True, {"error": 1})
 
 
 @pytest.mark.full

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from suite.runs.sweep import TUNING_SEED
-from suite.workloads import DataError, code, get
+from suite.workloads import DataError, base, get
 from suite.workloads.base import UNSCORED_SEED, predict
 from suite.workloads.code import (
     CLASSES,
@@ -69,9 +69,9 @@ def install(root: Path, version: str) -> Distribution:
 @pytest.mark.parametrize(
     ("version", "lost", "message"),
     [
-        ("1.13.3", False, "the code corpus is sympy 1.14.0, found 1.13.3: "),
+        ("1.13.3", False, "the code corpus is the source of sympy 1.14.0, found 1.13.3: "),
         ("1.14.0", False, "source of sympy 1.14.0 has SHA-256 .*, expected f5bddb.*: "),
-        ("1.14.0", True, r"cannot read the code corpus .*abc\.py.*"),
+        ("1.14.0", True, r"cannot read the source of sympy .*abc\.py.*"),
     ],
 )
 def test_other_bytes_and_lost_files_are_refused(
@@ -80,7 +80,7 @@ def test_other_bytes_and_lost_files_are_refused(
     fake = install(tmp_path, version)
     if lost:
         (tmp_path / "sympy/abc.py").unlink()
-    monkeypatch.setattr(code, "find_distribution", lambda name, why: fake)
+    monkeypatch.setattr(base, "find_distribution", lambda name, why: fake)
     with pytest.raises(DataError, match=message + "pip install .*sympy==1.14.0"):
         load_corpus.__wrapped__()
 

@@ -77,7 +77,7 @@ def test_points_of_a_curve_are_of_some_of_the_images_that_judge(monkeypatch: pyt
     assert isinstance(task, DigitsTask)
     params = task.initial()
     assert task.watch(params) == task.evaluate(params), "there are fewer than 2,000"
-    monkeypatch.setattr(fashion, "WATCHED", 3)
+    monkeypatch.setattr(fashion.FashionTask, "watched", 3)
     some = torch.tensor([60, 74, 89])
     logits = torch.func.functional_call(Network(), params, (task.images[some],))
     nll = float(F.cross_entropy(logits, task.labels[some]))

@@ -15,7 +15,7 @@ import torch
 
 from suite import DATA
 from suite.runs.plan import COPIES, elements, groups
-from suite.workloads import get, python_text
+from suite.workloads import base, get, python_text
 from suite.workloads.base import BatchedGradients, DataError
 from suite.workloads.python_text import (
     GENERATED,
@@ -24,8 +24,6 @@ from suite.workloads.python_text import (
     PACKED,
     load_text,
     main,
-    steps_of,
-    trigram_bits,
 )
 from tests.suite.runs.project import one_spec
 
@@ -59,7 +57,7 @@ def made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Distribution:
     """A package in the place of the seven."""
     own = installed(tmp_path / "site", FILES)
     monkeypatch.setattr(python_text, "PACKAGES", {"made-up": "1.0"})
-    monkeypatch.setattr(python_text, "find_distribution", lambda name, why: own)
+    monkeypatch.setattr(base, "find_distribution", lambda name, why: own)
     digest = hashlib.sha256(json.dumps(SIZES).encode() + TEXT).hexdigest()
     monkeypatch.setattr(python_text, "_SHA256", digest)
     return own
@@ -81,7 +79,7 @@ def test_the_text_is_the_same_from_packages_and_packed(
 @pytest.mark.parametrize(
     ("what", "message"),
     [
-        ("version", "trains on made-up 2.0, found 1.0"),
+        ("version", "trains on the source of made-up 2.0, found 1.0"),
         ("lost", r"cannot read the source of made-up .*one\.py"),
         ("bytes", "has SHA-256 .*, expected"),
         ("packed", f"{PACKED} cannot be read"),
@@ -124,16 +122,11 @@ def test_nothing_that_judges_is_trained_on() -> None:
 
 
 def test_two_seeds_share_what_their_bytes_a_parameter_let_expect() -> None:
-    steps, tasks = steps_of("0.5m", 4, 8), [made(seed) for seed in (0, 1)]
+    steps, tasks = math.ceil(20 * 492_160 / 8192), [made(seed) for seed in (0, 1)]
     read = [np.concatenate([task.sampler.indices(step).ravel() for step in range(steps)]) for task in tasks]
     assert len(np.unique(read[0])) == len(read[0]) == steps * 4 * 8, "no window comes twice"
     share = len(np.intersect1d(*read)) / len(read[0])
     assert share == pytest.approx(len(read[0]) / tasks[0].train_size, rel=0.1)
-
-
-def test_steps_are_those_of_twenty_bytes_a_parameter() -> None:
-    assert steps_of("0.5m", 4, 8) == math.ceil(20 * 492_160 / 8192)
-    assert steps_of("0.5m", 4, 8, 10.0) == math.ceil(10 * 492_160 / 8192)
 
 
 def test_no_byte_sees_a_later_one_in_rows_as_alone() -> None:
@@ -184,8 +177,8 @@ def test_groups_on_gpus_are_of_one_size_and_all_slots_have_as_many() -> None:
 
 
 def test_a_table_of_more_text_knows_more() -> None:
-    little, much = (
-        get("python-gpt", size="0.5m").task(0, 4, batch_size=8).table_loss(4),
-        trigram_bits("0.5m", 4, 8, 64, seed=0),
-    )
+    task = get("python-gpt", size="0.5m").task(0, 4, batch_size=8)
+    little, much = task.table_loss(4), task.table_loss(64)
+    assert little is not None
+    assert much is not None
     assert 2.5 < much < little < 8
