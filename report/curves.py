@@ -19,12 +19,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from scipy import stats
 
 from report.accuracy import Panel, family
-from report.data import PANEL, StudyData
+from report.data import StudyData
 from report.figures import COLOURS, FAMILIES, colour, difference_axis, look, new_figure, settle
 from report.numbers import byte_count
 from report.pages import Picture, Place
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
-from suite.analysis.tables import CURVES, Row
+from suite.analysis.tables import CELL, CURVES, Row
 
 MOST_POINTS: Final = 120
 """Most points of a curve that a picture draws; the table has all."""
@@ -35,7 +35,7 @@ BASELINE: Final = (4, 2)
 
 def curves_parts(study: StudyData, place: Place) -> list[dict[str, Any]]:
     """A part a panel whose uncompressed runs kept curves; pictures become files of the page's place."""
-    by_panel = dict(list(study.frame(CURVES).groupby(PANEL)))
+    by_panel = dict(list(study.frame(CURVES).groupby(CELL)))
     parts = []
     for panel in study.panels:
         frame = by_panel.get((panel.workload, panel.sharding, panel.world_size))

@@ -23,7 +23,7 @@ from scipy.interpolate import PchipInterpolator
 
 from report import numbers as write
 from report.accuracy import Panel, family
-from report.data import LinkData, StudyData, by_arm, grouped, listed
+from report.data import LinkData, StudyData, by_arm, listed
 from report.figures import COLOURS, FAMILIES, MARKS, colour, look, name_points, new_figure, times_axis
 from report.numbers import factors, interval, plain, times
 from report.pages import Place, slug
@@ -176,7 +176,8 @@ def marks_of(panel: Panel, one: Timed) -> tuple[pd.DataFrame, list[str]]:
         )  # fmt: skip
     frame = pd.DataFrame(marks)
     numeric = [name for name in frame if str(name)[0] in "xy"]
-    return frame.astype(dict.fromkeys(numeric, float)), grouped(missing)
+    absent = [f"{', '.join(names)} ({why})" for why, names in missing.items()]
+    return frame.astype(dict.fromkeys(numeric, float)), absent
 
 
 def _family(row: Row) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from report.accuracy import seeds
-from report.data import StudyData, has_tables, load
+from report.data import StudyData, load
 from report.equal_time import equal_time_figures
 from report.figures import svg
 from report.pages import ReportError
@@ -34,12 +34,14 @@ from suite.analysis.published import (
     STUDY_FACTS,
     PublishedError,
     Side,
+    facts_path,
     files_of,
     fingerprint,
     load_facts,
     published_root,
     put,
     read_manifest,
+    source,
     unfinished,
 )
 from suite.analysis.session_tables import collect_session, collect_study, held_on, machine_words, newest
@@ -59,7 +61,7 @@ def update_tables(results_root: Path | str, sweep: str) -> str:
     sweep.
     """
     root, found = Path(results_root), load_sweep(sweep)
-    if not collect_study(root, found) and not has_tables(root, found.name):
+    if not collect_study(root, found) and not facts_path(source(root, found.name).root, found.name).is_file():
         raise ReportError(f"no run of sweep {found.name} under {root}; run `{found.command('sweep')}` first")
     return found.name
 

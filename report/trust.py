@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from report import numbers as write
-from report.data import GATES, StudyData
+from report.data import StudyData
 from report.tables import Cell, Column, View, count, text
-from suite.analysis.published import CHANGES, Origin, of_study
-from suite.analysis.tables import ARM, BUDGET_RUNS, CELL, RUNS, TUNING, Row, rows_of
+from suite.analysis.published import CHANGES, Origin
+from suite.analysis.tables import ARM, BUDGET_RUNS, CELL, GATES, RUNS, TUNING, Row
 from suite.runs.spec import drift as code_drift
 from suite.runs.store import CIRCUMSTANCE
 
@@ -25,11 +25,6 @@ PLACE: Final = (
     Column("sharding", text("sharding")),
     Column("workers", text("world_size"), numeric=True, hidden=True),
 )
-
-
-def gates_of(study: StudyData) -> list[Row]:
-    """Rows of the table of gates; none of a study without it."""
-    return rows_of(study.tables[GATES][1]) if GATES in study.tables else []
 
 
 def gates_view(study: StudyData) -> View:
@@ -48,7 +43,7 @@ def gates_view(study: StudyData) -> View:
         Column("passed", passed),
         Column("in words", text("words", "reason")),
     )
-    return View("gates-table", "Gates", columns, gates_of(study))
+    return View("gates-table", "Gates", columns, study.rows(GATES))
 
 
 def tuning_view(study: StudyData) -> View:
@@ -105,9 +100,8 @@ def _setting(row: Row) -> str:
 
 def failures_view(study: StudyData) -> View:
     """Every run without a result, with its reason, and what tries it again where that can change anything."""
-    climbed = BUDGET_RUNS.suffix in study.tables
-    every = [*study.rows(RUNS), *(study.rows(BUDGET_RUNS) if climbed else [])]
-    failed = [row for row in every if row["status"] != "done"]
+    climbed = BUDGET_RUNS in study.tables
+    failed = [row for row in [*study.rows(RUNS), *study.rows(BUDGET_RUNS)] if row["status"] != "done"]
 
     def again(row: Row) -> Cell:
         command = shlex.join(["bandwise", "sweep", study.called, "--retry", row["status"]])
@@ -153,17 +147,12 @@ WORDS: Final[Mapping[str, Callable[[Any], str]]] = MappingProxyType(
 """Attribute -> its words."""
 
 
-def origins_of(study: StudyData) -> list[Origin]:
-    """The distinct origins of a study, by panel."""
-    return of_study(study.facts, study.rows(RUNS))
-
-
 def origins_view(study: StudyData) -> View:
     """Every distinct commit, environment and machine of a study, with how many runs it gave."""
     rows: list[tuple[str, tuple[Any, ...], int]] = []
     for kind, names in KINDS.items():
         runs: dict[tuple[Any, ...], int] = defaultdict(int)
-        for origin in origins_of(study):
+        for origin in study.facts["origins"]:
             runs[tuple(origin.get(name) for name in names)] += int(origin["runs"])
         rows += [(kind, key, runs[key]) for key in sorted(runs, key=lambda key: (-runs[key], str(key)))]
 
@@ -189,7 +178,7 @@ def drift(study: StudyData) -> list[str]:
         return tuple(origin[name] for name in CELL)
 
     found = []
-    for key, own in groupby(sorted(origins_of(study), key=cell), key=cell):
+    for key, own in groupby(sorted(study.facts["origins"], key=cell), key=cell):
         panel = f"{key[0]}, {key[1]}, {key[2]} workers"
         counts = [(origin, int(origin["runs"])) for origin in own]
         found += [f"{one.subject}: {one.what}; {one.fix}." for one in code_drift(panel, counts)]

@@ -12,8 +12,7 @@ or any other table with the facts beside it (the name of its file). A set is rea
 published otherwise; `source` says which. It is *whole* where `unfinished` and `lacking` both have nothing to say.
 
 An *origin* is a distinct commit, environment and machine with how many runs of a cell it gave. Origins are recorded in a study's
-facts when its tables are made, so that a page from tables alone can say what was mixed. Facts of older tables lack them; what
-their rows hold (commit, environment) stands in.
+facts when its tables are made, so that a page from tables alone can say what was mixed.
 """
 
 from __future__ import annotations
@@ -391,22 +390,6 @@ def counted(found: Iterable[tuple[Sequence[Any], Mapping[str, Any]]]) -> list[Or
 def _value(provenance: Mapping[str, Any], name: str) -> Any:
     found = provenance.get(name)
     return found["sha256"] if name == CHANGES and found else found
-
-
-def of_study(facts: Mapping[str, Any], runs: Iterable[Row]) -> list[Origin]:
-    """The origins on record of a study; of tables that lack them what rows and facts say: None is not known."""
-    if "origins" in facts:
-        return [dict(origin) for origin in facts["origins"]]
-    same = {name: values[0] for name, values in facts["provenance"].items() if len(values) == 1}
-    same["dirty"] = {"True": True, "False": False}.get(same.get("dirty", ""))
-    return counted(
-        (
-            [row[name] for name in CELL],
-            {**same, "commit": row["commit"], "environment_hash": row["environment"]},
-        )
-        for row in runs
-        if row["commit"] is not None or row["environment"] is not None
-    )
 
 
 def refused_rows(root: Path) -> list[Row]:
