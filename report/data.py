@@ -147,10 +147,11 @@ def _read(path: Path, table: Table) -> pd.DataFrame:
 
 
 def _panels(tables: Mapping[Table, pd.DataFrame], facts: Mapping[str, Any]) -> list[Panel]:
-    several = (SUMMARY, RUNS, BUDGET_SWEEP, WORTH, RHO, WINDOWS)
-    groups = {
-        table: dict(list(tables[table].groupby(CELL))) for table in (SENSITIVITY, *several) if table in tables
-    }
+    fields = {
+        "summary": SUMMARY, "runs": RUNS, "budgets": BUDGET_SWEEP, "worth": WORTH, "rho": RHO, "windows": WINDOWS,
+    }  # fmt: skip
+    wanted = [table for table in (SENSITIVITY, *fields.values()) if table in tables]
+    groups = {table: dict(list(tables[table].groupby(CELL))) for table in wanted}
 
     def of(table: Table, key: tuple[Any, ...]) -> list[Row]:
         own = groups.get(table, {}).get(key)
@@ -162,8 +163,9 @@ def _panels(tables: Mapping[Table, pd.DataFrame], facts: Mapping[str, Any]) -> l
         verdict = of(SENSITIVITY, key)
         if len(verdict) != 1:
             raise ReportError(f"the tables disagree about {key}; run `bandwise report` on the sweep again")
-        summary, runs, *others = (of(table, key) for table in several)
-        panels.append(Panel(*key, summary, runs, verdict[0], cell, *others))
+        known: dict[str, Any] = {name: of(table, key) for name, table in fields.items()}
+        known |= zip(CELL, key, strict=True)
+        panels.append(Panel(verdict=verdict[0], facts=cell, **known))
     order = list(SHARDINGS)
 
     def place(panel: Panel) -> tuple[str, int, int, str]:

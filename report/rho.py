@@ -28,9 +28,9 @@ from report.accuracy import Panel
 from report.data import StudyData, by_arm, listed
 from report.equal_time import SIGNS, WORTH_IT, Timed, timed_links
 from report.figures import COLOURS, look, name_points, new_figure
-from report.numbers import MISSING, factors, plain, times, weight
+from report.numbers import MISSING, factors, plain, span, times, weight
 from report.pages import Place
-from report.tables import Cell, Column, View, text
+from report.tables import Cell, Column, View, text, value
 from suite.analysis.rho import GRID, OVERLAPS, RIVALS, null_test
 from suite.analysis.tables import Row
 
@@ -90,13 +90,11 @@ def setting(panel: Panel) -> str:
     """4 workers, 0.15 M parameters, 20 bytes trained on per parameter, 6 seeds."""
     scale = scale_of(panel.workload)
     horizon = scale.horizon(panel) if scale else None
-    counts = [row["n"] for row in panel.worth]
-    seeds = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{counts[0]}"
     said = [
         f"{panel.world_size} workers",
         f"{scale.parameters / 1e6:.2g} M parameters" if scale else panel.workload,
         f"{horizon:.2g} bytes trained on per parameter" if horizon else "",
-        f"{seeds} seeds",
+        f"{span([row['n'] for row in panel.worth])} seeds",
     ]
     return ", ".join(filter(None, said))
 
@@ -562,9 +560,9 @@ def windows_view(panel: Panel) -> View:
         *(_net_column(*nets_at(panel, rho)) for rho in SHOWN),
         Column("overlapped", lambda row: Cell(_brief(window(overlapped[row["arm"]]))), of_all, hidden=True),
         Column("overlapped, by verdict", lambda row: Cell(_brief(sure_window(overlapped[row["arm"]]))), of_all, hidden=True),
-        Column("steps", lambda row: Cell(plain(row["steps"]), row["steps"]), "Over those of plain training.", True, True),
+        Column("steps", value("steps", plain), "Over those of plain training.", True, True),
         Column(
-            "computing", lambda row: Cell(plain(row["compute"]), row["compute"]),
+            "computing", value("compute", plain),
             "Of a step, over that of plain training, with the method's own where it was measured.", True, True,
         ),
         Column("why none", text("reason", "reason"), "Why it has no window, or none by verdict.", hidden=True),

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from report import numbers as write
 from report.data import LinkData, SessionData, StudyData, refused_words, trouble
 from report.figures import COLOURS, look, name_lines, new_figure
-from report.numbers import factors, number, quantity, times
+from report.numbers import span, times_ends
 from report.pages import Place, slug
-from report.tables import ORDER, PAIRED, Cell, Column, View, count, percent, ratio, seconds, size, text
+from report.tables import ORDER, PAIRED, Cell, Column, View, count, percent, ratio, seconds, size, text, value
 from suite.analysis.tables import ARMS, CONFIRMED, CONTRADICTED, DIRECT, NOT_CONFIRMED, PROBE, Row
 from suite.links.link import REAL, measured_words
 from suite.timing.spec import sessions_of
@@ -167,8 +167,7 @@ def probe_view(session: SessionData) -> View:
             "Median over the repeats, with its 95 % order-statistic interval from six on.", True,
         ),
         Column(
-            "rate", lambda row: Cell(write.bit_rate(row["bits_per_s"]), row["bits_per_s"]),
-            "Bits that a rank sends on the wire, a second.", True,
+            "rate", value("bits_per_s", write.bit_rate), "Bits that a rank sends on the wire, a second.", True,
         ),
         Column("of the link's rate", percent("rate_share"), "", True),
         Column("repeats", count("n"), "", True),
@@ -190,7 +189,7 @@ def _ordered(session: SessionData, rows: list[Row], column: str) -> list[Row]:
         key=lambda row: (
             links.index(row["link"]),
             row["sharding"],
-            -(number(row[column]) or 0.0),
+            -(row[column] or 0.0),
             row["arm"],
         ),
     )
@@ -369,12 +368,12 @@ def _link_sentence(link: LinkData) -> str:
     """The reference, rho and disturbance of a link."""
     facts, said = link.facts, []
     if link.reference is not None:
-        step = quantity(link.reference["step_s"], "seconds")
+        step = write.seconds(link.reference["step_s"])
         said.append(
             f"Reference: {link.reference['case']}, the fastest uncompressed run of torch's DDP, {step} a step."
         )
     if link.default is not None and not link.default["reference"]:
-        said.append(f"As installed: {link.default['case']}, {quantity(link.default['step_s'], 'seconds')}.")
+        said.append(f"As installed: {link.default['case']}, {write.seconds(link.default['step_s'])}.")
     foreign = facts["foreign_share_max"]
     share = "" if foreign is None else f", others used at most {100 * foreign:.2g} % of the machine"
     said += [
@@ -394,7 +393,7 @@ def rho_words(link: LinkData) -> str:
     )  # none below six rounds
     return (
         f"rho = {found['value']:.3g}{ends}: a ring of bf16 gradients would take "
-        f"{quantity(found['ring_s'], 'seconds')} a step, computing takes {quantity(found['compute_s'], 'seconds')}."
+        f"{write.seconds(found['ring_s'])} a step, computing takes {write.seconds(found['compute_s'])}."
     )
 
 
@@ -447,8 +446,7 @@ def alone_sentence(session: SessionData, link: LinkData, named: int = NAMED) -> 
     )
     if named == 1:
         return f"{place}: {said}."
-    counts = sorted({row["n_pairs"] or 0 for row in drawn})
-    rounds = str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+    rounds = span([row["n_pairs"] or 0 for row in drawn])
     return (
         f"{place}: {said}. (Median over {rounds} rounds with its order-statistic interval, 95 %; "
         "not trained to the end here.)"
@@ -459,13 +457,11 @@ def _named(row: Row, link: LinkData, first: bool, kind: str = "") -> str:
     """An arm's speedups over the reference and over fp32 DDP; the first of a sentence says what they are over. kind: of its
     steps, where others of its kinds have speedups too."""
     name = f"{row['arm']} ({kind} steps)" if kind else row["arm"]
-    over = f"{times(row['speedup'])} {factors(row['speedup_low'], row['speedup_high'])}".strip()
+    over = times_ends(row["speedup"], row["speedup_low"], row["speedup_high"])
     reference = str((link.reference or {}).get("case"))
     default = ""
     if link.default and link.default["case"] != reference:
-        default = (
-            f"{times(row['default_speedup'])} {factors(row['default_low'], row['default_high'])}".strip()
-        )
+        default = times_ends(row["default_speedup"], row["default_low"], row["default_high"])
     if not first:
         return f"{name} {over}" + (f" and {default}" if default else "")
     rest = f" and {default} as fast as DDP fp32 as installed" if default else ""
