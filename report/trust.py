@@ -14,7 +14,7 @@ from typing import Any, Final
 from report import numbers as write
 from report.data import StudyData
 from report.tables import Cell, Column, View, count, text
-from suite.analysis.published import CHANGES, Origin
+from suite.analysis.published import CHANGES, Origin, of_study
 from suite.analysis.tables import ARM, BUDGET_RUNS, CELL, GATES, RUNS, TUNING, Row
 from suite.runs.spec import drift as code_drift
 from suite.runs.store import CIRCUMSTANCE
@@ -50,10 +50,7 @@ def tuning_view(study: StudyData) -> View:
     """A line a method and setting: the rate that was chosen, and all that were tried with what each ended at."""
 
     def chosen(trials: list[Row]) -> Row:
-        return next(
-            (row for row in trials if row["chosen"]),
-            {"lr": None, "options": None, "value": None, "edge": None, "vertex": None},
-        )
+        return next((row for row in trials if row["chosen"]), dict.fromkeys(trials[0]))
 
     def of_first(one: Column) -> Column:
         return replace(one, make=lambda trials: one.make(trials[0]))
@@ -147,12 +144,17 @@ WORDS: Final[Mapping[str, Callable[[Any], str]]] = MappingProxyType(
 """Attribute -> its words."""
 
 
+def origins_of(study: StudyData) -> list[Origin]:
+    """The distinct origins of a study, by panel."""
+    return of_study(study.facts, study.rows(RUNS))
+
+
 def origins_view(study: StudyData) -> View:
     """Every distinct commit, environment and machine of a study, with how many runs it gave."""
     rows: list[tuple[str, tuple[Any, ...], int]] = []
     for kind, names in KINDS.items():
         runs: dict[tuple[Any, ...], int] = defaultdict(int)
-        for origin in study.facts["origins"]:
+        for origin in origins_of(study):
             runs[tuple(origin.get(name) for name in names)] += int(origin["runs"])
         rows += [(kind, key, runs[key]) for key in sorted(runs, key=lambda key: (-runs[key], str(key)))]
 
@@ -178,7 +180,7 @@ def drift(study: StudyData) -> list[str]:
         return tuple(origin[name] for name in CELL)
 
     found = []
-    for key, own in groupby(sorted(study.facts["origins"], key=cell), key=cell):
+    for key, own in groupby(sorted(origins_of(study), key=cell), key=cell):
         panel = f"{key[0]}, {key[1]}, {key[2]} workers"
         counts = [(origin, int(origin["runs"])) for origin in own]
         found += [f"{one.subject}: {one.what}; {one.fix}." for one in code_drift(panel, counts)]
