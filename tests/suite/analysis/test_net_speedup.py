@@ -11,13 +11,13 @@ import pytest
 from scipy import stats
 
 from suite.analysis import net_speedup as net_speedup_module
+from suite.analysis.equal_time import Trained
 from suite.analysis.net_speedup import (
     Method,
     NetSpeedup,
     Reference,
     Trials,
     Uncertain,
-    net_ratio,
     net_speedup,
     time_ratio,
     total,
@@ -47,6 +47,18 @@ def reference(
 
 def exact() -> Reference:
     return Reference(BUDGETS, np.tile(curve(BUDGETS), (6, 1)))
+
+
+def net_ratio(
+    ladder: Reference, one: Method, other: Method, choice: Uncertain, time: Uncertain
+) -> NetSpeedup | None:
+    arms = [
+        Trained(
+            ("", "", 4), "", None, tuple(range(len(own.losses))), own.losses, (own.choice, choice), ladder
+        )
+        for own in (one, other)
+    ]
+    return arms[0].over_other(arms[1], time)
 
 
 @pytest.mark.parametrize(
