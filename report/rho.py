@@ -121,6 +121,11 @@ def windows(panel: Panel, *roles: str, overlap: str = "none") -> list[Row]:
     return [row for row in panel.windows if row["overlap"] == overlap and row["role"] in roles]
 
 
+def lines_of(panel: Panel) -> pd.DataFrame:
+    """The table `rho` with the role of every arm."""
+    return pd.DataFrame(panel.rho).merge(pd.DataFrame(windows(panel, *ROLES))[["arm", "role"]], on="arm")
+
+
 def _width(row: Row) -> float:
     """Of its window of verdicts, in the logarithm of rho."""
     if row["sure_from"] is None:
@@ -211,12 +216,9 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
     """
     methods = windows(panel, "method")
     holds = f"That holds for {setting(panel)}, if nothing overlaps{uncounted(panel)}."
+    sure = [row for row in methods if row["sure_from"] is not None]
     spans: list[list[float]] = []  # windows of verdicts, those that overlap as one
-    for first, last in sorted(
-        (row["sure_from"] or float(GRID[0]), row["sure_to"])
-        for row in methods
-        if row["sure_from"] is not None
-    ):
+    for first, last in sorted((row["sure_from"] or float(GRID[0]), row["sure_to"]) for row in sure):
         if spans and first <= spans[-1][1]:
             spans[-1][1] = max(spans[-1][1], last)
         else:
@@ -238,10 +240,8 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
             top = max(ahead, key=lambda row: float(row["net"]))
             net = net_words(top["net"], top["net_low"], top["net_high"])
             best.append(f", {net} times at rho {weight(at)} ({names.get(top['arm'], top['arm'])})")
-    roles = pd.DataFrame(windows(panel, *ROLES))[["arm", "role"]]
-    plainly = best_plain(
-        pd.DataFrame([row for row in panel.rho if row["overlap"] == "none"]).merge(roles, on="arm")
-    )
+    lines = lines_of(panel)
+    plainly = best_plain(lines[lines["overlap"] == "none"])
     below, beyond = (names.get(arm, arm) or "plain training" for arm in plainly["arm"].iloc[[0, -1]])
     said = (
         f"{where[0].upper()}{where[1:]}, some method beats every plain way to use the machines: it ends as well as plain "
@@ -352,7 +352,7 @@ def _predicted(panel: Panel, at: Row) -> list[float]:
 
 def net_against_rho(panel: Panel, overlaps: Sequence[str] = OVERLAPS, timed: Sequence[Timed] = ()) -> Figure:
     """The picture of a panel, a pane an overlap; the first has the names. timed: links on which sessions timed it."""
-    frame = pd.DataFrame(panel.rho).merge(pd.DataFrame(windows(panel, *ROLES))[["arm", "role"]], on="arm")
+    frame = lines_of(panel)
     frame = frame[frame["net"] > 0]
     best = {overlap: best_plain(own) for overlap, own in frame.groupby("overlap")}
     frame = frame[np.isfinite(frame["net"].astype(float))]
@@ -384,12 +384,9 @@ def net_against_rho(panel: Panel, overlaps: Sequence[str] = OVERLAPS, timed: Seq
         figure.suptitle(
             f"{'Net speedup against rho: ' if both else ''}{setting(panel)}", x=0.01, ha="left", fontsize=10.5
         )
-        known = best[overlaps[0]]["bounded"].all()
-        ground = (
-            "better than every plain way"
-            if known
-            else "nothing, since a plain way is worth more than was tried"
-        )
+        ground = "better than every plain way"
+        if not best[overlaps[0]]["bounded"].all():
+            ground = "nothing, since a plain way is worth more than was tried"
         first.text(
             0.012, 0.985, f"shaded: {ground}", transform=first.transAxes, ha="left", va="top", style="italic",
             color=COLOURS["muted"],
@@ -449,14 +446,8 @@ def _mark(axes: Axes, marks: Sequence[Row], shades: Mapping[str, str]) -> None:
     bottom, top = axes.get_ylim()
     for row in marks:
         at, shade = row["rho"], COLOURS[shades[row["arm"]]]
-        axes.vlines(
-            at,
-            row["net_low"] or bottom,
-            min(row["net_high"] or top, top),
-            color=shade,
-            linewidth=1.0,
-            zorder=4,
-        )
+        low, high = row["net_low"] or bottom, min(row["net_high"] or top, top)
+        axes.vlines(at, low, high, color=shade, linewidth=1.0, zorder=4)
         axes.scatter(
             at, row["net"], 24, shade, marker="D", edgecolor=COLOURS["paper"], linewidth=0.8, zorder=5
         )

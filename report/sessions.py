@@ -198,12 +198,11 @@ def _ordered(session: SessionData, rows: list[Row], column: str) -> list[Row]:
 # ---- the picture
 
 
-def phases(link: LinkData, longest: float = 0.0) -> Figure | None:
+def phases(link: LinkData) -> Figure | None:
     """Where the seconds of a step go, a bar a case, fastest on top; the stroke is the measured step, the line its interval.
 
     Args:
         link: Whose cases are drawn; those that were only screened are not.
-        longest: Seconds that the axis holds at least, so that several figures can share it.
 
     Returns:
         The figure; None where nothing was timed in all rounds.
@@ -211,9 +210,7 @@ def phases(link: LinkData, longest: float = 0.0) -> Figure | None:
     rows = sorted(link.timed, key=lambda row: (row["step_s"], row["case"]))
     if not rows:
         return None
-    unit, name = (
-        (1.0, "seconds") if max(longest, *(row["step_s"] for row in rows)) >= 2 else (1e3, "milliseconds")
-    )
+    unit, name = (1.0, "seconds") if rows[-1]["step_s"] >= 2 else (1e3, "milliseconds")
     bars = pd.DataFrame([_seconds_by_phase(row) for row in rows], index=[row["case"] for row in rows]) * unit
     with look():
         figure, (axes,) = new_figure(7.6, 0.95 + CASE_HEIGHT * max(len(rows), 2))
@@ -227,9 +224,7 @@ def phases(link: LinkData, longest: float = 0.0) -> Figure | None:
         ]  # fmt: skip
         axes.set_yticks(range(len(bars)), bars.index)
         axes.set_xlim(
-            0,
-            1.02
-            * max(longest * unit, bars.sum(axis=1).max(), *(unit * (row["step_high"] or 0) for row in rows)),
+            0, 1.02 * max(bars.sum(axis=1).max(), *(unit * (row["step_high"] or 0) for row in rows))
         )
         steps = pd.DataFrame(rows, columns=["step_s", "step_low", "step_high"], dtype=float) * unit
         axes.errorbar(
@@ -310,11 +305,8 @@ def _about(session: SessionData) -> str:
     size_words = f"{facts['parameters'] / 1e6:.3g} million parameters, " if facts["parameters"] else ""
     begun = [str(one["started"])[:16].replace("T", " ") for one in (facts, *facts.get("sessions", ()))]
     day, *several = begun
-    others = (
-        f" Net speedups are of {len(several)} sessions, begun {', '.join(several)} UTC."
-        if len(several) > 1
-        else ""
-    )
+    told = f" Net speedups are of {len(several)} sessions, begun {', '.join(several)} UTC."
+    others = told if len(several) > 1 else ""
     changed = {True: " with changed files", False: ""}.get(made.get("dirty"), "")
     return (
         f"{session.workload}, {size_words}{facts['world_size']} workers, batch {facts['batch_size']} a worker, buckets of "
@@ -388,9 +380,8 @@ def rho_words(link: LinkData) -> str:
     found = link.rho
     if found is None:
         return f"No rho: {trouble(link.facts['rho_reason'])}." if link.facts["rho_reason"] else ""
-    ends = (
-        "" if found["low"] is None else f" [{found['low']:.3g}, {found['high']:.3g}]"
-    )  # none below six rounds
+    # none below six rounds
+    ends = "" if found["low"] is None else f" [{found['low']:.3g}, {found['high']:.3g}]"
     return (
         f"rho = {found['value']:.3g}{ends}: a ring of bf16 gradients would take "
         f"{write.seconds(found['ring_s'])} a step, computing takes {write.seconds(found['compute_s'])}."
