@@ -161,6 +161,8 @@ def marks_of(panel: Panel, one: Timed) -> tuple[pd.DataFrame, list[str]]:
     marks: list[dict[str, Any]] = []
     missing: dict[str, list[str]] = {}
     for arm, row in one.net.items():
+        if arm not in worth:  # timed for an earlier form of the study
+            continue
         mean, x = worth[arm]["mean"], row["time"]
         if x is None or mean is None or row["verdict"] is None:
             missing.setdefault(row["reason"] or "no run finished", []).append(arm)
