@@ -73,16 +73,21 @@ class Scale:
 
 @lru_cache
 def scale_of(workload: str) -> Scale | None:
-    """Of a workload by its label, such as python-gpt(size=0.15m); None where it is not known here."""
-    from suite.workloads import UnknownWorkloadError, get  # only here, since torch comes with it
+    """Of a workload by its label, such as python-gpt(size=0.15m); None where it is not known here, or cannot be made."""
+    from suite.workloads import (  # only here, since torch comes with it
+        DataError,
+        UnknownWorkloadError,
+        WorkloadOptionError,
+        get,
+    )
 
     name, _, given = workload.removesuffix(")").partition("(")
     options = dict(pair.split("=", 1) for pair in given.split(",") if pair)
     try:
         found = get(name, **{key: yaml.safe_load(value) for key, value in options.items()})
-    except UnknownWorkloadError:
+        parameters = sum(parameter.numel() for parameter in found.build().parameters())
+    except (UnknownWorkloadError, WorkloadOptionError, DataError):
         return None
-    parameters = sum(parameter.numel() for parameter in found.build().parameters())
     return Scale(parameters, getattr(found, "context", None))
 
 

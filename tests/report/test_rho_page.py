@@ -36,6 +36,7 @@ from report.rho import (
 )
 from report.sizes import sizes_parts
 from report.trust import gates_view
+from suite import workloads
 from suite.analysis.rho import GRID
 from suite.analysis.tables import GATES, table_path, write_table
 from tests.report import made_up_rho as made
@@ -200,6 +201,17 @@ def test_a_setting_has_the_size_and_the_horizon_of_its_workload(panel) -> None:
     digits = scale_of("digits-mlp")
     assert digits is not None
     assert digits.horizon(panel) is None
+
+
+def test_a_workload_that_is_another_here_or_cannot_be_made_has_no_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lacking(name: str) -> workloads.Workload:
+        raise workloads.DataError(f"{name} needs transformers, which is not installed")
+
+    assert scale_of("python-gpt(longer=3)") is None
+    monkeypatch.setattr(workloads, "get", lacking)
+    assert scale_of("causal-lm") is None
 
 
 def test_a_plain_way_to_use_the_machines_is_no_method_that_ends_equal_or_not(panel) -> None:
