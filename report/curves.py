@@ -43,13 +43,8 @@ def curves_parts(study: StudyData, place: Place) -> list[dict[str, Any]]:
         if means is not None and not means.empty:
             drawn = set(means["arm"])
             absent = [row["arm"] for row in panel.summary if row["arm"] not in drawn]
-            parts.append(
-                {
-                    "heading": study.heading(panel),
-                    "pictures": _pictures(panel, means, place),
-                    "absent": absent,
-                }
-            )
+            pictures = _pictures(panel, means, place)
+            parts.append({"heading": study.heading(panel), "pictures": pictures, "absent": absent})
     return parts
 
 
@@ -95,14 +90,11 @@ def _pictures(panel: Panel, means: pd.DataFrame, place: Place) -> list[Picture]:
         if own:
             words = FAMILIES.get(kind, kind)
             draw_family(figure, panel, curves, own, f"{words[0].upper()}{words[1:]}, {panel.title}")
-            pictures.append(
-                place.picture(
-                    f"curves-{panel.slug}-{kind}",
-                    figure,
-                    f"{words}, {panel.whole_place}: {panel.metric} less the best uncompressed end, against bytes and steps; "
-                    "the table of methods has where each ends",
-                )
+            alt = (
+                f"{words}, {panel.whole_place}: {panel.metric} less the best uncompressed end, against bytes and steps; "
+                "the table of methods has where each ends"
             )
+            pictures.append(place.picture(f"curves-{panel.slug}-{kind}", figure, alt))
     return pictures
 
 

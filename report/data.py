@@ -71,6 +71,12 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
+def name_and_options(label: str) -> tuple[str, dict[str, str]]:
+    """Of a workload by its label, such as python-gpt(size=0.15m)."""
+    name, _, given = label.removesuffix(")").partition("(")
+    return name, dict(pair.split("=", 1) for pair in given.split(",") if pair)
+
+
 @dataclass(frozen=True)
 class StudyData:
     """All tables of a study, its facts, its panels in order, and its sessions; the claims that any of this decides; and records
@@ -274,12 +280,9 @@ class SessionData:
 
     def timed(self, workload: str) -> bool:
         """Whether it timed the workload of that label, such as code-gpt(size=0.14m): its name, and the options that it gives."""
-        name, _, given = workload.removesuffix(")").partition("(")
-        found = self.facts["workload"]
-        pairs = (pair.partition("=") for pair in given.split(",") if pair)
-        return bool(name == found["name"]) and all(
-            str(found["options"].get(key)) == value for key, _, value in pairs
-        )
+        (name, given), found = name_and_options(workload), self.facts["workload"]
+        same = (str(found["options"].get(key)) == value for key, value in given.items())
+        return bool(name == found["name"]) and all(same)
 
 
 def load_sessions(results_root: Path, sweep: str | None, side: Side = "whole") -> tuple[SessionData, ...]:

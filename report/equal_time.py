@@ -126,14 +126,10 @@ def _part(study: StudyData, panel: Panel, place: Place) -> dict[str, Any]:
     for one in links if curve else ():
         marks, absent = marks_of(panel, one)
         if curve and len(marks):
-            pictures.append(
-                place.picture(
-                    f"equal-time-{one.slug}-{panel.slug}",
-                    loss_against_time(panel, curve, [(one.label, marks)]),
-                    f"{one.label}: {panel.metric} over seconds of the training, a mark a method; the table has the numbers",
-                    note=f"Not drawn: {'; '.join(absent)}." if absent else "",
-                )
-            )
+            figure = loss_against_time(panel, curve, [(one.label, marks)])
+            alt = f"{one.label}: {panel.metric} over seconds of the training, a mark a method; the table has the numbers"
+            note = f"Not drawn: {'; '.join(absent)}." if absent else ""
+            pictures.append(place.picture(f"equal-time-{one.slug}-{panel.slug}", figure, alt, note=note))
     return {
         "heading": study.heading(panel),
         "setting": f"{panel.workload}, {panel.world_size} workers, {panel.facts['steps']} steps, {panel.title}, {seeds}",

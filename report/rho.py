@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from report.accuracy import Panel
-from report.data import StudyData, by_arm, listed
+from report.data import StudyData, by_arm, listed, name_and_options
 from report.equal_time import SIGNS, WORTH_IT, Timed, timed_links
 from report.figures import COLOURS, look, name_points, new_figure
 from report.numbers import MISSING, factors, plain, span, times, weight
@@ -81,8 +81,7 @@ def scale_of(workload: str) -> Scale | None:
         get,
     )
 
-    name, _, given = workload.removesuffix(")").partition("(")
-    options = dict(pair.split("=", 1) for pair in given.split(",") if pair)
+    name, options = name_and_options(workload)
     try:
         found = get(name, **{key: yaml.safe_load(value) for key, value in options.items()})
         parameters = sum(parameter.numel() for parameter in found.build().parameters())
