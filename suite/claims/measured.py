@@ -16,6 +16,7 @@ uncompressed DDP, in which there is no training and no choice of rates. Whatever
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +28,7 @@ from scipy import stats
 
 from suite.analysis.equal_time import LEVEL, trained
 from suite.analysis.net_speedup import Uncertain, total
-from suite.analysis.published import facts_path, find_frame, read_facts, runs_at_all_budgets, source
+from suite.analysis.published import facts_path, find_frame, runs_at_all_budgets, source
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, mean_interval
 from suite.analysis.study import study_of
 from suite.analysis.tables import (
@@ -295,7 +296,7 @@ def _cell(root: Path, claim: Claim, part: Part) -> Cell | None:
         why = f"study {study} has {len(cells)} cells with the arm {part.arm}: give sharding and world_size of one"
         raise _error(claim, part, why)
     (place,) = rows_of(cells)
-    facts = read_facts(facts_path(source(root, study).root, study)) or {}
+    facts = json.loads(facts_path(source(root, study).root, study).read_text(encoding="utf-8"))
     about: Row = next((one for one in facts["workloads"] if place.items() <= one.items()), {})
     summary, worth = (
         {} if (frame := find_frame(root, table, study)) is None
