@@ -69,11 +69,7 @@ def codecs(root: Path) -> str:
 
 def _rate(row: Mapping[str, str]) -> str:
     low, middle, high = (f"{float(row[key]):.2f}" for key in ("rate_q1", "rate", "rate_q3"))
-    return f"{_marked(middle, row['met'])} [{low}, {high}], {row['bar']}"
-
-
-def _marked(text: str, met: str) -> str:
-    return text if met == "yes" else f"**{text}**"
+    return f"{middle if row['met'] == 'yes' else f'**{middle}**'} [{low}, {high}], {row['bar']}"
 
 
 Bar = tuple[str, str, str]
@@ -88,16 +84,19 @@ def _of_steps() -> Iterator[Bar]:
         ("hook: allreduce-bf16", "bf16 hook", "1.1 x torch's"),
         ("hook: powersgd", "PowerSGD hook", "1.1 x torch's"),
     ):
-        yield _bar(words, bar, rows.get(arm), lambda row: (_ms(row), row["met"]))
+        row = rows.get(arm)
+        yield words, bar, _measured(row, _ms(row), row["met"] == "yes") if row else NOT_MEASURED
     ours = [row for arm, row in rows.items() if arm.startswith(("hook: ", "optimizer: "))]
     for key, words, most in (
         ("launches", "own launches a step", LAUNCHES),
         ("waits", "waits of the host", 0),
     ):
-        worst = max(ours, key=lambda row: int(row[key]), default=None)
-        own = max(0, int(worst[key]) - int(rows[BASE][key])) if worst else 0
-        said = f"{own} ({worst['arm']})" if worst else "", _yes(own <= most)
-        yield _bar(f"{words}, at most", str(most), worst, lambda row, said=said: said)  # type: ignore[misc]
+        measured = NOT_MEASURED
+        if ours:
+            worst = max(ours, key=lambda row: int(row[key]))
+            own = max(0, int(worst[key]) - int(rows[BASE][key]))
+            measured = _measured(worst, f"{own} ({worst['arm']})", own <= most)
+        yield f"{words}, at most", str(most), measured
 
 
 def _ms(row: Mapping[str, str]) -> str:
@@ -109,53 +108,39 @@ def _of_session() -> Iterator[Bar]:
     rows = newest("session")
     for method, words in (("allreduce-bf16", "bf16"), ("powersgd", "PowerSGD")):
         found = [row for row in rows if row["bar"] and row["case"].startswith(method)]
-        for row in found or [None]:
-            link = row["link"] if row else "10 Gbit/s"
-            yield _bar(
-                f"{words} over torch's hook, {link}",
-                row["bar"] if row else "1.05",
-                row,
-                lambda row: (
-                    f"{row['over_torch']} [{row['over_torch_q1']}, {row['over_torch_q3']}]; {row['gpu']}",
-                    row["met"],
-                ),
-            )
+        if not found:
+            yield f"{words} over torch's hook, 10 Gbit/s", "1.05", NOT_MEASURED
+        for row in found:
+            said = f"{row['over_torch']} [{row['over_torch_q1']}, {row['over_torch_q3']}]; {row['gpu']}"
+            measured = _measured(row, said, row["met"] == "yes")
+            yield f"{words} over torch's hook, {row['link']}", row["bar"], measured
 
 
 def _of_streams() -> Iterator[Bar]:
     rows = newest("streams")
     right = sum(row["met"] == "yes" for row in rows)
-    said = f"{right} of {len(rows)}", _yes(right == len(rows))
-    yield _bar("raced trainings that are right", "all", rows[0] if rows else None, lambda row: said)
+    measured = _measured(rows[0], f"{right} of {len(rows)}", right == len(rows)) if rows else NOT_MEASURED
+    yield "raced trainings that are right", "all", measured
 
 
 def _of_simulation() -> Iterator[Bar]:
     rows = newest("simulation")
     for size, bar in (("0.9m", "50"), ("3.3m", "90")):
         found = [row for row in rows if row["size"] == size]
-        slowest = min(found, key=lambda row: float(row["tflops"]), default=None)
-        yield _bar(
-            f"simulated training, {size}: TFLOP/s", bar, slowest, lambda row: (row["tflops"], row["met"])
-        )
-        largest = max(found, key=lambda row: float(row["share"]), default=None)
-        yield _bar(
-            "methods' share",
-            "0.25",
-            largest,
-            lambda row: (f"{row['share']} ({row['arm']})", row["share_met"]),
-        )
+        speed = share = NOT_MEASURED
+        if found:
+            slowest = min(found, key=lambda row: float(row["tflops"]))
+            speed = _measured(slowest, slowest["tflops"], slowest["met"] == "yes")
+            largest = max(found, key=lambda row: float(row["share"]))
+            share = _measured(
+                largest, f"{largest['share']} ({largest['arm']})", largest["share_met"] == "yes"
+            )
+        yield f"simulated training, {size}: TFLOP/s", bar, speed
+        yield "methods' share", "0.25", share
 
 
-def _yes(met: bool) -> str:
-    return "yes" if met else "no"
-
-
-def _bar(
-    what: str, bar: str, row: Mapping[str, str] | None, said: Callable[[Mapping[str, str]], tuple[str, str]]
-) -> Bar:
-    if row is None:
-        return what, bar, NOT_MEASURED
-    return what, bar, f"{_marked(*said(row))}; {where([row])}"
+def _measured(row: Mapping[str, str], said: str, met: bool) -> str:
+    return f"{said if met else f'**{said}**'}; {where([row])}"
 
 
 def bars(root: Path) -> str:

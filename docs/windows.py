@@ -27,8 +27,7 @@ from report.rho import (
     window,
     windows,
 )
-from report.trust import gates_of
-from suite.analysis.tables import Row
+from suite.analysis.tables import GATES, Row
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 EXAMPLE: Final = (110e6, 16, 1e9, 0.18)
@@ -152,7 +151,7 @@ def _rho_of(parameters: float, workers: int, rate_bps: float, compute_s: float) 
 
 
 def _gates(study: StudyData) -> str:
-    rows = gates_of(study)
+    rows = study.rows(GATES)
     if not rows:
         return ""
     missed = [row["gate"] for row in rows if not row["passed"]]

@@ -22,9 +22,9 @@ from matplotlib.figure import Figure
 
 from report import numbers as write
 from report.figures import COLOURS, FAMILIES, colour, difference_axis, look, name_lines, new_figure
-from report.numbers import interval, number, ratio, signed
+from report.numbers import are, interval, ratio, signed, span
 from report.pages import slug
-from report.tables import Cell, Column, Make, View, count, size
+from report.tables import Cell, Column, Make, View, count, size, value
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
 from suite.analysis.tables import Row
 
@@ -186,9 +186,8 @@ class Panel:
 
 def _measured(mean: str, low: str, high: str, digits: int, sign: bool) -> Make:
     def make(row: Row) -> Cell:
-        value = number(row[mean])
-        text = (write.signed if sign else write.plain)(value, digits)
-        return Cell(text, value, write.interval(number(row[low]), number(row[high]), digits, sign))
+        text = (signed if sign else write.plain)(row[mean], digits)
+        return Cell(text, row[mean], interval(row[low], row[high], digits, sign))
 
     return make
 
@@ -203,7 +202,7 @@ def _columns(panel: Panel, ranks: bool) -> tuple[Column, ...]:
         return Cell(short, word, why, CLASSES[word])
 
     def seeds(row: Row) -> Cell:
-        done, planned, pairs = (int(number(row[name]) or 0) for name in ("n_done", "n", "n_pairs"))
+        done, planned, pairs = (row[name] or 0 for name in ("n_done", "n", "n_pairs"))
         unpaired = row["n_pairs"] is not None and pairs < done
         css = "" if done == planned else "no"
         return Cell(write.share(done, planned), done, f"{pairs} pairs" if unpaired else "", css)
@@ -215,20 +214,6 @@ def _columns(panel: Panel, ranks: bool) -> tuple[Column, ...]:
     def rate(row: Row) -> Cell:
         edge = "pinned" if row["lr_edge"] is None else "edge" if row["lr_edge"] else ""
         return Cell(write.rate(row["lr_peak"]), row["lr_peak"], edge)
-
-    def p(name: str) -> Column:
-        titles = {"p_exact": "p", "p_holm": "p (Holm)"}
-        about = {
-            "p_exact": "Two-sided exact sign-flip test of the difference.",
-            "p_holm": "The same after Holm's correction over this table's methods.",
-        }
-        return Column(
-            titles[name],
-            lambda row: Cell(write.probability(row[name]), row[name]),
-            about[name],
-            True,
-            not ranks,
-        )
 
     return (
         Column(
@@ -244,7 +229,7 @@ def _columns(panel: Panel, ranks: bool) -> tuple[Column, ...]:
             "Mean difference to the baseline, paired by seed, with its 95 % t interval.", True,
         ),
         Column(
-            "fewer bytes", lambda row: Cell(write.ratio(row["bytes_ratio"]), row["bytes_ratio"]),
+            "fewer bytes", value("bytes_ratio", ratio),
             "Wire bytes of the whole training of the baseline over those of the method.", True,
         ),
         Column("bytes a step", size("wire_bytes_per_step"), "Sent on the wire a step, mean over ranks, headers left out.", True),
@@ -259,8 +244,13 @@ def _columns(panel: Panel, ranks: bool) -> tuple[Column, ...]:
         Column("seeds", seeds, "Finished of planned: the n of every number in the row.", True),
         Column("diverged", diverged, "Seeds that diverged; they are in no mean, and such a method is not equal.", True),
         Column("learning rate", rate, "Peak rate, and whether the tuned one lies on an edge of its grid.", True),
-        p("p_exact"),
-        p("p_holm"),
+        Column(
+            "p", value("p_exact", write.probability), "Two-sided exact sign-flip test of the difference.", True, not ranks
+        ),
+        Column(
+            "p (Holm)", value("p_holm", write.probability), "The same after Holm's correction over this table's methods.",
+            True, not ranks,
+        ),
         Column(
             "baseline", lambda row: Cell(row["baseline"] or write.MISSING), "The uncompressed run of the same optimizer.",
             hidden=True,
@@ -359,11 +349,6 @@ def _difference(panel: Panel, row: Row) -> str:
     return f"{mean} {interval(row['diff_low'], row['diff_high'], panel.digits, sign=True)}".strip()
 
 
-def _pairs(rows: Sequence[Row]) -> str:
-    counts = sorted({int(row["n_pairs"]) for row in rows})
-    return f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
-
-
 def equality_sentence(panel: Panel, place: str) -> str:
     """How many methods are equal and which of them sends least; or that the study cannot say."""
     if not panel.methods:
@@ -373,14 +358,14 @@ def equality_sentence(panel: Panel, place: str) -> str:
     equal = [row for row in panel.methods if row["equal"] == "yes"]
     undecided = sum(row["equal"] == "undecided" for row in panel.methods)
     unit = f" {panel.unit}" if panel.unit else ""
-    tail = f"; {undecided} {'is' if undecided == 1 else 'are'} undecided" if undecided else ""
+    tail = f"; {are(undecided)} undecided" if undecided else ""
     if not equal:
         return f"{place}: none of {len(panel.methods)} methods is shown to be within ±{panel.margin:g}{unit}{tail}."
     best = max(equal, key=lambda row: (row["bytes_ratio"], row["arm"]))
     return (
         f"{place}: {len(equal)} of {len(panel.methods)} methods are within ±{panel.margin:g}{unit} of the uncompressed "
         f"run of their own optimizer{tail}. {best['arm']} sends least of them: {ratio(best['bytes_ratio'])} "
-        f"fewer bytes at {_difference(panel, best)}{unit} (95 % paired t, {_pairs([best])})."
+        f"fewer bytes at {_difference(panel, best)}{unit} (95 % paired t, n = {best['n_pairs']})."
     )
 
 
@@ -397,8 +382,8 @@ def option_sentence(panel: Panel, place: str) -> str | None:
     if gap <= panel.margin:
         return None
     worse, better = (below, above) if panel.higher else (above, below)
-    unit = f" {panel.unit}" if panel.unit else ""
+    unit, n = f" {panel.unit}" if panel.unit else "", span([worse["n_pairs"], better["n_pairs"]])
     return (
         f"{place}: options decide: {worse['arm']} ends at {_difference(panel, worse)}{unit}, "
-        f"{better['arm']} at {_difference(panel, better)}{unit} (95 % paired t, {_pairs([worse, better])})."
+        f"{better['arm']} at {_difference(panel, better)}{unit} (95 % paired t, n = {n})."
     )

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from report.pages import Place, ReportError, slug, write_page
 from report.tables import Cell, Column, View, text
-from suite.analysis.published import find_frame, origin_words
+from suite.analysis.published import OF_CLAIMS, find_frame, source
 from suite.analysis.tables import CLAIMS, PARTS, Row, rows_of, to_csv
 from suite.claims.claim import JUDGED, WORDS
 from suite.claims.verdict import MEASURED, briefly, deciding, effect, group_of, statements
@@ -105,7 +105,7 @@ def build_claims_page(results_root: Path, place: Place) -> list[str]:
     tables = ((CLAIMS, verdicts.claims), (PARTS, verdicts.parts))
     said = findings(verdicts)
     write_page(
-        place, "claims", headline=said, origin=origin_words(results_root, (CLAIMS, PARTS)),
+        place, "claims", headline=said, origin=f"{OF_CLAIMS}: {source(results_root, OF_CLAIMS).words}",
         views=[(group, claims_view(verdicts, "", group)) for group in MEASURED],
         details=[_detail(row, verdicts) for row in verdicts.claims],
         tables=[place.save(f"{table.suffix}.csv", to_csv(table, rows)) for table, rows in tables],

@@ -19,12 +19,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from scipy import stats
 
 from report.accuracy import Panel, family
-from report.data import PANEL, StudyData
+from report.data import StudyData
 from report.figures import COLOURS, FAMILIES, colour, difference_axis, look, new_figure, settle
 from report.numbers import byte_count
 from report.pages import Picture, Place
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL
-from suite.analysis.tables import CURVES, Row
+from suite.analysis.tables import CELL, CURVES, Row
 
 MOST_POINTS: Final = 120
 """Most points of a curve that a picture draws; the table has all."""
@@ -35,7 +35,7 @@ BASELINE: Final = (4, 2)
 
 def curves_parts(study: StudyData, place: Place) -> list[dict[str, Any]]:
     """A part a panel whose uncompressed runs kept curves; pictures become files of the page's place."""
-    by_panel = dict(list(study.frame(CURVES).groupby(PANEL)))
+    by_panel = dict(list(study.frame(CURVES).groupby(CELL)))
     parts = []
     for panel in study.panels:
         frame = by_panel.get((panel.workload, panel.sharding, panel.world_size))
@@ -43,13 +43,8 @@ def curves_parts(study: StudyData, place: Place) -> list[dict[str, Any]]:
         if means is not None and not means.empty:
             drawn = set(means["arm"])
             absent = [row["arm"] for row in panel.summary if row["arm"] not in drawn]
-            parts.append(
-                {
-                    "heading": study.heading(panel),
-                    "pictures": _pictures(panel, means, place),
-                    "absent": absent,
-                }
-            )
+            pictures = _pictures(panel, means, place)
+            parts.append({"heading": study.heading(panel), "pictures": pictures, "absent": absent})
     return parts
 
 
@@ -95,14 +90,11 @@ def _pictures(panel: Panel, means: pd.DataFrame, place: Place) -> list[Picture]:
         if own:
             words = FAMILIES.get(kind, kind)
             draw_family(figure, panel, curves, own, f"{words[0].upper()}{words[1:]}, {panel.title}")
-            pictures.append(
-                place.picture(
-                    f"curves-{panel.slug}-{kind}",
-                    figure,
-                    f"{words}, {panel.whole_place}: {panel.metric} less the best uncompressed end, against bytes and steps; "
-                    "the table of methods has where each ends",
-                )
+            alt = (
+                f"{words}, {panel.whole_place}: {panel.metric} less the best uncompressed end, against bytes and steps; "
+                "the table of methods has where each ends"
             )
+            pictures.append(place.picture(f"curves-{panel.slug}-{kind}", figure, alt))
     return pictures
 
 

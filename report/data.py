@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pandas as pd
 
@@ -29,17 +29,26 @@ from suite.analysis.published import (
 )
 from suite.analysis.tables import (
     ARMS,
+    BUDGET_SWEEP,
     BUDGET_TABLES,
     CASES,
+    CELL,
     CURVES,
     DIRECT,
+    GATES,
     NET,
-    NET_ROUNDS,
+    OF_SESSION,
     OF_STUDY,
     PROBE,
+    RHO,
+    RUNS,
+    SENSITIVITY,
     SESSION,
     SPEED_TABLES,
+    SUMMARY,
     SWEEP_OPTIONAL,
+    WINDOWS,
+    WORTH,
     Row,
     Table,
     TableError,
@@ -51,23 +60,21 @@ from suite.analysis.tables import (
 )
 from suite.timing.spec import may_be_of, not_shown
 
-GATES: Final = "gates"
-"""Suffix of the table of what a study had to pass before it was scored."""
-
 
 def by_arm(rows: Iterable[Row], **cells: object) -> dict[str, Row]:
     """The rows that have these cells, by arm."""
     return {row["arm"]: row for row in rows if cells.items() <= row.items()}
 
 
-def grouped(missing: Mapping[str, Iterable[str]]) -> list[str]:
-    """`a, b (why)` for every reason, in the order given."""
-    return [f"{', '.join(names)} ({why})" for why, names in missing.items()]
-
-
 def listed(names: Sequence[str]) -> str:
     """a, b and c."""
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def name_and_options(label: str) -> tuple[str, dict[str, str]]:
+    """Of a workload by its label, such as python-gpt(size=0.15m)."""
+    name, _, given = label.removesuffix(")").partition("(")
+    return name, dict(pair.split("=", 1) for pair in given.split(",") if pair)
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ class StudyData:
     """
 
     sweep: str
-    tables: Mapping[str, tuple[Table, pd.DataFrame]]
+    tables: Mapping[Table, pd.DataFrame]
     facts: Mapping[str, Any]
     panels: list[Panel]
     sessions: tuple[SessionData, ...] = ()
@@ -96,17 +103,12 @@ class StudyData:
         return shlex.split(str(self.facts["command"]))[-1]
 
     def frame(self, table: Table) -> pd.DataFrame:
-        """One table; without rows where tables of an earlier version lack it."""
-        return self.tables[table.suffix][1] if table.suffix in self.tables else frame_of(table, ())
+        """One table; without rows where the study has none."""
+        return self.tables[table] if table in self.tables else frame_of(table, ())
 
     def rows(self, table: Table) -> list[Row]:
         """Its rows."""
         return rows_of(self.frame(table))
-
-
-def has_tables(results_root: Path | str, sweep: str) -> bool:
-    """Whether there are tables of a sweep, made here or published."""
-    return facts_path(source(results_root, sweep).root, sweep).is_file()
 
 
 def load(
@@ -126,85 +128,57 @@ def load(
     path = facts_path(origin.root, sweep)
     if (facts := read_facts(path)) is None:
         raise ReportError(f"{path} does not exist; run the sweep, then `bandwise report`")
-    paths = {table: table_path(origin.root, table, sweep) for table in OF_STUDY}
+    optional = [table for table in SWEEP_OPTIONAL if table not in BUDGET_TABLES]
+    known = [*OF_STUDY, *(BUDGET_TABLES if "budgets" in facts else ()), *optional]
+    paths = {table: table_path(origin.root, table, sweep) for table in known}
     tables = {
-        table.suffix: (table, _read(path, table))
+        table: _read(path, table)
         for table, path in paths.items()
-        if path.is_file() or table is not CURVES
+        if path.is_file() or table not in (CURVES, *optional)
     }
-    if "budgets" in facts:
-        tables |= {t.suffix: (t, _read(table_path(origin.root, t, sweep), t)) for t in BUDGET_TABLES}
-    rest = {t: table_path(origin.root, t, sweep) for t in SWEEP_OPTIONAL if t not in BUDGET_TABLES}
-    tables |= {t.suffix: (t, _read(path, t)) for t, path in rest.items() if path.is_file()}
     sessions = load_sessions(root, sweep, side)
     decided = (load_verdicts(root) if verdicts is None else verdicts).of(
         {sweep, *(session.name for session in sessions)}
     )
-    return StudyData(
-        sweep,
-        tables,
-        facts,
-        _panels(tables, facts),
-        sessions,
-        decided,
-        refused_sessions(root),
-        origin,
-    )
+    panels = _panels(tables, facts)
+    return StudyData(sweep, tables, facts, panels, sessions, decided, refused_sessions(root), origin)
 
 
 def _read(path: Path, table: Table) -> pd.DataFrame:
     """A table whose rows all name their method, gates of none apart. Raises TableError for a damaged one."""
     frame = read_frame(path, table)
-    if "arm" in frame and table.suffix != GATES and frame["arm"].isna().any():
+    if "arm" in frame and table is not GATES and frame["arm"].isna().any():
         raise TableError(f"{path} has a row without a method; make the tables again")
     return frame
 
 
-PANEL = ["workload", "sharding", "world_size"]
-"""What tells panels apart."""
+def _panels(tables: Mapping[Table, pd.DataFrame], facts: Mapping[str, Any]) -> list[Panel]:
+    fields = {
+        "summary": SUMMARY, "runs": RUNS, "budgets": BUDGET_SWEEP, "worth": WORTH, "rho": RHO, "windows": WINDOWS,
+    }  # fmt: skip
+    wanted = [table for table in (SENSITIVITY, *fields.values()) if table in tables]
+    groups = {table: dict(list(tables[table].groupby(CELL))) for table in wanted}
 
-
-def _panels(tables: Mapping[str, tuple[Table, pd.DataFrame]], facts: Mapping[str, Any]) -> list[Panel]:
-    names = ("sensitivity", "summary", "runs", "ladder", "worth", "rho", "windows")
-    groups = {name: dict(list(tables[name][1].groupby(PANEL))) for name in names if name in tables}
-
-    def of(suffix: str, key: tuple[Any, ...]) -> list[Row]:
-        own = groups.get(suffix, {}).get(key)
+    def of(table: Table, key: tuple[Any, ...]) -> list[Row]:
+        own = groups.get(table, {}).get(key)
         return [] if own is None else rows_of(own)
 
     panels = []
     for cell in facts["workloads"]:
-        key = (cell["workload"], cell["sharding"], cell["world_size"])
-        verdict = of("sensitivity", key)
+        key = tuple(cell[name] for name in CELL)
+        verdict = of(SENSITIVITY, key)
         if len(verdict) != 1:
             raise ReportError(f"the tables disagree about {key}; run `bandwise report` on the sweep again")
-        panels.append(
-            Panel(
-                *key,
-                of("summary", key),
-                of("runs", key),
-                verdict[0],
-                cell,
-                of("ladder", key),
-                of("worth", key),
-                of("rho", key),
-                of("windows", key),
-            )
-        )
+        known: dict[str, Any] = {name: of(table, key) for name, table in fields.items()}
+        known |= zip(CELL, key, strict=True)
+        panels.append(Panel(verdict=verdict[0], facts=cell, **known))
     order = list(SHARDINGS)
-    return sorted(
-        panels,
-        key=lambda p: (
-            p.workload,
-            p.world_size,
-            order.index(p.sharding) if p.sharding in order else 9,
-            p.sharding,
-        ),
-    )
 
+    def place(panel: Panel) -> tuple[str, int, int, str]:
+        known = panel.sharding in order
+        return panel.workload, panel.world_size, order.index(panel.sharding) if known else 9, panel.sharding
 
-OPTIONAL = (NET_ROUNDS, NET)
-"""Tables that only some sessions have: net speedups of sweeps with references."""
+    return sorted(panels, key=place)
 
 
 @dataclass(frozen=True)
@@ -272,12 +246,12 @@ class LinkData:
 
 @dataclass(frozen=True)
 class SessionData:
-    """One session: the tables by suffix, its facts, and its links in the order in which they were timed; `refused`: records
+    """One session: its tables, its facts, and its links in the order in which they were timed; `refused`: records
     of it that are there and are not read, as rows; `origin`: where its tables come from.
     """
 
     name: str
-    tables: Mapping[str, tuple[Table, pd.DataFrame]]
+    tables: Mapping[Table, pd.DataFrame]
     facts: Mapping[str, Any]
     links: list[LinkData]
     refused: Sequence[Row] = ()
@@ -285,7 +259,7 @@ class SessionData:
 
     def rows(self, table: Table) -> list[Row]:
         """Rows of one table."""
-        return rows_of(self.tables[table.suffix][1])
+        return rows_of(self.tables[table])
 
     @property
     def sweep(self) -> str | None:
@@ -306,12 +280,9 @@ class SessionData:
 
     def timed(self, workload: str) -> bool:
         """Whether it timed the workload of that label, such as code-gpt(size=0.14m): its name, and the options that it gives."""
-        name, _, given = workload.removesuffix(")").partition("(")
-        found = self.facts["workload"]
-        pairs = (pair.partition("=") for pair in given.split(",") if pair)
-        return bool(name == found["name"]) and all(
-            str(found["options"].get(key)) == value for key, _, value in pairs
-        )
+        (name, given), found = name_and_options(workload), self.facts["workload"]
+        same = (str(found["options"].get(key)) == value for key, value in given.items())
+        return bool(name == found["name"]) and all(same)
 
 
 def load_sessions(results_root: Path, sweep: str | None, side: Side = "whole") -> tuple[SessionData, ...]:
@@ -349,26 +320,18 @@ def _session(
         raise ReportError(f"the tables of session {name} vanished while the page was built; build it again")
     if facts["sweep"] != sweep:
         return None
-    known = [*SPEED_TABLES, *(table for table in OPTIONAL if session_table_path(root, table, name).is_file())]
-    tables = {t.suffix: (t, _read(session_table_path(root, t, name), t)) for t in known}
-
-    by_link = {
-        name: {label: rows_of(own) for label, own in frame.groupby("link")}
-        for name, (table, frame) in tables.items()
-        if "link" in table.names
+    paths = {table: session_table_path(root, table, name) for table in OF_SESSION}
+    tables = {
+        table: _read(path, table) for table, path in paths.items() if path.is_file() or table in SPEED_TABLES
     }
-
-    def of(table: Table, link: Mapping[str, Any]) -> list[Row]:
-        return by_link.get(table.suffix, {}).get(link["label"], [])
-
+    by_link = {
+        table: {label: rows_of(own) for label, own in frame.groupby("link")}
+        for table, frame in tables.items()
+    }
     links = [
         LinkData(
             link,
-            cases=of(CASES, link),
-            arms=of(ARMS, link),
-            probe=of(PROBE, link),
-            direct=of(DIRECT, link),
-            net=of(NET, link),
+            *(by_link.get(table, {}).get(link["label"], []) for table in (CASES, ARMS, PROBE, DIRECT, NET)),
         )
         for link in facts["links"]
     ]

@@ -23,9 +23,9 @@ from scipy.interpolate import PchipInterpolator
 
 from report import numbers as write
 from report.accuracy import Panel, family
-from report.data import LinkData, StudyData, by_arm, grouped, listed
+from report.data import LinkData, StudyData, by_arm, listed
 from report.figures import COLOURS, FAMILIES, MARKS, colour, look, name_points, new_figure, times_axis
-from report.numbers import factors, interval, plain, times
+from report.numbers import are, factors, interval, plain, span, times, times_ends
 from report.pages import Place, slug
 from report.tables import Cell, Column, View, text
 from suite.analysis.tables import CONFIRMED, Row
@@ -121,20 +121,15 @@ def equal_time_parts(study: StudyData, place: Place) -> list[dict[str, Any]]:
 
 def _part(study: StudyData, panel: Panel, place: Place) -> dict[str, Any]:
     links, curve = timed_links(study, panel), curve_of(panel)
-    counts = sorted(row["n"] for row in panel.worth)
-    seeds = f"{counts[0]}{f' to {counts[-1]}' if counts[-1] > counts[0] else ''} seeds"
+    seeds = f"{span([row['n'] for row in panel.worth])} seeds"
     pictures = []
     for one in links if curve else ():
         marks, absent = marks_of(panel, one)
         if curve and len(marks):
-            pictures.append(
-                place.picture(
-                    f"equal-time-{one.slug}-{panel.slug}",
-                    loss_against_time(panel, curve, [(one.label, marks)]),
-                    f"{one.label}: {panel.metric} over seconds of the training, a mark a method; the table has the numbers",
-                    note=f"Not drawn: {'; '.join(absent)}." if absent else "",
-                )
-            )
+            figure = loss_against_time(panel, curve, [(one.label, marks)])
+            alt = f"{one.label}: {panel.metric} over seconds of the training, a mark a method; the table has the numbers"
+            note = f"Not drawn: {'; '.join(absent)}." if absent else ""
+            pictures.append(place.picture(f"equal-time-{one.slug}-{panel.slug}", figure, alt, note=note))
     return {
         "heading": study.heading(panel),
         "setting": f"{panel.workload}, {panel.world_size} workers, {panel.facts['steps']} steps, {panel.title}, {seeds}",
@@ -162,6 +157,8 @@ def marks_of(panel: Panel, one: Timed) -> tuple[pd.DataFrame, list[str]]:
     marks: list[dict[str, Any]] = []
     missing: dict[str, list[str]] = {}
     for arm, row in one.net.items():
+        if arm not in worth:  # timed for an earlier form of the study
+            continue
         mean, x = worth[arm]["mean"], row["time"]
         if x is None or mean is None or row["verdict"] is None:
             missing.setdefault(row["reason"] or "no run finished", []).append(arm)
@@ -176,7 +173,8 @@ def marks_of(panel: Panel, one: Timed) -> tuple[pd.DataFrame, list[str]]:
         )  # fmt: skip
     frame = pd.DataFrame(marks)
     numeric = [name for name in frame if str(name)[0] in "xy"]
-    return frame.astype(dict.fromkeys(numeric, float)), grouped(missing)
+    absent = [f"{', '.join(names)} ({why})" for why, names in missing.items()]
+    return frame.astype(dict.fromkeys(numeric, float)), absent
 
 
 def _family(row: Row) -> str:
@@ -242,14 +240,7 @@ def _draw(axes: Axes, curve: Curve, marks: pd.DataFrame) -> None:
         axes.text(
             x, y, words, transform=axes.transAxes, ha=side, va=up, style="italic", color=COLOURS["muted"]
         )
-    own: dict[str, Any] = {
-        "arm": curve.arm,
-        "name": curve.arm,
-        "family": "baseline",
-        "verdict": WORTH_IT,
-        "x": 1.0,
-    }
-    own["y"] = float(curve.at(1.0))
+    own = {"name": curve.arm, "family": "baseline", "verdict": WORTH_IT, "x": 1.0, "y": float(curve.at(1.0))}
     shown = pd.concat([_inside(axes, marks), pd.DataFrame([own])], ignore_index=True)
     for point in shown.to_dict("records"):
         shade, fill, paper = colour(point["family"]), FILLS[point["verdict"]], COLOURS["paper"]
@@ -375,11 +366,6 @@ def _worth_cell(row: Row, curve: Curve | None) -> Cell:
     return Cell(words, row["worth"], factors(low, high))
 
 
-def net_words(row: Row) -> str:
-    """4.20× [4.00, 4.52]."""
-    return f"{times(row['net'])} {factors(row['net_low'], row['net_high'])}"
-
-
 def sentences(panel: Panel, links: Sequence[Timed]) -> list[str]:
     """What is worth it, a line a link, and how much is decided; sentences of at most 25 words."""
     methods = [row["arm"] for row in panel.methods]
@@ -401,7 +387,11 @@ def _link_sentences(panel: Panel, one: Timed, methods: Sequence[str]) -> str:
         key=lambda arm: (-rows[arm]["net"], arm),
     )
     undecided = sum(row["verdict"] == UNDECIDED for row in rows.values())
-    said = [_count(one.label, len(ahead), len(rows), undecided)]
+    # none that is known is no proof that none is, where some are undecided
+    who = f"{len(ahead)} of {len(rows)} methods {'is' if len(ahead) == 1 else 'are'}"
+    who = who if ahead else f"none of {len(rows)} methods is shown to be"
+    open_ = f"; {are(undecided)} undecided" if undecided else ""
+    said = [f"{one.label}: {who} worth it{open_}."]
     beats, alone = (sum(row[name] == WORTH_IT for row in rows.values()) for name in ("plain", "alone"))
     timed = any(row["alone"] for row in rows.values())
     told = f"{alone} one worker alone" if timed else "and one worker alone was not timed"
@@ -418,22 +408,14 @@ def _link_sentences(panel: Panel, one: Timed, methods: Sequence[str]) -> str:
     return " ".join(said)
 
 
-def _count(label: str, ahead: int, of: int, undecided: int) -> str:
-    """How many are worth it: none that is known is no proof that none is, where some are undecided."""
-    who = (
-        f"none of {of} methods is shown to be"
-        if not ahead
-        else f"{ahead} of {of} methods {'is' if ahead == 1 else 'are'}"
-    )
-    open_ = f"; {undecided} {'is' if undecided == 1 else 'are'} undecided" if undecided else ""
-    return f"{label}: {who} worth it{open_}."
-
-
 def _best(rows: dict[str, Row]) -> str:
     """The best by name; only what direct runs of the very method confirm is quoted."""
     if not rows:
         return "Direct runs have confirmed the seconds of none of them, so none is quoted."
-    named = [f"{arm} {net_words(row)}" for arm, row in list(rows.items())[:NAMED]]
+    named = [
+        f"{arm} {times_ends(row['net'], row['net_low'], row['net_high'])}"
+        for arm, row in list(rows.items())[:NAMED]
+    ]
     return f"Best confirmed by direct runs: {listed(named)}."
 
 
@@ -449,7 +431,7 @@ def _worth_sentences(panel: Panel, arms: Sequence[str]) -> list[str]:
     said = [
         f"After as many steps as plain training ({reference}), {len(better)} of {len(methods)} methods "
         f"{'ends' if len(better) == 1 else 'end'} better{f' ({listed(better[:NAMED])})' if better else ''} and {worse} worse; "
-        f"{unknown} {'is' if unknown == 1 else 'are'} undecided{f', {absent} without a number' if absent else ''}."
+        f"{are(unknown)} undecided{f', {absent} without a number' if absent else ''}."
     ]
     controls = [row for row in panel.worth if row["arm"] in by_arm(_negative(panel))]
     unseen = [row["arm"] for row in controls if row["high"] is None or row["high"] >= WHOLE]

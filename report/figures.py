@@ -192,20 +192,8 @@ def difference_axis(axes: Axes, which: Literal["x", "y"], values: Sequence[float
             )
         )
         decades = [sign * 10.0**power for power in range(-6, 6) for sign in (-1, 1)]
-        axis.set_major_locator(
-            FixedLocator(
-                sorted(
-                    [
-                        0.0,
-                        *(
-                            tick
-                            for tick in decades
-                            if abs(tick) >= linear and 1.5 * low <= tick <= 1.5 * high
-                        ),
-                    ]
-                )
-            )
-        )
+        ticks = [tick for tick in decades if abs(tick) >= linear and 1.5 * low <= tick <= 1.5 * high]
+        axis.set_major_locator(FixedLocator(sorted([0.0, *ticks])))
         axis.set_minor_locator(NullLocator())
     else:
         limit(low - 0.08 * (high - low), high + 0.12 * (high - low))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 MISSING = "–"
 
@@ -62,6 +63,11 @@ def times(value: float | None) -> str:
     return text if text in (MISSING, "∞") else f"{text}×"
 
 
+def times_ends(value: float, low: float | None, high: float | None) -> str:
+    """The same with its interval: 4.20× [4.00, 4.52]."""
+    return f"{times(value)} {factors(low, high)}".strip()
+
+
 def bit_rate(value: float | None) -> str:
     """Bits a second with a decimal prefix: 94.9 Mbit/s."""
     if value is None:
@@ -82,7 +88,7 @@ def _scaled(value: float, units: list[tuple[float, str]]) -> str:
 
 
 def seconds_ends(value: float | None, low: float | None, high: float | None) -> str:
-    """[low, high] of a time in the unit in which `quantity` writes its value; nothing where there is none."""
+    """[low, high] of a time in the unit in which `seconds` writes its value; nothing where there is none."""
     if value is None or low is None or high is None:
         return ""
     per, _ = _unit(value, SECONDS)
@@ -96,15 +102,9 @@ def byte_count(value: float | None) -> str:
     return _scaled(value, [(1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")])
 
 
-def quantity(value: float | None, unit: str | None) -> str:
-    """A measured value with its unit; seconds get a prefix, bytes too."""
-    if value is None:
-        return MISSING
-    if unit == "seconds":
-        return _scaled(value, SECONDS)
-    if unit == "bytes":
-        return byte_count(value)
-    return f"{value:.4g} {unit or ''}".strip()
+def seconds(value: float | None) -> str:
+    """Seconds with a prefix: 12.5 ms."""
+    return MISSING if value is None else _scaled(value, SECONDS)
 
 
 def rate(value: float | None) -> str:
@@ -117,11 +117,17 @@ def probability(value: float | None) -> str:
     return MISSING if value is None else f"{value:.2g}"
 
 
+def span(counts: Collection[int]) -> str:
+    """6, or 6 to 8."""
+    least, most = min(counts), max(counts)
+    return f"{least}" if least == most else f"{least} to {most}"
+
+
+def are(count: int) -> str:
+    """1 is; 3 are."""
+    return f"{count} {'is' if count == 1 else 'are'}"
+
+
 def share(part: int, whole: int) -> str:
     """k of n."""
     return f"{part} of {whole}"
-
-
-def number(value: object) -> float | None:
-    """A table's cell as a number, or None where it is empty."""
-    return float(value) if isinstance(value, int | float) else None

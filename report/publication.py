@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from report.accuracy import seeds
-from report.data import StudyData, has_tables, load
+from report.data import StudyData, load
 from report.equal_time import equal_time_figures
 from report.figures import svg
 from report.pages import ReportError
@@ -31,15 +31,18 @@ from report.study import BuiltReport, build_page, headline
 from suite.analysis.published import (
     CHANGES,
     FACTS,
+    OF_CLAIMS,
     STUDY_FACTS,
     PublishedError,
     Side,
+    facts_path,
     files_of,
     fingerprint,
     load_facts,
     published_root,
     put,
     read_manifest,
+    source,
     unfinished,
 )
 from suite.analysis.session_tables import collect_session, collect_study, held_on, machine_words, newest
@@ -47,9 +50,6 @@ from suite.analysis.tables import SESSION, TABLES
 from suite.runs.spec import code_known, same_machine
 from suite.runs.sweep import UnknownSweepError, load_sweep
 from suite.timing.spec import UnknownSessionError, load_session
-
-CLAIMS: Final = "claims"
-"""The record of claims, which is published besides studies and sessions."""
 
 
 def update_tables(results_root: Path | str, sweep: str) -> str:
@@ -59,7 +59,7 @@ def update_tables(results_root: Path | str, sweep: str) -> str:
     sweep.
     """
     root, found = Path(results_root), load_sweep(sweep)
-    if not collect_study(root, found) and not has_tables(root, found.name):
+    if not collect_study(root, found) and not facts_path(source(root, found.name).root, found.name).is_file():
         raise ReportError(f"no run of sweep {found.name} under {root}; run `{found.command('sweep')}` first")
     return found.name
 
@@ -97,7 +97,7 @@ def publish(
     """Publish what was made here under a name: a study, the session of that name, or the record of claims.
 
     Args:
-        name: A sweep or a session, by name or by the path of its file, or `CLAIMS`.
+        name: A sweep or a session, by name or by the path of its file, or `claims`.
         replace: Take the place of what is published and different.
         day: In the manifest; today in UTC where it is empty.
 
@@ -110,10 +110,10 @@ def publish(
         ReportError, TableError, YamlError: as `bandwise report` raises them.
     """
     root, moment = Path(results_root), day or f"{datetime.now(UTC):%Y-%m-%d}"
-    if name == CLAIMS:
-        if not files_of(root, CLAIMS):
+    if name == OF_CLAIMS:
+        if not files_of(root, name):
             raise PublishedError("no verdict was made here: `bandwise claims --write` first")
-        return [_put(root, CLAIMS, _tables(root, CLAIMS), {"day": moment}, replace)]
+        return [_put(root, name, _tables(root, name), {"day": moment}, replace)]
     _keeps_sessions(root, name)
     found = [*_study(root, name, moment, replace), *_session(root, name, moment, replace)]
     if not found:

@@ -25,12 +25,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from report.accuracy import Panel
-from report.data import StudyData, by_arm, listed
+from report.data import StudyData, by_arm, listed, name_and_options
 from report.equal_time import SIGNS, WORTH_IT, Timed, timed_links
 from report.figures import COLOURS, look, name_points, new_figure
-from report.numbers import MISSING, factors, plain, times, weight
+from report.numbers import MISSING, factors, plain, span, times, weight
 from report.pages import Place
-from report.tables import Cell, Column, View, text
+from report.tables import Cell, Column, View, text, value
 from suite.analysis.rho import GRID, OVERLAPS, RIVALS, null_test
 from suite.analysis.tables import Row
 
@@ -73,16 +73,20 @@ class Scale:
 
 @lru_cache
 def scale_of(workload: str) -> Scale | None:
-    """Of a workload by its label, such as python-gpt(size=0.15m); None where it is not known here."""
-    from suite.workloads import UnknownWorkloadError, get  # only here, since torch comes with it
+    """Of a workload by its label, such as python-gpt(size=0.15m); None where it is not known here, or cannot be made."""
+    from suite.workloads import (  # only here, since torch comes with it
+        DataError,
+        UnknownWorkloadError,
+        WorkloadOptionError,
+        get,
+    )
 
-    name, _, given = workload.removesuffix(")").partition("(")
-    options = dict(pair.split("=", 1) for pair in given.split(",") if pair)
+    name, options = name_and_options(workload)
     try:
         found = get(name, **{key: yaml.safe_load(value) for key, value in options.items()})
-    except UnknownWorkloadError:
+        parameters = sum(parameter.numel() for parameter in found.build().parameters())
+    except (UnknownWorkloadError, WorkloadOptionError, DataError):
         return None
-    parameters = sum(parameter.numel() for parameter in found.build().parameters())
     return Scale(parameters, getattr(found, "context", None))
 
 
@@ -90,13 +94,11 @@ def setting(panel: Panel) -> str:
     """4 workers, 0.15 M parameters, 20 bytes trained on per parameter, 6 seeds."""
     scale = scale_of(panel.workload)
     horizon = scale.horizon(panel) if scale else None
-    counts = [row["n"] for row in panel.worth]
-    seeds = f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else f"{counts[0]}"
     said = [
         f"{panel.world_size} workers",
         f"{scale.parameters / 1e6:.2g} M parameters" if scale else panel.workload,
         f"{horizon:.2g} bytes trained on per parameter" if horizon else "",
-        f"{seeds} seeds",
+        f"{span([row['n'] for row in panel.worth])} seeds",
     ]
     return ", ".join(filter(None, said))
 
@@ -121,6 +123,11 @@ def ranked(panel: Panel) -> list[Row]:
 def windows(panel: Panel, *roles: str, overlap: str = "none") -> list[Row]:
     """Rows of the table `windows` of arms with these roles."""
     return [row for row in panel.windows if row["overlap"] == overlap and row["role"] in roles]
+
+
+def lines_of(panel: Panel) -> pd.DataFrame:
+    """The table `rho` with the role of every arm."""
+    return pd.DataFrame(panel.rho).merge(pd.DataFrame(windows(panel, *ROLES))[["arm", "role"]], on="arm")
 
 
 def _width(row: Row) -> float:
@@ -213,12 +220,9 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
     """
     methods = windows(panel, "method")
     holds = f"That holds for {setting(panel)}, if nothing overlaps{uncounted(panel)}."
+    sure = [row for row in methods if row["sure_from"] is not None]
     spans: list[list[float]] = []  # windows of verdicts, those that overlap as one
-    for first, last in sorted(
-        (row["sure_from"] or float(GRID[0]), row["sure_to"])
-        for row in methods
-        if row["sure_from"] is not None
-    ):
+    for first, last in sorted((row["sure_from"] or float(GRID[0]), row["sure_to"]) for row in sure):
         if spans and first <= spans[-1][1]:
             spans[-1][1] = max(spans[-1][1], last)
         else:
@@ -240,10 +244,8 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
             top = max(ahead, key=lambda row: float(row["net"]))
             net = net_words(top["net"], top["net_low"], top["net_high"])
             best.append(f", {net} times at rho {weight(at)} ({names.get(top['arm'], top['arm'])})")
-    roles = pd.DataFrame(windows(panel, *ROLES))[["arm", "role"]]
-    plainly = best_plain(
-        pd.DataFrame([row for row in panel.rho if row["overlap"] == "none"]).merge(roles, on="arm")
-    )
+    lines = lines_of(panel)
+    plainly = best_plain(lines[lines["overlap"] == "none"])
     below, beyond = (names.get(arm, arm) or "plain training" for arm in plainly["arm"].iloc[[0, -1]])
     said = (
         f"{where[0].upper()}{where[1:]}, some method beats every plain way to use the machines: it ends as well as plain "
@@ -354,7 +356,7 @@ def _predicted(panel: Panel, at: Row) -> list[float]:
 
 def net_against_rho(panel: Panel, overlaps: Sequence[str] = OVERLAPS, timed: Sequence[Timed] = ()) -> Figure:
     """The picture of a panel, a pane an overlap; the first has the names. timed: links on which sessions timed it."""
-    frame = pd.DataFrame(panel.rho).merge(pd.DataFrame(windows(panel, *ROLES))[["arm", "role"]], on="arm")
+    frame = lines_of(panel)
     frame = frame[frame["net"] > 0]
     best = {overlap: best_plain(own) for overlap, own in frame.groupby("overlap")}
     frame = frame[np.isfinite(frame["net"].astype(float))]
@@ -386,12 +388,9 @@ def net_against_rho(panel: Panel, overlaps: Sequence[str] = OVERLAPS, timed: Seq
         figure.suptitle(
             f"{'Net speedup against rho: ' if both else ''}{setting(panel)}", x=0.01, ha="left", fontsize=10.5
         )
-        known = best[overlaps[0]]["bounded"].all()
-        ground = (
-            "better than every plain way"
-            if known
-            else "nothing, since a plain way is worth more than was tried"
-        )
+        ground = "better than every plain way"
+        if not best[overlaps[0]]["bounded"].all():
+            ground = "nothing, since a plain way is worth more than was tried"
         first.text(
             0.012, 0.985, f"shaded: {ground}", transform=first.transAxes, ha="left", va="top", style="italic",
             color=COLOURS["muted"],
@@ -451,14 +450,8 @@ def _mark(axes: Axes, marks: Sequence[Row], shades: Mapping[str, str]) -> None:
     bottom, top = axes.get_ylim()
     for row in marks:
         at, shade = row["rho"], COLOURS[shades[row["arm"]]]
-        axes.vlines(
-            at,
-            row["net_low"] or bottom,
-            min(row["net_high"] or top, top),
-            color=shade,
-            linewidth=1.0,
-            zorder=4,
-        )
+        low, high = row["net_low"] or bottom, min(row["net_high"] or top, top)
+        axes.vlines(at, low, high, color=shade, linewidth=1.0, zorder=4)
         axes.scatter(
             at, row["net"], 24, shade, marker="D", edgecolor=COLOURS["paper"], linewidth=0.8, zorder=5
         )
@@ -562,9 +555,9 @@ def windows_view(panel: Panel) -> View:
         *(_net_column(*nets_at(panel, rho)) for rho in SHOWN),
         Column("overlapped", lambda row: Cell(_brief(window(overlapped[row["arm"]]))), of_all, hidden=True),
         Column("overlapped, by verdict", lambda row: Cell(_brief(sure_window(overlapped[row["arm"]]))), of_all, hidden=True),
-        Column("steps", lambda row: Cell(plain(row["steps"]), row["steps"]), "Over those of plain training.", True, True),
+        Column("steps", value("steps", plain), "Over those of plain training.", True, True),
         Column(
-            "computing", lambda row: Cell(plain(row["compute"]), row["compute"]),
+            "computing", value("compute", plain),
             "Of a step, over that of plain training, with the method's own where it was measured.", True, True,
         ),
         Column("why none", text("reason", "reason"), "Why it has no window, or none by verdict.", hidden=True),

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from report import numbers as write
 from report.data import LinkData, SessionData, StudyData, refused_words, trouble
 from report.figures import COLOURS, look, name_lines, new_figure
-from report.numbers import factors, number, quantity, times
+from report.numbers import span, times_ends
 from report.pages import Place, slug
-from report.tables import ORDER, PAIRED, Cell, Column, View, count, percent, ratio, seconds, size, text
+from report.tables import ORDER, PAIRED, Cell, Column, View, count, percent, ratio, seconds, size, text, value
 from suite.analysis.tables import ARMS, CONFIRMED, CONTRADICTED, DIRECT, NOT_CONFIRMED, PROBE, Row
 from suite.links.link import REAL, measured_words
 from suite.timing.spec import sessions_of
@@ -167,8 +167,7 @@ def probe_view(session: SessionData) -> View:
             "Median over the repeats, with its 95 % order-statistic interval from six on.", True,
         ),
         Column(
-            "rate", lambda row: Cell(write.bit_rate(row["bits_per_s"]), row["bits_per_s"]),
-            "Bits that a rank sends on the wire, a second.", True,
+            "rate", value("bits_per_s", write.bit_rate), "Bits that a rank sends on the wire, a second.", True,
         ),
         Column("of the link's rate", percent("rate_share"), "", True),
         Column("repeats", count("n"), "", True),
@@ -190,7 +189,7 @@ def _ordered(session: SessionData, rows: list[Row], column: str) -> list[Row]:
         key=lambda row: (
             links.index(row["link"]),
             row["sharding"],
-            -(number(row[column]) or 0.0),
+            -(row[column] or 0.0),
             row["arm"],
         ),
     )
@@ -199,12 +198,11 @@ def _ordered(session: SessionData, rows: list[Row], column: str) -> list[Row]:
 # ---- the picture
 
 
-def phases(link: LinkData, longest: float = 0.0) -> Figure | None:
+def phases(link: LinkData) -> Figure | None:
     """Where the seconds of a step go, a bar a case, fastest on top; the stroke is the measured step, the line its interval.
 
     Args:
         link: Whose cases are drawn; those that were only screened are not.
-        longest: Seconds that the axis holds at least, so that several figures can share it.
 
     Returns:
         The figure; None where nothing was timed in all rounds.
@@ -212,9 +210,7 @@ def phases(link: LinkData, longest: float = 0.0) -> Figure | None:
     rows = sorted(link.timed, key=lambda row: (row["step_s"], row["case"]))
     if not rows:
         return None
-    unit, name = (
-        (1.0, "seconds") if max(longest, *(row["step_s"] for row in rows)) >= 2 else (1e3, "milliseconds")
-    )
+    unit, name = (1.0, "seconds") if rows[-1]["step_s"] >= 2 else (1e3, "milliseconds")
     bars = pd.DataFrame([_seconds_by_phase(row) for row in rows], index=[row["case"] for row in rows]) * unit
     with look():
         figure, (axes,) = new_figure(7.6, 0.95 + CASE_HEIGHT * max(len(rows), 2))
@@ -228,9 +224,7 @@ def phases(link: LinkData, longest: float = 0.0) -> Figure | None:
         ]  # fmt: skip
         axes.set_yticks(range(len(bars)), bars.index)
         axes.set_xlim(
-            0,
-            1.02
-            * max(longest * unit, bars.sum(axis=1).max(), *(unit * (row["step_high"] or 0) for row in rows)),
+            0, 1.02 * max(bars.sum(axis=1).max(), *(unit * (row["step_high"] or 0) for row in rows))
         )
         steps = pd.DataFrame(rows, columns=["step_s", "step_low", "step_high"], dtype=float) * unit
         axes.errorbar(
@@ -311,11 +305,8 @@ def _about(session: SessionData) -> str:
     size_words = f"{facts['parameters'] / 1e6:.3g} million parameters, " if facts["parameters"] else ""
     begun = [str(one["started"])[:16].replace("T", " ") for one in (facts, *facts.get("sessions", ()))]
     day, *several = begun
-    others = (
-        f" Net speedups are of {len(several)} sessions, begun {', '.join(several)} UTC."
-        if len(several) > 1
-        else ""
-    )
+    told = f" Net speedups are of {len(several)} sessions, begun {', '.join(several)} UTC."
+    others = told if len(several) > 1 else ""
     changed = {True: " with changed files", False: ""}.get(made.get("dirty"), "")
     return (
         f"{session.workload}, {size_words}{facts['world_size']} workers, batch {facts['batch_size']} a worker, buckets of "
@@ -369,12 +360,12 @@ def _link_sentence(link: LinkData) -> str:
     """The reference, rho and disturbance of a link."""
     facts, said = link.facts, []
     if link.reference is not None:
-        step = quantity(link.reference["step_s"], "seconds")
+        step = write.seconds(link.reference["step_s"])
         said.append(
             f"Reference: {link.reference['case']}, the fastest uncompressed run of torch's DDP, {step} a step."
         )
     if link.default is not None and not link.default["reference"]:
-        said.append(f"As installed: {link.default['case']}, {quantity(link.default['step_s'], 'seconds')}.")
+        said.append(f"As installed: {link.default['case']}, {write.seconds(link.default['step_s'])}.")
     foreign = facts["foreign_share_max"]
     share = "" if foreign is None else f", others used at most {100 * foreign:.2g} % of the machine"
     said += [
@@ -389,12 +380,11 @@ def rho_words(link: LinkData) -> str:
     found = link.rho
     if found is None:
         return f"No rho: {trouble(link.facts['rho_reason'])}." if link.facts["rho_reason"] else ""
-    ends = (
-        "" if found["low"] is None else f" [{found['low']:.3g}, {found['high']:.3g}]"
-    )  # none below six rounds
+    # none below six rounds
+    ends = "" if found["low"] is None else f" [{found['low']:.3g}, {found['high']:.3g}]"
     return (
         f"rho = {found['value']:.3g}{ends}: a ring of bf16 gradients would take "
-        f"{quantity(found['ring_s'], 'seconds')} a step, computing takes {quantity(found['compute_s'], 'seconds')}."
+        f"{write.seconds(found['ring_s'])} a step, computing takes {write.seconds(found['compute_s'])}."
     )
 
 
@@ -447,8 +437,7 @@ def alone_sentence(session: SessionData, link: LinkData, named: int = NAMED) -> 
     )
     if named == 1:
         return f"{place}: {said}."
-    counts = sorted({row["n_pairs"] or 0 for row in drawn})
-    rounds = str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+    rounds = span([row["n_pairs"] or 0 for row in drawn])
     return (
         f"{place}: {said}. (Median over {rounds} rounds with its order-statistic interval, 95 %; "
         "not trained to the end here.)"
@@ -459,13 +448,11 @@ def _named(row: Row, link: LinkData, first: bool, kind: str = "") -> str:
     """An arm's speedups over the reference and over fp32 DDP; the first of a sentence says what they are over. kind: of its
     steps, where others of its kinds have speedups too."""
     name = f"{row['arm']} ({kind} steps)" if kind else row["arm"]
-    over = f"{times(row['speedup'])} {factors(row['speedup_low'], row['speedup_high'])}".strip()
+    over = times_ends(row["speedup"], row["speedup_low"], row["speedup_high"])
     reference = str((link.reference or {}).get("case"))
     default = ""
     if link.default and link.default["case"] != reference:
-        default = (
-            f"{times(row['default_speedup'])} {factors(row['default_low'], row['default_high'])}".strip()
-        )
+        default = times_ends(row["default_speedup"], row["default_low"], row["default_high"])
     if not first:
         return f"{name} {over}" + (f" and {default}" if default else "")
     rest = f" and {default} as fast as DDP fp32 as installed" if default else ""

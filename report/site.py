@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import re
@@ -48,8 +47,6 @@ from suite.workloads.base import DataError
 CALCULATOR, CLAIMS, SPEED, SEARCH = "calculator.html", "claims.html", "speed.html", "search.html"
 KNOWN: Final = Path(__file__).with_name("calculator.json")
 """What the calculator knows: studies that answer, presets, and what methods send; `docs/calculator.py` makes it."""
-RARELY: Final = 200_000
-"""New objects, more than have gone, from which on cycles are looked for while pages are built."""
 FEW: Final = 4
 """Studies a process, of which the start takes as long as a page or two."""
 RESERVED: Final = frozenset({"index", "calculator", "claims", "speed", "search"})
@@ -126,17 +123,7 @@ def _in_tables(root: Path) -> set[str]:
 
 def build_site(root: Path, out: Path | None = None) -> BuiltSite:
     """Build all pages from the tables, in `out` (by default <root>/reports)."""
-    before = gc.get_threshold()
-    gc.set_threshold(
-        RARELY, *before[1:]
-    )  # figures are cycles by the thousand, and looking for them takes a seventh of all time
-    try:
-        return _build(root, out if out is not None else root / "reports")
-    finally:
-        gc.set_threshold(*before)
-
-
-def _build(root: Path, folder: Path) -> BuiltSite:
+    folder = out if out is not None else root / "reports"
     unread: list[tuple[str, str]] = []
     none: tuple[SessionData, ...] = ()
     alone = _readable(unread, root, "sessions of no study", lambda: load_sessions(root, None), none)
@@ -161,7 +148,8 @@ def _build(root: Path, folder: Path) -> BuiltSite:
         _speed(alone, Place(folder, SPEED, pages))
     for document, address in own.items():
         write_document(document, Place(folder, address, pages), own)
-    said = _headline(root, studies, unread)
+    refused = refused_view(refused_rows(root), unread)
+    said = _headline(studies, len(refused.rows))
     totals = [counts(study) for study in studies.values()]
     path = write_page(
         Place(folder, HOME, pages),
@@ -174,7 +162,7 @@ def _build(root: Path, folder: Path) -> BuiltSite:
         sizes=sizes_parts(studies.values(), Place(folder, HOME, pages)),
         claims=findings(verdicts)[:2] if verdicts.claims else [],
         studies=studies_view({f"{name}.html": study for name, study in studies.items()}),
-        refused=refused_view(refused_rows(root), unread),
+        refused=refused,
     )
     addresses = [
         HOME,
@@ -208,12 +196,10 @@ def _studies(root: Path, verdicts: Verdicts, unread: list[tuple[str, str]]) -> d
     """The studies that can be read, the newest first; the others become lines of `unread`."""
     found = {}
     for name in studies_of(root):
-        try:
-            if name in RESERVED or name.startswith("docs/"):
-                raise ReportError(f"a study cannot be called {name}: another page has that name")
-            found[name] = load(root, name, verdicts)
-        except (ReportError, TableError, PublishedError) as error:
-            unread.append((name, _short(root, error)))
+        if name in RESERVED or name.startswith("docs/"):
+            unread.append((name, f"a study cannot be called {name}: another page has that name"))
+        elif study := _readable(unread, root, name, partial(load, root, name, verdicts), None):
+            found[name] = study
     return dict(sorted(found.items(), key=lambda item: when(item[1]), reverse=True))
 
 
@@ -285,7 +271,6 @@ def _written(
 
 def _write_read(root: Path, folder: Path, pages: Pages, verdicts: Verdicts, name: str) -> None:
     """Write the page of a study, in a process of a pool: views hold functions, so that the tables are read again."""
-    gc.set_threshold(RARELY, *gc.get_threshold()[1:])
     write_study(load(root, name, verdicts), Place(folder, f"{name}.html", pages))
 
 
@@ -361,7 +346,7 @@ def refused_view(rows: Sequence[Row], unread: Sequence[tuple[str, str]]) -> View
     return View("refused-table", "Refused", columns, named)
 
 
-def _headline(root: Path, studies: Mapping[str, StudyData], unread: Sequence[tuple[str, str]]) -> list[str]:
+def _headline(studies: Mapping[str, StudyData], refused: int) -> list[str]:
     """How much was run, and what is missing."""
     found = [_totals(list(studies.values()))] if studies else []
     for study in studies.values():
@@ -369,8 +354,7 @@ def _headline(root: Path, studies: Mapping[str, StudyData], unread: Sequence[tup
             found.append(f"{study.sweep}: {sentence.replace(' They are listed below and in no mean.', '')}")
     if aside := [f"{study.sweep} ({study.origin.aside})" for study in studies.values() if study.origin.aside]:
         found.append(f"Made here and not shown, since it is not whole: {'; '.join(aside)}.")
-    rest = len(refused_rows(root)) + len(unread)
-    return found + ([f"{rest} of what lies here is refused, and listed below."] if rest else [])
+    return found + ([f"{refused} of what lies here is refused, and listed below."] if refused else [])
 
 
 def _totals(studies: list[StudyData]) -> str:

@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from report.data import StudyData
+from report.data import StudyData, name_and_options
 from report.figures import COLOURS, look, name_points, new_figure
 from report.numbers import MISSING
 from report.pages import Place, slug
@@ -52,7 +52,7 @@ def by_setting(studies: Iterable[StudyData]) -> dict[str, pd.DataFrame]:
             horizon = scale.horizon(panel) if scale else None
             if scale is None or horizon is None:
                 continue
-            name = panel.workload.partition("(")[0]
+            name, _ = name_and_options(panel.workload)
             place = f"{name}, {panel.title}, {panel.world_size} workers, {horizon:.2g} bytes trained on per parameter"
             seeds = {row["arm"]: row["n"] for row in panel.worth}
             found.setdefault(place, []).extend(

@@ -141,7 +141,9 @@ def _tables(study: StudyData, place: Place) -> list[str]:
     sets = [(slug(study.sweep), study.tables, study.origin)]
     sets += [(f"session-{one.name}", one.tables, one.origin) for one in study.sessions]
     return [
-        place.save(f"{name}-{suffix}.csv", table_path(origin.root, table, origin.name).read_text("utf-8"))
+        place.save(
+            f"{name}-{table.suffix}.csv", table_path(origin.root, table, origin.name).read_text("utf-8")
+        )
         for name, tables, origin in sets
-        for suffix, (table, _) in tables.items()
+        for table in tables
     ]

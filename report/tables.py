@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from report import numbers as write
-from report.numbers import number
 
 ORDER = "95 % order-statistic interval of the median over rounds."
 PAIRED = f"Times faster, paired by round. {ORDER}"
@@ -90,30 +89,25 @@ def percent(name: str) -> Make:
     return lambda row: _number(row[name], lambda value: f"{100 * value:.3g} %")
 
 
+def value(name: str, words: Callable[[float | None], str]) -> Make:
+    """A number in these words."""
+    return lambda row: Cell(words(row[name]), row[name])
+
+
 def seconds(name: str, low: str = "", high: str = "") -> Make:
     """Seconds with a prefix, the interval in the same unit as a note."""
 
     def make(row: Any) -> Cell:
-        value = number(row[name])
-        ends = (number(row[low]), number(row[high])) if low else (None, None)
-        return Cell(write.quantity(value, "seconds"), value, write.seconds_ends(value, *ends))
+        ends = (row[low], row[high]) if low else (None, None)
+        return Cell(write.seconds(row[name]), row[name], write.seconds_ends(row[name], *ends))
 
     return make
 
 
 def ratio(name: str, low: str, high: str) -> Make:
     """A speedup with its interval."""
-
-    def make(row: Any) -> Cell:
-        return Cell(
-            write.times(number(row[name])),
-            number(row[name]),
-            write.factors(number(row[low]), number(row[high])),
-        )
-
-    return make
+    return lambda row: Cell(write.times(row[name]), row[name], write.factors(row[low], row[high]))
 
 
-def _number(value: object, words: Callable[[float], str], css: str = "") -> Cell:
-    known = number(value)
-    return Cell(write.MISSING, css=css) if known is None else Cell(words(known), known, css=css)
+def _number(value: float | None, words: Callable[[float], str], css: str = "") -> Cell:
+    return Cell(write.MISSING, css=css) if value is None else Cell(words(value), float(value), css=css)

@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from report import numbers as write
-from report.data import GATES, StudyData
+from report.data import StudyData
 from report.tables import Cell, Column, View, count, text
 from suite.analysis.published import CHANGES, Origin, of_study
-from suite.analysis.tables import ARM, BUDGET_RUNS, CELL, RUNS, TUNING, Row, rows_of
+from suite.analysis.tables import ARM, BUDGET_RUNS, CELL, GATES, RUNS, TUNING, Row
 from suite.runs.spec import drift as code_drift
 from suite.runs.store import CIRCUMSTANCE
 
@@ -25,11 +25,6 @@ PLACE: Final = (
     Column("sharding", text("sharding")),
     Column("workers", text("world_size"), numeric=True, hidden=True),
 )
-
-
-def gates_of(study: StudyData) -> list[Row]:
-    """Rows of the table of gates; none of a study without it."""
-    return rows_of(study.tables[GATES][1]) if GATES in study.tables else []
 
 
 def gates_view(study: StudyData) -> View:
@@ -48,17 +43,14 @@ def gates_view(study: StudyData) -> View:
         Column("passed", passed),
         Column("in words", text("words", "reason")),
     )
-    return View("gates-table", "Gates", columns, gates_of(study))
+    return View("gates-table", "Gates", columns, study.rows(GATES))
 
 
 def tuning_view(study: StudyData) -> View:
     """A line a method and setting: the rate that was chosen, and all that were tried with what each ended at."""
 
     def chosen(trials: list[Row]) -> Row:
-        return next(
-            (row for row in trials if row["chosen"]),
-            {"lr": None, "options": None, "value": None, "edge": None, "vertex": None},
-        )
+        return next((row for row in trials if row["chosen"]), dict.fromkeys(trials[0]))
 
     def of_first(one: Column) -> Column:
         return replace(one, make=lambda trials: one.make(trials[0]))
@@ -105,9 +97,8 @@ def _setting(row: Row) -> str:
 
 def failures_view(study: StudyData) -> View:
     """Every run without a result, with its reason, and what tries it again where that can change anything."""
-    climbed = BUDGET_RUNS.suffix in study.tables
-    every = [*study.rows(RUNS), *(study.rows(BUDGET_RUNS) if climbed else [])]
-    failed = [row for row in every if row["status"] != "done"]
+    climbed = BUDGET_RUNS in study.tables
+    failed = [row for row in [*study.rows(RUNS), *study.rows(BUDGET_RUNS)] if row["status"] != "done"]
 
     def again(row: Row) -> Cell:
         command = shlex.join(["bandwise", "sweep", study.called, "--retry", row["status"]])

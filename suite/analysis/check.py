@@ -51,14 +51,6 @@ class Ran:
         ]
         return pd.concat(tables, join="inner", ignore_index=True)
 
-    def panels(self) -> Iterator[tuple[str, list[Entry]]]:
-        """The planned runs that have a result, by panel."""
-        found: dict[str, list[Entry]] = defaultdict(list)
-        for entry in self.study.entries:
-            if entry.spec.run_id in self.results:
-                found[_panel(entry)].append(entry)
-        yield from found.items()
-
 
 def check_study(root: Path, study: Study, collected: Collected | None = None) -> list[Finding]:
     """All findings of a study, in the order of the rules. Raises `StoreError` as `collect` does.
@@ -139,8 +131,12 @@ def _stale(ran: Ran) -> Iterator[Finding]:
 
 
 def _drift(ran: Ran) -> Iterator[Finding]:
-    for panel, entries in ran.panels():
-        yield from drift(panel, [(ran.results[entry.spec.run_id]["provenance"], 1) for entry in entries])
+    panels: dict[str, list[tuple[Mapping[str, Any], int]]] = defaultdict(list)
+    for entry in ran.study.entries:
+        if result := ran.results.get(entry.spec.run_id):
+            panels["{}, {}, {} workers".format(*entry.cell)].append((result["provenance"], 1))
+    for panel, origins in panels.items():
+        yield from drift(panel, origins)
 
 
 def _tables(ran: Ran) -> Iterator[Finding]:
@@ -165,14 +161,10 @@ RULES: Final[tuple[Callable[[Ran], Iterator[Finding]], ...]] = (
 )
 
 
-def _panel(entry: Entry) -> str:
-    return "{}, {}, {} workers".format(*entry.cell)
-
-
 def _name(entry: Entry) -> str:
     return f"{entry.spec.run_id} ({entry.arm}, seed {entry.spec.seed})"
 
 
-def _some(run_ids: list[str], shown: int = 3) -> str:
-    more = len(run_ids) - shown
-    return ", ".join(run_ids[:shown]) + (f" and {more} more" if more > 0 else "")
+def _some(run_ids: list[str]) -> str:
+    more = len(run_ids) - 3
+    return ", ".join(run_ids[:3]) + (f" and {more} more" if more > 0 else "")

@@ -19,6 +19,7 @@ import datetime
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -312,9 +313,21 @@ class Collected:
         return rows_of(self.tables[table]) if table in self.tables else []
 
 
-def _per_step(result: Mapping[str, Any], name: str, steps: int) -> float | None:
-    total = result.get("bytes", {}).get(name)
-    return None if total is None or not steps else total / steps
+PER_STEP: Final = {
+    "payload_bytes_per_step": "payload_per_rank_mean",
+    "wire_bytes_per_step": "wire_per_rank_mean",
+    "wire_bytes_per_step_max": "wire_per_rank_max",
+}
+"""Column of the table of runs -> total of a result's bytes."""
+
+
+def per_step(result: Mapping[str, Any]) -> dict[str, float | None]:
+    """Bytes a step of a run with this result; None where there is none."""
+    found, steps = result.get("bytes", {}), int(result.get("steps") or 0)
+    return {
+        column: found[total] / steps if steps and total in found else None
+        for column, total in PER_STEP.items()
+    }
 
 
 def _reason(status: Status) -> str | None:
@@ -336,7 +349,6 @@ def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
         )
     done = status.state == "done"
     value = final.get(metric)
-    steps = int(result.get("steps") or 0)
     kinds = result.get("steps_by_kind") or {}
     provenance = result.get("provenance") or {}
     return {
@@ -358,9 +370,7 @@ def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
         "metric": metric,
         "value": value if done else None,
         "nll": final.get("nll") if done else None,
-        "payload_bytes_per_step": _per_step(result, "payload_per_rank_mean", steps),
-        "wire_bytes_per_step": _per_step(result, "wire_per_rank_mean", steps),
-        "wire_bytes_per_step_max": _per_step(result, "wire_per_rank_max", steps),
+        **per_step(result),
         "syncs": sum(int(kinds.get(kind, 0)) for kind in SYNCHRONISING) if result else None,
         "commit": provenance.get("commit"),
         "environment": provenance.get("environment_hash"),
@@ -369,10 +379,6 @@ def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
             {"algorithm": arm.source_hash, "workload": study.yardsticks[entry.workload].source_hash},
         ),
     }
-
-
-def _distinct(provenances: Iterable[Mapping[str, Any]], key: str) -> list[str]:
-    return sorted({str(p[key]) for p in provenances if p.get(key) is not None})
 
 
 def _facts(
@@ -423,7 +429,10 @@ def _facts(
             for e, provenance in zip(study.entries, origins, strict=True)
             if provenance is not None
         ),
-        "provenance": {key: _distinct(provenances, key) for key in ATTRIBUTES},
+        "provenance": {
+            key: sorted({str(known[key]) for known in provenances if known.get(key) is not None})
+            for key in ATTRIBUTES
+        },
     }
 
 
@@ -474,11 +483,7 @@ def collect(
         tables |= rho_tables(study, every, {arm: max(0.0, median(own)) for arm, own in kappas.items()})
     if gates:
         tables[GATES] = frame_of(GATES, gates)
-    return Collected(
-        study.name,
-        tables,
-        _facts(store, study, every["status"], origins),
-    )
+    return Collected(study.name, tables, _facts(store, study, every["status"], origins))
 
 
 # ---- curves
@@ -513,28 +518,25 @@ def curves_of(store: Store, study: Study, results: Mapping[str, Mapping[str, Any
     Returns:
         The table; a run whose curve is refused has no row (`bandwise publish --check` names it).
     """
-    rows = (row for entry in study.whole for row in _curve_rows(store, entry, results[entry.spec.run_id]))
+    rows: list[Row] = []
+    for entry in study.whole:
+        result = results[entry.spec.run_id]
+        if result is None or result["status"] not in ENDED or "metric" not in result:
+            continue
+        with suppress(RefusedError):  # `bandwise publish --check` names it
+            for line in read_curve(store, result):
+                row = {
+                    **dict(zip(CELL, entry.cell, strict=True)),
+                    "arm": entry.arm,
+                    "seed": entry.spec.seed,
+                    "step": line["step"],
+                    "value": _float(line.get(result["metric"])),
+                    "nll": _float(line.get("nll")),
+                    "train_loss": _float(line["train_loss"]),
+                    "wire_bytes": _float(line.get("wire_bytes")),
+                }
+                rows.append(row)
     return frame_of(CURVES, rows)
-
-
-def _curve_rows(store: Store, entry: Entry, result: Mapping[str, Any] | None) -> Iterable[Row]:
-    if result is None or result["status"] not in ENDED or "metric" not in result:
-        return
-    try:
-        lines = read_curve(store, result)
-    except RefusedError:
-        return  # `bandwise publish --check` names it
-    for line in lines:
-        yield {
-            **dict(zip(CELL, entry.cell, strict=True)),
-            "arm": entry.arm,
-            "seed": entry.spec.seed,
-            "step": line["step"],
-            "value": _float(line.get(result["metric"])),
-            "nll": _float(line.get("nll")),
-            "train_loss": _float(line["train_loss"]),
-            "wire_bytes": _float(line.get("wire_bytes")),
-        }
 
 
 def _float(value: Any) -> Value:

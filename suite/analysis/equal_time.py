@@ -24,7 +24,7 @@ from suite.analysis.net_speedup import (
     Uncertain,
     Verdict,
     beats_all,
-    net_ratio,
+    net_ratios,
     net_speedup,
     net_speedups,
     time_ratio,
@@ -76,6 +76,11 @@ class Trained:
         """Error of the difference to the reference that both choices of a rate make."""
         return total(self.choices)
 
+    @property
+    def worth(self) -> Interval | None:
+        """Steps of the reference, as a share of budget 1, after which it ends as well; None without a reference."""
+        return self.over(Uncertain()).speedup if self.reference else None
+
     def over(self, time: Uncertain, level: float = LEVEL) -> NetSpeedup:
         """Its net speedup where its training takes exp(time) of the reference's seconds. Raises StatisticsError."""
         if self.reference is None:
@@ -90,23 +95,18 @@ class Trained:
 
     def over_other(self, other: Trained, time: Uncertain) -> NetSpeedup | None:
         """Its net speedup over that of another arm, of whose seconds its training takes exp(time); None where there is none."""
-        if self.reference is None or not self._pairs(other):
+        ratio = self.worth_over(other)
+        if ratio is None:
             return None
-        return net_ratio(self.reference, *self._beside(other), time)
+        both = total([ratio, replace(time, value=0.0)])
+        return net_ratios(both, np.exp([time.value]), len(self.losses))[0]
 
     def worth_over(self, other: Trained) -> Uncertain | None:
         """The logarithm of what it is worth over what another arm is; None where there is no such number."""
-        if self.reference is None or not self._pairs(other):
+        if self.reference is None or other.reference is None or self.seeds != other.seeds:
             return None
-        return worth_ratio(self.reference, *self._beside(other))
-
-    def _pairs(self, other: Trained) -> bool:
-        return other.reference is not None and self.seeds == other.seeds
-
-    def _beside(self, other: Trained) -> tuple[Method, Method, Uncertain]:
-        """Both as methods, and the error of the reference's loss that the choice of its rate makes."""
         one, its = (Method(arm.losses, *arm.choices[:1]) for arm in (self, other))
-        return one, its, total(self.choices[1:])
+        return worth_ratio(self.reference, one, its, total(self.choices[1:]))
 
 
 def trained(study: Study, runs: pd.DataFrame) -> list[Trained]:
@@ -168,7 +168,6 @@ def worth_table(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
 
 def _worth_row(study: Study, one: Trained) -> Row:
     yard = study.yardsticks[one.cell[0]]
-    found = one.over(Uncertain()).speedup if one.reference else None
     return {
         **dict(zip(ARM, (*one.cell, one.arm), strict=True)),
         "reference": study.references[0],
@@ -181,7 +180,7 @@ def _worth_row(study: Study, one: Trained) -> Row:
         "tuning_df": one.tuning.df if one.choices else None,
         "own_sd": math.sqrt(one.choices[0].variance) if one.choices else None,
         "own_df": one.choices[0].df if one.choices else None,
-        **cells(found, "worth", ""),
+        **cells(one.worth, "worth", ""),
         "reason": one.reason or None,
     }
 
@@ -204,7 +203,7 @@ def net_table(
     by_place: dict[Any, pd.DataFrame] = dict(iter(rounds.groupby(PLACE)))
     nothing = rounds.iloc[:0]
     told = arms.set_index(PLACE)
-    found: list[_Timed] = []
+    panels: dict[tuple[str, str], list[_Timed]] = {}
     for one in trained(study, runs):
         workload, sharding, world_size = one.cell
         if (workload, world_size) != kind:
@@ -212,16 +211,15 @@ def net_table(
         for link in arms["link"].unique():
             place = (link, sharding, one.arm)
             row, net = _net_row(study, one, place, _whole_sessions(by_place.get(place, nothing)), told)
-            own = by_place.get((link, sharding, study.references[0]), nothing)
-            row |= cells(_of_driver(_whole_sessions(own)), "driver", "driver_")
-            found.append(_Timed(one, place, row, net))
-    panels: dict[tuple[str, str], list[_Timed]] = {}
-    for one_timed in found:
-        panels.setdefault(one_timed.place[:2], []).append(one_timed)
+            if own := _whole_sessions(by_place.get((link, sharding, study.references[0]), nothing)):
+                # the null test: the reference through the driver of the methods, against itself
+                driver = time_ratio([(held["reference_s"] / held["seconds"]).tolist() for held in own])
+                row |= cells(_spread(driver), "driver", "driver_")
+            panels.setdefault((link, sharding), []).append(_Timed(one, place, row, net))
     for panel in panels.values():
-        timed = (one for one in panel if one.net and study.by_name[one.place[2]].alternative)
-        _judge(panel, next(timed, None), by_place)
-    return frame_of(NET, [one.row for one in found])
+        alternatives = (one for one in panel if one.net and study.by_name[one.place[2]].alternative)
+        _judge(panel, next(alternatives, None), by_place)
+    return frame_of(NET, [one.row for panel in panels.values() for one in panel])
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,13 +291,6 @@ def against(
 
 def _whole_sessions(rounds: pd.DataFrame) -> list[pd.DataFrame]:
     return [own for _, own in rounds.groupby("session_id") if len(own) >= MINIMUM_FOR_INTERVAL]
-
-
-def _of_driver(sessions: Sequence[pd.DataFrame]) -> Interval | None:
-    """The null test: the reference through the driver of the methods, against itself; None where it was not timed."""
-    if not sessions:
-        return None
-    return _spread(time_ratio([(own["reference_s"] / own["seconds"]).tolist() for own in sessions]))
 
 
 def _net_row(

@@ -228,15 +228,15 @@ def _horizon(case: Case) -> Iterator[Row]:
     )
     parameters = elements(part)
     read = sweep.steps * of_step / parameters
-    yield {
-        "gate": "horizon",
-        "arm": case.reference.label,
-        "measured": read,
-        "bar": LEAST,
-        "passed": read >= LEAST,
-        "words": f"its workers read {read:.3g} tokens a parameter, at least {LEAST:g} are needed"
-        + ("" if read >= LEAST else f": {math.ceil(AIM * parameters / of_step)} steps are {AIM:g}"),
-    }
+    said = f"its workers read {read:.3g} tokens a parameter, at least {LEAST:g} are needed"
+    remedy = f"{math.ceil(AIM * parameters / of_step)} steps are {AIM:g}"
+    row = {"gate": "horizon", "arm": case.reference.label, "measured": read, "bar": LEAST}
+    yield {**row, **_verdict(read >= LEAST, said, remedy)}
+
+
+def _verdict(passed: bool, said: str, remedy: str) -> Row:
+    """Whether a gate is passed, and that in words, with what to do where it is not."""
+    return {"passed": passed, "words": said if passed else f"{said}: {remedy}"}
 
 
 def _batch(case: Case) -> Iterator[Row]:
@@ -251,16 +251,18 @@ def _batch(case: Case) -> Iterator[Row]:
     mean = math.fsum(gaps) / n
     interval = mean_interval(gaps) if n >= MINIMUM_FOR_INTERVAL else None
     spread = f" [{interval.low:.3g}, {interval.high:.3g}]" if interval else ""
+    said = (
+        f"with a quarter of the batch and {QUARTER_LENGTH:g} times the steps it ends {mean:+.3g}{spread} {case.unit} worse than "
+        f"{case.reference.label} (n = {n} tuning seeds)"
+    )
+    remedy = "the batch alone wastes workers, take a smaller one and more steps"
     yield {
         **row,
         "measured": mean,
         "low": interval.low if interval else None,
         "high": interval.high if interval else None,
         "n": n,
-        "passed": mean >= 0,
-        "words": f"with a quarter of the batch and {QUARTER_LENGTH:g} times the steps it ends {mean:+.3g}{spread} {case.unit} "
-        f"worse than {case.reference.label} (n = {n} tuning seeds)"
-        + ("" if mean >= 0 else ": the batch alone wastes workers, take a smaller one and more steps"),
+        **_verdict(mean >= 0, said, remedy),
     }
 
 
@@ -276,16 +278,9 @@ def _table(case: Case) -> Iterator[Row]:
         yield {**row, "words": missing}
         return
     mean, bar = (math.fsum(values) / n for values in (own, told.values[:n]))
-    passed = case.sign * mean < case.sign * bar
-    yield {
-        **row,
-        "measured": mean,
-        "n": n,
-        "bar": bar,
-        "passed": passed,
-        "words": f"it ends at {mean:.4g} {case.unit}, a table of the text that it read at {bar:.4g} (n = {n} tuning seeds)"
-        + ("" if passed else ": train longer, or a larger model"),
-    }
+    said = f"it ends at {mean:.4g} {case.unit}, a table of the text that it read at {bar:.4g} (n = {n} tuning seeds)"
+    verdict = _verdict(case.sign * mean < case.sign * bar, said, "train longer, or a larger model")
+    yield {**row, "measured": mean, "n": n, "bar": bar, **verdict}
 
 
 def _rates(case: Case) -> Iterator[Row]:
@@ -300,41 +295,23 @@ def _rates(case: Case) -> Iterator[Row]:
             yield {"gate": gate, "bar": float(bar), "words": why}
         return
     step, of = max((_step(entry), label) for label, entry in entries.items() if entry)
-    yield {
-        "gate": "grid step",
-        "arm": of,
-        "measured": step,
-        "bar": WIDEST_STEP,
-        "passed": step <= WIDEST_STEP * ROUNDING,
-        "words": f"the widest grid steps by {step:.3g}, at most {WIDEST_STEP:g} is allowed"
-        + (
-            ""
-            if step <= WIDEST_STEP * ROUNDING
-            else f": give `tuning.factor: {WIDEST_STEP:g}` and tune again"
-        ),
-    }
+    said = f"the widest grid steps by {step:.3g}, at most {WIDEST_STEP:g} is allowed"
+    remedy = f"give `tuning.factor: {WIDEST_STEP:g}` and tune again"
+    row = {"gate": "grid step", "arm": of, "measured": step, "bar": WIDEST_STEP}
+    yield {**row, **_verdict(step <= WIDEST_STEP * ROUNDING, said, remedy)}
     n, of = min((len(case.best(arm)), arm.label) for arm in arms)
-    yield {
-        "gate": "tuning seeds",
-        "arm": of,
-        "measured": float(n),
-        "bar": float(SEEDS),
-        "passed": n >= SEEDS,
-        "words": f"rates are chosen on {n} seeds, at least {SEEDS} are needed"
-        + ("" if n >= SEEDS else f": give `tuning.seeds: {SEEDS}` and tune again"),
-    }
+    said = f"rates are chosen on {n} seeds, at least {SEEDS} are needed"
+    row = {"gate": "tuning seeds", "arm": of, "measured": float(n), "bar": float(SEEDS)}
+    yield {**row, **_verdict(n >= SEEDS, said, f"give `tuning.seeds: {SEEDS}` and tune again")}
     on_edge = [
         f"{label} ({entry.edge})" for label, entry in entries.items() if entry and entry.edge != "none"
     ]
-    yield {
-        "gate": "edges",
-        "measured": float(len(on_edge)),
-        "bar": 0.0,
-        "passed": not on_edge,
-        "words": "no rate lies on an edge of its grid"
-        if not on_edge
-        else f"on an edge of its grid: {', '.join(on_edge)}: give more `tuning.extensions` or other `centres`, and tune again",
-    }
+    said = (
+        f"on an edge of its grid: {', '.join(on_edge)}" if on_edge else "no rate lies on an edge of its grid"
+    )
+    remedy = "give more `tuning.extensions` or other `centres`, and tune again"
+    row = {"gate": "edges", "measured": float(len(on_edge)), "bar": 0.0}
+    yield {**row, **_verdict(not on_edge, said, remedy)}
 
 
 def _step(entry: Tuned) -> float:

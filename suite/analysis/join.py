@@ -83,42 +83,59 @@ def differences(record: Mapping[str, Any], spec: RunSpec) -> str:
     )
 
 
+Rounds = Mapping[tuple[str, str, str], tuple[pd.Series, pd.Series]]
+"""By link, sharding and arm the seconds of a training and of the sweep's steps of the reference, by round."""
+
+
 def joined(
-    record: Mapping[str, Any], wanted: list[Wanted], checks: Mapping[str, list[Check]]
-) -> pd.DataFrame:
-    """The table `arms` of a session that belongs to a sweep: a row for every link and training."""
-    links = [LinkSamples(link, record["cases"]) for link in record["links"]]
-    return frame_of(
-        ARMS,
-        (
-            _run_row(record, samples, want, checks.get(samples.label, []))
-            for samples in links
-            for want in wanted
-        ),
-    )
+    record: Mapping[str, Any], wanted: Sequence[Wanted], checks: Mapping[str, list[Check]]
+) -> tuple[pd.DataFrame, Rounds]:
+    """A session that belongs to a sweep, with its trainings.
+
+    Args:
+        record: Of the session.
+        wanted: The trainings.
+        checks: What direct runs say, by link.
+
+    Returns:
+        The table `arms`, a row for every link and training; and of those that it does not refuse what net speedups are made of.
+    """
+    rows: list[Row] = []
+    rounds: dict[tuple[str, str, str], tuple[pd.Series, pd.Series]] = {}
+    for samples in (LinkSamples(link, record["cases"]) for link in record["links"]):
+        reference = samples.step(samples.link.get("reference"))
+        for want in wanted:
+            row, seconds = _joined(record, samples, want, checks.get(samples.label, []))
+            rows.append(row)
+            if not row["refused"]:
+                rounds[samples.label, want.sharding, want.arm] = seconds, want.steps * reference
+    return frame_of(ARMS, rows), rounds
 
 
-def _run_row(record: Mapping[str, Any], samples: LinkSamples, want: Wanted, checks: list[Check]) -> Row:
-    used = record["uses"].get(want.arm, {}).get(want.sharding)
+def _joined(
+    record: Mapping[str, Any], samples: LinkSamples, want: Wanted, checks: list[Check]
+) -> tuple[Row, pd.Series]:
+    used = record["uses"].get(want.arm, {}).get(want.sharding, {})
+    seconds = pd.Series(dtype="float64")
     row = {
         **_row(samples.label, want.sharding, want.arm, WHOLE_RUN, want.spec.algorithm.name),
         "steps": want.spec.steps,
-        "stale": _stale(record, used or {}),
+        "stale": _stale(record, used),
     }
     try:
-        _joinable(record, want, used or {})
+        _joinable(record, want, used)
         kinds = planned_kinds(want.spec)
-        parts = makeup_of(want.spec, kinds, list(used or {}))
-        row |= _made_of(parts, list(used or {}))
+        parts = makeup_of(want.spec, kinds, list(used))
+        row |= _made_of(parts, list(used))
         planned = {kind: kinds.count(kind) for kind in set(kinds)}
         if want.ran is not None and dict(want.ran) != planned:
             raise CompositionError(f"a finished run took the steps {dict(want.ran)}, planned are {planned}")
-        seconds = _numbers(samples, parts, used or {})
+        numbers, seconds = _numbers(samples, parts, used)
     except CompositionError as error:
-        return {**row, "refused": True, "reason": str(error)}
+        return {**row, "refused": True, "reason": str(error)}, seconds
     word, by, reason = judged(want.arm, row["composition"], checks)
     row |= {"check": word, "checked_by": by, "reason": reason or None}
-    return {**row, "refused": True} if word == CONTRADICTED else {**row, **seconds}
+    return row | ({"refused": True} if word == CONTRADICTED else numbers), seconds
 
 
 def _joinable(record: Mapping[str, Any], want: Wanted, used: Cases) -> None:
@@ -147,8 +164,8 @@ def _stale(record: Mapping[str, Any], used: Cases) -> bool:
     return any(moved(case) == "source" for case in record["cases"] if case["case_id"] in set(used.values()))
 
 
-def _numbers(samples: LinkSamples, parts: Makeup, used: Cases) -> Row:
-    """Composed seconds and speedups. Raises CompositionError where the link gives none."""
+def _numbers(samples: LinkSamples, parts: Makeup, used: Cases) -> tuple[Row, pd.Series]:
+    """Composed seconds and speedups, and the seconds by round. Raises CompositionError where the link gives none."""
     if not samples.usable:
         raise CompositionError(samples.link.get("reason") or "the link stayed disturbed")
     seconds = compose_rounds(samples, parts, used)
@@ -166,7 +183,7 @@ def _numbers(samples: LinkSamples, parts: Makeup, used: Cases) -> Row:
             f"{len(to_reference)} rounds in which it and the reference were undisturbed, and it takes "
             f"{MINIMUM_FOR_INTERVAL}"
         )
-    return {
+    row = {
         "n": len(seconds),
         **cells(run, "seconds", "seconds_"),
         "step_s": run.estimate / parts.steps,
@@ -175,6 +192,7 @@ def _numbers(samples: LinkSamples, parts: Makeup, used: Cases) -> Row:
         "n_default_pairs": len(to_default),
         **cells(interval(to_default), "default_speedup", "default_"),
     }
+    return row, seconds
 
 
 def _row(link: str, sharding: str, arm: str, kind: str, algorithm: str) -> Row:
@@ -187,31 +205,6 @@ def _row(link: str, sharding: str, arm: str, kind: str, algorithm: str) -> Row:
 def _made_of(parts: Makeup, timed: list[str]) -> Row:
     """What a training or unit is composed of, as cells."""
     return {"steps_by_kind": canonical_json(dict(parts.units)), "composition": composition(parts, timed)}
-
-
-def rounds_of(
-    record: Mapping[str, Any], wanted: Sequence[Wanted], arms: pd.DataFrame
-) -> dict[tuple[str, str, str], tuple[pd.Series, pd.Series]]:
-    """What net speedups are made of: seconds of a training and of the sweep's steps of the reference, by round.
-
-    Args:
-        record: Of the session.
-        wanted: The trainings that are joined.
-        arms: The session's table `arms`; what it refuses is left out.
-
-    Returns:
-        By link, sharding and arm.
-    """
-    usable = set(arms.loc[~arms["refused"].astype("bool"), PLACE].itertuples(index=False, name=None))
-    found = {}
-    for samples in (LinkSamples(link, record["cases"]) for link in record["links"]):
-        for want in wanted:
-            if (place := (samples.label, want.sharding, want.arm)) in usable:
-                used = record["uses"][want.arm][want.sharding]
-                parts = makeup_of(want.spec, planned_kinds(want.spec), list(used))
-                reference = want.steps * samples.step(samples.link.get("reference"))
-                found[place] = (compose_rounds(samples, parts, used), reference)
-    return found
 
 
 ANY_ROUND: Final = "round"
@@ -230,18 +223,15 @@ def speed_only(record: Mapping[str, Any]) -> pd.DataFrame:
                 for kind, made in _units(used, chosen["algorithm"], chosen["options"]).items():
                     row = _row(samples.label, sharding, arm, kind, chosen["algorithm"])
                     row["stale"] = _stale(record, used)
-                    rows.append(_unit_row(samples, row, used, made))
+                    rows.append(row)
+                    try:
+                        if isinstance(made, str):
+                            raise CompositionError(made)
+                        row |= {"steps": made.steps, **_made_of(made, list(used))}
+                        row |= _numbers(samples, made, used)[0]
+                    except CompositionError as error:
+                        row |= {"refused": True, "reason": str(error)}
     return frame_of(ARMS, rows)
-
-
-def _unit_row(samples: LinkSamples, row: Row, used: Cases, made: Makeup | str) -> Row:
-    if isinstance(made, str):
-        return {**row, "refused": True, "reason": made}
-    row |= {"steps": made.steps, **_made_of(made, list(used))}
-    try:
-        return {**row, **_numbers(samples, made, used)}
-    except CompositionError as error:
-        return {**row, "refused": True, "reason": str(error)}
 
 
 def _units(used: Cases, algorithm: str, options: Mapping[str, Any]) -> dict[str, Makeup | str]:

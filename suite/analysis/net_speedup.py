@@ -67,7 +67,7 @@ def total(parts: Iterable[Uncertain]) -> Uncertain:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Final losses of the reference: budgets rising [budgets], losses [seeds, budgets], lower is better.
+    """Final losses of the reference: budgets rising from above 0 [budgets], losses [seeds, budgets], lower is better.
 
     Raises:
         StatisticsError: A loss is not finite, shapes do not fit, or there are fewer than three budgets.
@@ -83,8 +83,6 @@ class Reference:
                 f"a reference has three budgets or more and a loss for each seed and budget, not shapes "
                 f"{self.budgets.shape} and {self.losses.shape}"
             )
-        if not (np.diff(self.budgets) > 0).all() or self.budgets[0] <= 0:
-            raise StatisticsError(f"budgets of a reference rise from above 0, not {self.budgets.tolist()}")
         if not np.isfinite(self.losses).all():
             raise StatisticsError(
                 "a reference of which runs diverged is no reference: tune its learning rate"
@@ -263,51 +261,19 @@ class Method:
     choice: Uncertain = Uncertain()
 
 
-def net_ratio(
-    reference: Reference,
-    one: Method,
-    other: Method,
-    choice: Uncertain,
-    time: Uncertain,
-    level: float = 0.95,
-) -> NetSpeedup | None:
-    """The net speedup of one method over that of another, both read on one reference and paired by its seeds.
-
-    The logarithm of a budget moves by an error of the loss over the slope of the reference there (delta method), so that what
-    both share, seeds and the reference's own error, goes out of the difference as far as the slopes are alike.
-
-    Args:
-        reference: Losses of the reference, by seed and budget.
-        one: The method.
-        other: The one that it is held against.
-        choice: Error of the reference's loss that the choice of its rate makes.
-        time: Logarithm of the seconds of the method's training over those of the other's, in the same rounds.
-        level: Of the interval.
-
-    Returns:
-        The ratio with its interval and the p of "it is 1", without a gain; None where either lies beyond the reference's budgets.
-    """
-    ratio = worth_ratio(reference, one, other, choice)
-    if ratio is None:
-        return None
-    both = total([ratio, replace(time, value=0.0)])
-    return net_ratios(both, np.exp([time.value]), len(one.losses), level)[0]
-
-
-def net_ratios(ratio: Uncertain, times: np.ndarray, n: int, level: float = 0.95) -> list[NetSpeedup]:
+def net_ratios(ratio: Uncertain, times: np.ndarray, n: int) -> list[NetSpeedup]:
     """Net speedups of one method over that of another at time ratios.
 
     Args:
         ratio: Logarithm of the worth of the one over that of the other, with the error of both and of the times.
         times: Seconds of the one's training over those of the other's, [times].
         n: Seeds.
-        level: Of the intervals.
 
     Returns:
         One a time, each with the p of "it is 1", without a gain.
     """
     middle, error = ratio.value - np.log(times), math.sqrt(ratio.variance)
-    half = float(stats.t.ppf(0.5 + level / 2, ratio.df)) * error
+    half = float(stats.t.ppf(0.975, ratio.df)) * error
     ends = np.exp([middle, middle - half, middle + half]).tolist()
     p = (2 * stats.t.sf(np.abs(middle) / error, ratio.df)).tolist()
     return [
@@ -317,7 +283,20 @@ def net_ratios(ratio: Uncertain, times: np.ndarray, n: int, level: float = 0.95)
 
 
 def worth_ratio(reference: Reference, one: Method, other: Method, choice: Uncertain) -> Uncertain | None:
-    """The logarithm of what one method is worth over what another is; arguments as for `net_ratio`, None as there."""
+    """The logarithm of what one method is worth over what another is, both read on one reference and paired by its seeds.
+
+    The logarithm of a budget moves by an error of the loss over the slope of the reference there (delta method), so that what
+    both share, seeds and the reference's own error, goes out of the difference as far as the slopes are alike.
+
+    Args:
+        reference: Losses of the reference, by seed and budget.
+        one: The method.
+        other: The one that it is held against.
+        choice: Error of the reference's loss that the choice of its rate makes.
+
+    Returns:
+        The ratio with its error; None where either lies beyond the reference's budgets.
+    """
     if not all(np.isfinite(method.losses).all() for method in (one, other)):
         return None
     at = np.geomspace(*reference.ends, POINTS)

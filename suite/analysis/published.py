@@ -25,7 +25,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 import pandas as pd
@@ -33,8 +32,10 @@ import pandas as pd
 from suite.analysis.tables import (
     BUDGET_RUNS,
     CELL,
+    CLAIMS,
     OF_SESSION,
     OF_STUDY,
+    PARTS,
     RUNS,
     SESSION,
     SWEEP_OPTIONAL,
@@ -57,8 +58,8 @@ STUDY_FACTS: Final = "-study.json"
 FACTS: Final = "-facts.json"
 FACTS_SCHEMA: Final = 1
 """Version of the facts of studies and of sessions."""
-TOGETHER: Final = MappingProxyType({"claims": ("claims.csv", "claims-parts.csv")})
-"""Sets of several tables that belong to no study and no session."""
+OF_CLAIMS: Final = "claims"
+"""The set of the tables of claims, which belong to no study and no session."""
 Side = Literal["whole", "local", "published"]
 """Which one is taken where both are there: local where it is whole; local; published."""
 
@@ -82,11 +83,9 @@ class Source:
     @property
     def not_shown(self) -> str:
         """A sentence on what was made here and is not shown; "" where there is nothing to say."""
-        return (
-            f"What was made here of {self.name.removeprefix(SESSION)} is not shown: {self.aside}."
-            if self.aside
-            else ""
-        )
+        if not self.aside:
+            return ""
+        return f"What was made here of {self.name.removeprefix(SESSION)} is not shown: {self.aside}."
 
     @property
     def words(self) -> str:
@@ -124,16 +123,9 @@ def source(results_root: Path | str, name: str, side: Side = "whole") -> Source:
     return Source(name, shared, local=False, aside=aside, day=str(_sets(shared).get(name, {}).get("day", "")))
 
 
-def set_of(table: Table, name: str = "") -> str:
-    """The set that a table belongs to; name: of the study, or `session-` and that of the session."""
-    return name or next(
-        (one for one, files in TOGETHER.items() if f"{table.suffix}.csv" in files), table.suffix
-    )
-
-
 def find_table(results_root: Path | str, table: Table, name: str = "", side: Side = "whole") -> Path:
-    """Where a table is read; `suite.analysis.tables.table_path` is where it is written."""
-    return table_path(source(results_root, set_of(table, name), side).root, table, name)
+    """Where a table is read, one of claims without a name; `suite.analysis.tables.table_path` is where it is written."""
+    return table_path(source(results_root, name or OF_CLAIMS, side).root, table, name)
 
 
 def find_frame(
@@ -162,12 +154,6 @@ def sessions_held(results_root: Path | str) -> list[str]:
     return [name.removeprefix(SESSION) for name in _names(results_root, f"{SESSION}*{FACTS}", FACTS)]
 
 
-def origin_words(results_root: Path | str, tables: Iterable[Table]) -> str:
-    """Of tables that belong to no study where each is from: ``claims: published 2026-11-22``."""
-    found = [source(results_root, name) for name in dict.fromkeys(set_of(table) for table in tables)]
-    return "; ".join(f"{one.name}: {one.words}" for one in found if files_of(one.root, one.name))
-
-
 def _names(results_root: Path | str, pattern: str, end: str) -> list[str]:
     tops = (Path(results_root) / TABLES, published_root(results_root) / TABLES)
     return sorted(
@@ -179,8 +165,8 @@ def files_of(root: Path, name: str) -> list[str]:
     """The files of a set that a results folder has, below its `tables/`."""
     if name.startswith(SESSION):
         known = [*(f"{name}-{table.suffix}.csv" for table in OF_SESSION), f"{name}{FACTS}"]
-    elif name in TOGETHER:
-        known = [*TOGETHER[name]]
+    elif name == OF_CLAIMS:
+        known = [f"{table.suffix}.csv" for table in (CLAIMS, PARTS)]
     else:
         known = [f"{name}.csv", f"{name}{FACTS}", f"{name}.json", f"{name}{STUDY_FACTS}"]
         known += [f"{name}-{table.suffix}.csv" for table in (*OF_STUDY, *SWEEP_OPTIONAL)]
@@ -202,18 +188,12 @@ def unfinished(root: Path, name: str) -> str:
             return "its facts are damaged"
         states: Mapping[str, int] = facts["statuses"]
         open_ = {state: count for state, count in states.items() if state not in SETTLED}
+        if not open_:
+            return ""
         listed = ", ".join(f"{count} {state}" for state, count in sorted(open_.items()))
-        return (
-            f"{sum(open_.values())} of {sum(states.values())} runs have not finished: {listed}"
-            if open_
-            else ""
-        )
+        return f"{sum(open_.values())} of {sum(states.values())} runs have not finished: {listed}"
     if not name.startswith(SESSION):
-        return (
-            ""
-            if name not in TOGETHER or len(files) == len(TOGETHER[name])
-            else "one of its tables is missing"
-        )
+        return "one of its tables is missing" if name == OF_CLAIMS and len(files) < 2 else ""
     facts = _facts(root, f"{name}{FACTS}")
     if facts is None:
         return "its facts are missing or damaged"

@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import pandas as pd
 
+from suite.analysis.collect import PER_STEP, per_step
 from suite.analysis.published import facts_path, published_root, read_facts, refuse_changed
 from suite.analysis.tables import (
     ARM,
@@ -121,8 +122,7 @@ def _from_row(path: Path, table: Table, row: Row) -> Recorded:
             f"{path} has run {row['run_id']}, but sweep {row['sweep']} plans no such run any more: check out "
             f"{row['commit'] or 'the commit of its table'} and give the command there"
         )
-    names = ("value", "nll", "payload_bytes_per_step", "wire_bytes_per_step", "wire_bytes_per_step_max")
-    numbers = {name: row[name] for name in names if row.get(name) is not None}
+    numbers = {name: row[name] for name in ("value", "nll", *PER_STEP) if row.get(name) is not None}
     beside = path.name.removesuffix(f"{table.suffix}.csv")
     facts = path.with_name(f"{beside}study.json")
     found = parsed(read(facts) or "{}", facts).get("provenance", {})
@@ -149,9 +149,7 @@ def _curve(curves: pd.DataFrame, row: Row) -> Iterator[dict[str, Any]]:
         yield {"step": line["step"]} | {name: value for name, value in named.items() if value is not None}
 
 
-TRAINED: Final = (
-    "status", "steps", "value", "nll", "payload_bytes_per_step", "wire_bytes_per_step", "wire_bytes_per_step_max",
-)  # fmt: skip
+TRAINED: Final = ("status", "steps", "value", "nll", *PER_STEP)
 """Columns that a training decides."""
 
 
@@ -345,11 +343,9 @@ class Reproduction:
     def _checkout(self) -> str:
         """How to have the code of the record, where it is another one."""
         commit = next((one.then for one in self.environment if one.what == "commit"), "")
-        return (
-            f"; the code of the record: `git worktree add ../bandwise-{commit[:12]} {commit}`"
-            if commit
-            else ""
-        )
+        if not commit:
+            return ""
+        return f"; the code of the record: `git worktree add ../bandwise-{commit[:12]} {commit}`"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -441,21 +437,15 @@ def _flat(name: str, value: Any) -> Iterator[Place]:
 
 def _as_row(now: Recorded) -> dict[str, Any]:
     """The numbers of a result that its row in a runs table has."""
-    result, done = now.outcome, now.outcome["status"] == "done"
-    final, steps = (result.get("final") or {}) if done else {}, result.get("steps") or 0
-    row = {
+    result = now.outcome
+    final = (result.get("final") or {}) if result["status"] == "done" else {}
+    return {
         "status": result["status"],
         "metric": result.get("metric"),
         "value": final.get(result.get("metric")),
         "nll": final.get("nll"),
+        **per_step(result),
     }
-    for column, total in (
-        ("payload_bytes_per_step", "payload_per_rank_mean"),
-        ("wire_bytes_per_step", "wire_per_rank_mean"),
-        ("wire_bytes_per_step_max", "wire_per_rank_max"),
-    ):
-        row[column] = result["bytes"][total] / steps if steps else None
-    return row
 
 
 def _same(old: Any, new: Any, exact: bool) -> bool:

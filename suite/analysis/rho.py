@@ -116,10 +116,8 @@ class Panel:
     @property
     def unbounded(self) -> list[str]:
         """Of these whose worth lies beyond the reference's budgets."""
-        known = (self.lines[arm] for arm in self.rivals if self.lines[arm].known)
-        return [
-            one.trained.arm for one in known if math.isinf(one.trained.over(Uncertain()).speedup.estimate)
-        ]
+        worths = {arm: self.lines[arm].trained.worth for arm in self.rivals if self.lines[arm].known}
+        return [arm for arm, worth in worths.items() if worth and math.isinf(worth.estimate)]
 
     @property
     def unanswered(self) -> str:
@@ -304,7 +302,7 @@ def _key(line: Line, overlap: str) -> Row:
 def _window_rows(panel: Panel, overlap: str, judged: Sequence[Judged]) -> Iterable[Row]:
     sure = _sure(panel, overlap, judged)
     for arm, line in panel.lines.items():
-        worth = line.trained.over(Uncertain()).speedup if line.trained.reference else None
+        worth = line.trained.worth
         costs = line.costs
         row = {
             **_key(line, overlap),
@@ -331,8 +329,8 @@ def _window(panel: Panel, line: Line, worth: Interval, overlap: str) -> Row:
     costs = {panel.reference: Costs()}
     for arm in panel.rivals:
         rival = panel.lines[arm]
-        if rival.known and rival.costs:
-            shares[arm] = _share(panel.ratios[line.trained.arm, arm], worth, rival)
+        if rival.costs and (other := rival.trained.worth):
+            shares[arm] = _share(panel.ratios[line.trained.arm, arm], worth, other)
             costs[arm] = rival.costs
     middle, least, most = (
         {arm: _ahead(share[i], line.costs, costs[arm], overlap) for arm, share in shares.items()}
@@ -359,12 +357,11 @@ def _window(panel: Panel, line: Line, worth: Interval, overlap: str) -> Row:
     }
 
 
-def _share(ratio: Uncertain | None, worth: Interval, rival: Line) -> tuple[float, float, float]:
+def _share(ratio: Uncertain | None, worth: Interval, other: Interval) -> tuple[float, float, float]:
     """What an arm is worth over what an alternative is, and the ends; of intervals alone where there is no paired ratio."""
     if ratio:
         found = net_ratios(ratio, np.ones(1), worth.n)[0].speedup
         return found.estimate, found.low, found.high
-    other = rival.trained.over(Uncertain()).speedup
     pairs = (worth.estimate, other.estimate), (worth.low, other.high), (worth.high, other.low)
     middle, low, high = (own / its if its else math.inf if own else 0.0 for own, its in pairs)
     return middle, low, high

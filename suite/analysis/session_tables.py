@@ -4,16 +4,6 @@ The one place where the analysis of speed meets files, the planner and the regis
 record of one session and from what the sweep asks for now; the same record gives the same bytes. A session that could
 not be held at all leaves tables without rows, and its facts say why and what to do.
 
-*Bounds* say how near a step comes to what the machine and the link allow, in ratios within a round:
-
-- against the fastest fp32 DDP: seconds over seconds, the bar for a full-precision step of one's own;
-- how much of the *limit*, DDP's step over the same without communication, a speedup reaches: no method that computes the
-  same gradients can be faster than that;
-- the *bound*: the larger of computing and sending, since they can overlap, plus the compressor, which shares its
-  processor with the computing. Computing is DDP's forward and backward over a group of one process; sending is the
-  method's bytes at the rate that the probe's fp32 all-reduce reached; the compressor is what the serial blocks of the
-  method count as encode, decode and update.
-
 *rho* is how much a link weighs for a model, seconds of an fp32 ring over seconds of computing, a step. The ring's seconds are
 those of an all-reduce of all parameters in fp32, 2 (n - 1) / n x 32 d bits a rank, at the rate that the probe's fp32 all-reduce
 reached on this link. The seconds of computing are those of the reference with its collectives replaced by local copies. A link
@@ -34,7 +24,7 @@ import pandas as pd
 from suite.analysis.collect import collect_sweep
 from suite.analysis.collect import write as write_study
 from suite.analysis.equal_time import net_table, round_rows
-from suite.analysis.join import Wanted, differences, joined, rounds_of, speed_only
+from suite.analysis.join import Wanted, differences, joined, speed_only
 from suite.analysis.published import (
     FACTS_SCHEMA,
     find_frame,
@@ -215,7 +205,7 @@ def derive(
     direct, checks = _whole_runs(record, repeated, alike)
     plan, fault = _plan(record)
     wanted, fault = _wanted(record, store, plan) if plan else ([], fault)
-    arms = speed_only(record) if record["sweep"] is None else joined(record, wanted, checks)
+    arms = speed_only(record) if record["sweep"] is None else joined(record, wanted, checks)[0]
     cases = case_table(record)
     tables = {CASES: cases, ARMS: arms, PROBE: probe_table(record), DIRECT: direct}
     sessions, links = [_held(one) for one in repeated or [record]], list[dict[str, Any]]()
@@ -352,7 +342,7 @@ def _rounds(record: Mapping[str, Any], wanted: list[Wanted], others: Mapping[str
     """Rows of the table `rounds` of one session. others: checks of what it did not train whole itself."""
     _, own = direct_runs(record)
     checks = {label: _completed(own.get(label, []), others.get(label, [])) for label in {*own, *others}}
-    return round_rows(record["session_id"], rounds_of(record, wanted, joined(record, wanted, checks)))
+    return round_rows(record["session_id"], joined(record, wanted, checks)[1])
 
 
 def _completed(checks: Sequence[Check], others: Sequence[Check]) -> list[Check]:
@@ -373,7 +363,10 @@ def _plan(record: Mapping[str, Any]) -> tuple[Plan | None, str]:
 
 def _wanted(record: Mapping[str, Any], store: Store, plan: Plan) -> tuple[list[Wanted], str]:
     """The trainings of a plan, and why none of them can be joined, if so."""
-    found = _trainings(plan)
+    found: dict[tuple[Any, ...], RunSpec] = {}  # the first seed of every arm and panel
+    for run in plan.whole:
+        key = (run.arm.label, run.panel.sharding, run.panel.workload.label, run.panel.world_size)
+        found.setdefault(key, run.spec)
     alike = {key: run for key, run in found.items() if not differences(record, run)}
     if not alike and found:
         nearest = min((differences(record, spec) for spec in found.values()), key=lambda s: (len(s), s))
@@ -385,15 +378,6 @@ def _wanted(record: Mapping[str, Any], store: Store, plan: Plan) -> tuple[list[W
         Wanted(arm, sharding, spec, plan.sweep.steps, _cases(record, spec), _ran(store, spec.run_id))
         for (arm, sharding), spec in sorted(chosen.items(), key=lambda item: item[0])
     ], fault
-
-
-def _trainings(plan: Plan) -> dict[tuple[Any, ...], RunSpec]:
-    """The spec of the first seed of every arm and panel."""
-    found: dict[tuple[Any, ...], RunSpec] = {}
-    for run in plan.whole:
-        key = (run.arm.label, run.panel.sharding, run.panel.workload.label, run.panel.world_size)
-        found.setdefault(key, run.spec)
-    return found
 
 
 def _cases(record: Mapping[str, Any], spec: RunSpec) -> dict[str, str]:
@@ -460,35 +444,24 @@ def _most(blocks: list[Mapping[str, Any]], name: str) -> float | None:
     return max((block[name] for block in blocks if block.get(name) is not None), default=None)
 
 
-def ring_bits(parameters: int, world_size: int) -> float:
-    """Bits a rank sends in a ring all-reduce of the model in fp32."""
-    return 2 * (world_size - 1) / world_size * 32 * parameters
-
-
-def ring_rate(link: Mapping[str, Any]) -> float | None:
-    """Bits a second that the probe's largest fp32 all-reduce reached, or None where there was none."""
-    found = [(p["bytes"], p["bits_per_s"]) for p in link["probe"] if p["what"] == ALL_REDUCE_FP32]
-    rates = [rate for _, rate in sorted(found, reverse=True) if rate and math.isfinite(rate)]
-    return rates[0] if rates else None
-
-
 def rho(record: Mapping[str, Any], link: Mapping[str, Any]) -> tuple[dict[str, float | None] | None, str]:
     """rho of a link with what it is made of, or None and the reason.
 
-    The interval is that of the median of the computing seconds over rounds, None below six; the ring's rate is one
-    number, the median of the probe.
+    The interval is that of the median of the computing seconds over rounds, None below six; the ring's rate is one number, that
+    of the probe's largest fp32 all-reduce.
     """
     samples = LinkSamples(link, record["cases"])
     if not samples.usable:
         return None, link.get("reason") or "the link stayed disturbed"
-    rate = ring_rate(link)
-    if rate is None:
+    found = [(p["bytes"], p["bits_per_s"]) for p in link["probe"] if p["what"] == ALL_REDUCE_FP32]
+    rates = [rate for _, rate in sorted(found, reverse=True) if rate and math.isfinite(rate)]
+    if not rates:
         return None, "the probe holds no fp32 all-reduce"
     compute = samples.step(link["reference"], "null")
     if compute.empty:
         return None, "no undisturbed block of the reference without communication"
-    ring_s, compute_s = ring_bits(record["parameters"], record["world_size"]) / rate, compute.median()
-    middle = interval(compute)
+    n, middle, compute_s = record["world_size"], interval(compute), compute.median()
+    ring_s = 2 * (n - 1) / n * 32 * record["parameters"] / rates[0]
     value = {
         "value": ring_s / compute_s,
         "low": ring_s / middle.high if middle else None,
@@ -496,6 +469,6 @@ def rho(record: Mapping[str, Any], link: Mapping[str, Any]) -> tuple[dict[str, f
         "n": len(compute),
         "ring_s": ring_s,
         "compute_s": compute_s,
-        "bits_per_s": rate,
+        "bits_per_s": rates[0],
     }
     return value, ""

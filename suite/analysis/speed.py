@@ -191,22 +191,23 @@ def moved(case: Mapping[str, Any]) -> str:
 
 def probe_table(record: Mapping[str, Any]) -> pd.DataFrame:
     """The table `probe`: what each collective reached on each link."""
-    return frame_of(PROBE, (_probe_row(link, found) for link in record["links"] for found in link["probe"]))
-
-
-def _probe_row(link: Mapping[str, Any], found: Mapping[str, Any]) -> Row:
-    trip, held = found["what"].startswith(ROUND_TRIP), link["link"]["rate_bps"]  # null: unshaped
-    rate = None if trip else found["bits_per_s"] or None
-    return {
-        "link": link["label"],
-        "what": found["what"],
-        "bytes": found["bytes"],
-        "n": len(found["seconds"]),
-        **cells(interval(found["seconds"]), "seconds", "seconds_"),
-        "seconds": median(found["seconds"]) if found["seconds"] else None,
-        "bits_per_s": rate,
-        "rate_share": rate / held if rate and held else None,
-    }
+    rows: list[Row] = []
+    pairs = [(link, found) for link in record["links"] for found in link["probe"]]
+    for link, found in pairs:
+        trip, held = found["what"].startswith(ROUND_TRIP), link["link"]["rate_bps"]  # null: unshaped
+        rate = None if trip else found["bits_per_s"] or None
+        row = {
+            "link": link["label"],
+            "what": found["what"],
+            "bytes": found["bytes"],
+            "n": len(found["seconds"]),
+            **cells(interval(found["seconds"]), "seconds", "seconds_"),
+            "seconds": median(found["seconds"]) if found["seconds"] else None,
+            "bits_per_s": rate,
+            "rate_share": rate / held if rate and held else None,
+        }
+        rows.append(row)
+    return frame_of(PROBE, rows)
 
 
 LOCAL: Final = "local"
@@ -366,7 +367,8 @@ def composed_s(parts: Makeup, unit_s: Mapping[str, float]) -> float:
         count * (round_s(round_length(kind), known) if kind.startswith(ROUND) else unit_s[kind])
         for kind, count in parts.units.items()
     )
-    return units + parts.more * average_s(known) if parts.more else units
+    # T(0) is an average without a step; where it costs next to nothing noise may take it below 0
+    return units + parts.more * _on_the_line(0, known) if parts.more else units
 
 
 def round_s(h: int, known: Mapping[int, float]) -> float:
@@ -378,14 +380,6 @@ def round_s(h: int, known: Mapping[int, float]) -> float:
     if not seconds > 0:
         raise CompositionError(f"the seconds of a round of {h} steps come out at {seconds:.3g}")
     return seconds
-
-
-def average_s(known: Mapping[int, float]) -> float:
-    """Seconds of an average without a step, T(0); where it costs next to nothing noise may take them below 0.
-
-    Raises CompositionError where one length alone was measured.
-    """
-    return _on_the_line(0, known)
 
 
 def _on_the_line(h: int, known: Mapping[int, float]) -> float:
@@ -451,8 +445,9 @@ def direct_runs(record: Mapping[str, Any]) -> tuple[pd.DataFrame, dict[str, list
     for link in record["links"]:
         samples = LinkSamples(link, record["cases"])
         runs = pd.DataFrame(link["direct"], columns=_RUN).sort_values(["round", "attempt"])
-        for _, same in runs.groupby(["sharding", "arm"]):
-            row, check = _direct(record, samples, same)
+        by_arm: Iterable[tuple[Any, pd.DataFrame]] = runs.groupby(["sharding", "arm"])
+        for (sharding, arm), same in by_arm:
+            row, check = _direct(record, samples, sharding, arm, same)
             rows.append(row)
             checks.setdefault(samples.label, []).append(check)
     return frame_of(DIRECT, rows), checks
@@ -483,13 +478,11 @@ def judged(arm: str, word: str, checks: Iterable[Check]) -> tuple[str | None, st
     return worst.verdict, names, reason
 
 
-def _direct(record: Mapping[str, Any], samples: LinkSamples, runs: pd.DataFrame) -> tuple[Row, Check]:
+def _direct(
+    record: Mapping[str, Any], samples: LinkSamples, sharding: str, arm: str, runs: pd.DataFrame
+) -> tuple[Row, Check]:
     """Row and check of one arm; its runs differ in their seeds, which decide nothing about the steps."""
-    arm, sharding, spec = (
-        runs["arm"].iloc[0],
-        runs["sharding"].iloc[0],
-        RunSpec.from_dict(runs["spec"].iloc[0]),
-    )
+    spec = RunSpec.from_dict(runs["spec"].iloc[0])
     good = runs[~runs["disturbed"].astype("bool")].drop_duplicates("round").set_index("round")
     used = record["uses"].get(arm, {}).get(sharding, {})
     composed = pd.Series(dtype="float64")
@@ -499,7 +492,9 @@ def _direct(record: Mapping[str, Any], samples: LinkSamples, runs: pd.DataFrame)
         parts = makeup_of(spec, kinds, list(used))
         like = alike(composition(parts, list(used)))
         composed = compose_rounds(samples, parts, used)
-        fault = _other_steps(kinds, runs["steps_by_kind"])
+        planned = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+        if other := [dict(steps) for steps in runs["steps_by_kind"] if dict(steps) != planned]:
+            fault = f"it took the steps {other[0]}, planned were {planned}"
     except CompositionError as error:
         fault = str(error)
     both = pd.DataFrame({"direct": good["seconds"].astype("float64"), "composed": composed}).dropna()
@@ -528,10 +523,3 @@ def _direct(record: Mapping[str, Any], samples: LinkSamples, runs: pd.DataFrame)
         "value": fmean(values) if values else None,
     }
     return row, Check(arm, like, word, reason)
-
-
-def _other_steps(kinds: Sequence[str], taken: Iterable[Mapping[str, int]]) -> str:
-    """Why what was trained is not what was planned, or nothing."""
-    planned = {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-    other = [dict(steps) for steps in taken if dict(steps) != planned]
-    return f"it took the steps {other[0]}, planned were {planned}" if other else ""

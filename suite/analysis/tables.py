@@ -619,46 +619,6 @@ def _cells(column: Column, series: pd.Series) -> pd.Series:
     return series
 
 
-def parsed(table: Table, text: str, source: str = "table") -> pd.DataFrame:
-    """The frame of a file's text, in file order.
-
-    Args:
-        table: The columns that the header must name; the rare ones may be absent, and are without values then.
-        text: What `to_csv` made.
-        source: What errors call the file.
-
-    Returns:
-        DataFrame with the declared dtypes.
-
-    Raises:
-        TableError: A column is missing, a row has more or fewer cells than the header, or a cell is of another kind.
-    """
-    lines = list(csv.reader(io.StringIO(text, newline="")))
-    header = lines[0] if lines else []
-    if not set(header) >= set(table.names) - set(table.rare):
-        raise TableError(f"{source} does not have the columns of table {table.suffix}; make the tables again")
-    for line, cells in enumerate(lines[1:], start=2):
-        if len(cells) != len(header):
-            raise TableError(f"{source}, row {line}: {len(cells)} cells, not {len(header)}")
-    kept = [column for column in table.columns if column.name in header]
-    try:
-        frame = pd.read_csv(
-            io.StringIO(text),
-            usecols=[column.name for column in kept],
-            dtype={column.name: DTYPES[column.kind] for column in kept},
-            keep_default_na=False,
-            na_values=[""],
-            true_values=["yes"],
-            false_values=["no"],
-        )
-    except (ValueError, TypeError) as error:
-        raise TableError(f"{source} is not table {table.suffix}: {error}; make the tables again") from error
-    for column in table.columns:
-        if column.name not in header:
-            frame[column.name] = pd.Series(index=frame.index, dtype=DTYPES[column.kind])
-    return frame[list(table.names)]
-
-
 def table_path(results_root: Path, table: Table, of: str = "") -> Path:
     """Where a table is written, and lies in a results folder: tables/<of>-<suffix>.csv; a sweep in a folder: in that folder.
 
@@ -677,14 +637,15 @@ def read_frame(path: Path, table: Table) -> pd.DataFrame:
     """The frame of a file.
 
     Args:
-        path: Of the CSV file.
-        table: Its columns.
+        path: Of the CSV file, which `to_csv` made.
+        table: The columns that its header must name; the rare ones may be absent, and are without values then.
 
     Returns:
         DataFrame with the declared dtypes, rows in file order.
 
     Raises:
-        TableError: There is none, or it is another table.
+        TableError: There is none, a column is missing, a row has more or fewer cells than the header, or a cell is of another
+            kind.
     """
     try:
         text = path.read_bytes().decode("utf-8")
@@ -694,7 +655,30 @@ def read_frame(path: Path, table: Table) -> pd.DataFrame:
         ) from None
     except UnicodeDecodeError as error:
         raise TableError(f"{path} is not in UTF-8 ({error}); take it from git or make it again") from None
-    return parsed(table, text, str(path))
+    lines = list(csv.reader(io.StringIO(text, newline="")))
+    header = lines[0] if lines else []
+    if not set(header) >= set(table.names) - set(table.rare):
+        raise TableError(f"{path} does not have the columns of table {table.suffix}; make the tables again")
+    for line, cells in enumerate(lines[1:], start=2):
+        if len(cells) != len(header):
+            raise TableError(f"{path}, row {line}: {len(cells)} cells, not {len(header)}")
+    kept = [column for column in table.columns if column.name in header]
+    try:
+        frame = pd.read_csv(
+            io.StringIO(text),
+            usecols=[column.name for column in kept],
+            dtype={column.name: DTYPES[column.kind] for column in kept},
+            keep_default_na=False,
+            na_values=[""],
+            true_values=["yes"],
+            false_values=["no"],
+        )
+    except (ValueError, TypeError) as error:
+        raise TableError(f"{path} is not table {table.suffix}: {error}; make the tables again") from error
+    for column in table.columns:
+        if column.name not in header:
+            frame[column.name] = pd.Series(index=frame.index, dtype=DTYPES[column.kind])
+    return frame[list(table.names)]
 
 
 def read_table(path: Path, table: Table) -> list[Row]:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import pytest
 
 from report.curves import MOST_POINTS, curves_parts, draw_family, mean_curves, shared_axes
-from report.data import PANEL
 from report.pages import Place
 from suite.analysis.statistics import mean_interval
-from suite.analysis.tables import CURVES
+from suite.analysis.tables import CELL, CURVES
 from tests.report.test_page import Page, whole
 
 
 def means_of(study, panel):
     return mean_curves(
         panel,
-        dict(list(study.frame(CURVES).groupby(PANEL)))[panel.workload, panel.sharding, panel.world_size],
+        dict(list(study.frame(CURVES).groupby(CELL)))[panel.workload, panel.sharding, panel.world_size],
     )
 
 

@@ -122,6 +122,14 @@ def test_every_method_with_a_number_is_a_mark_at_its_time_and_metric(panel, link
             assert mark.verdict == one.net[mark.arm]["verdict"]
 
 
+def test_what_a_session_timed_and_the_study_no_longer_has_is_no_mark(panel, links):
+    gone = panel.worth[0]["arm"]
+    fewer = replace(panel, worth=panel.worth[1:], summary=[r for r in panel.summary if r["arm"] != gone])
+    for one in links:
+        assert gone in one.net
+        assert gone not in set(marks_of(fewer, one)[0]["arm"])
+
+
 def test_the_curve_is_the_ladder_of_the_reference(panel):
     curve = curve_of(panel)
     assert curve is not None

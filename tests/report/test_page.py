@@ -145,7 +145,7 @@ def test_a_rate_that_is_scored_between_those_tried_stands_beside_the_grid():
     tried[0] |= {"chosen": True, "vertex": 0.0789}
 
     def shown(rows: list[Row]) -> dict[str, str]:
-        study = StudyData("made-up", {TUNING.suffix: (TUNING, frame_of(TUNING, rows))}, {}, [])
+        study = StudyData("made-up", {TUNING: frame_of(TUNING, rows)}, {}, [])
         view = tuning_view(study)
         return {column.title: column.make(view.rows[0]).text for column in view.columns}
 

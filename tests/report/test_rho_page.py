@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from docs import windows
-from report import data
 from report import site as overview
 from report.equal_time import Timed
 from report.figures import COLOURS
@@ -37,8 +36,9 @@ from report.rho import (
 )
 from report.sizes import sizes_parts
 from report.trust import gates_view
+from suite import workloads
 from suite.analysis.rho import GRID
-from suite.analysis.tables import declared, table_path, write_table
+from suite.analysis.tables import GATES, table_path, write_table
 from tests.report import made_up_rho as made
 from tests.report.conftest import Built, build
 from tests.report.test_page import Page, whole
@@ -47,15 +47,6 @@ from tests.support import undrawn
 
 METHODS = ["diloco", "global-qsgd", "qsr-adamw", "local-adamw-32", "snoo", "lion-cub"]
 """Widest window of verdicts first; the last has none."""
-GATES = declared("gates", 5, """
-    workload,sharding  text   as in runs
-    world_size         int    workers
-    gate               text   name
-    arm                text   as in runs
-    measured,bar       float  number
-    passed             flag   whether
-    words              text   why
-    """)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +203,17 @@ def test_a_setting_has_the_size_and_the_horizon_of_its_workload(panel) -> None:
     assert digits.horizon(panel) is None
 
 
+def test_a_workload_that_is_another_here_or_cannot_be_made_has_no_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lacking(name: str) -> workloads.Workload:
+        raise workloads.DataError(f"{name} needs transformers, which is not installed")
+
+    assert scale_of("python-gpt(longer=3)") is None
+    monkeypatch.setattr(workloads, "get", lacking)
+    assert scale_of("causal-lm") is None
+
+
 def test_a_plain_way_to_use_the_machines_is_no_method_that_ends_equal_or_not(panel) -> None:
     assert "one-worker" not in {row["arm"] for row in panel.methods}
     assert {"one-worker", "accumulate-2"} <= {row["arm"] for row in panel.baselines}
@@ -306,7 +308,7 @@ def test_the_first_page_leads_with_it(over, tmp_path, monkeypatch, no_pictures) 
 
 
 @pytest.fixture
-def gated(over, tmp_path, monkeypatch) -> Path:
+def gated(over, tmp_path) -> Path:
     """A results folder with the same tables and one of gates, of which one is of no arm and one has not been passed."""
     place = {"workload": "python-gpt(size=0.15m)", "sharding": "iid", "world_size": 4}
     rows: list[dict[str, Any]] = [
@@ -329,8 +331,6 @@ def gated(over, tmp_path, monkeypatch) -> Path:
     ]
     shutil.copytree(over.root / "tables", tmp_path / "tables")
     write_table(table_path(tmp_path, GATES, made.NAME), GATES, [{**place, **row} for row in rows])
-    known = tuple(table for table in data.SWEEP_OPTIONAL if table.suffix != GATES.suffix)
-    monkeypatch.setattr(data, "SWEEP_OPTIONAL", (*known, GATES))
     return tmp_path
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reference_impls.core import registry
-from suite.analysis.join import Wanted, joined, rounds_of
+from suite.analysis.join import Wanted, joined
 from suite.runs.plan import make_plan
 from suite.runs.store import Status, Store
 from suite.runs.sweep import load_sweep
@@ -59,7 +59,7 @@ def test_of_several_world_sizes_the_one_that_was_timed_is_joined(sweep, store, t
 def test_a_training_of_its_own_length_is_set_against_the_steps_of_the_sweep(sweep):
     record, spec = made.record(sweep), make_plan(load_sweep(str(sweep))).runs[0].spec
     want = Wanted("sgd", "iid", spec, steps=2 * spec.steps)  # as an arm with half of the sweep's steps
-    ((seconds, reference),) = rounds_of(record, [want], joined(record, [want], {})).values()
+    ((seconds, reference),) = joined(record, [want], {})[1].values()
     times = [made.factor(number) for number in seconds.index]
     assert seconds.tolist() == pytest.approx([spec.steps * made.STEP_S["step"] * time for time in times])
     assert reference.tolist() == pytest.approx([2 * spec.steps * made.REFERENCE_S * time for time in times])

@@ -12,6 +12,7 @@ from suite.analysis.published import (
     files_of,
     find_table,
     load_facts,
+    of_study,
     put,
     read_facts,
     read_manifest,
@@ -20,7 +21,7 @@ from suite.analysis.published import (
     studies_of,
     unfinished,
 )
-from suite.analysis.tables import RUNS, TableError, table_path, write_table
+from suite.analysis.tables import RUNS, TableError, read_table, table_path, write_table
 
 SHIPPED = Path(__file__).resolve().parents[3] / "results" / "published"
 
@@ -39,6 +40,16 @@ def session(root: Path, name: str, status: str = "done", **links: str) -> None:
     path.write_text(
         json.dumps({"schema_version": 1, "status": status, "reason": "no cluster", "links": listed})
     )
+
+
+def test_tables_that_lack_origins_say_what_their_rows_and_facts_do() -> None:
+    path = SHIPPED / "tables" / "claims" / "qsr-study.json"
+    facts, runs = read_facts(path), read_table(table_path(SHIPPED, RUNS, "claims/qsr"), RUNS)
+    assert facts is not None
+    assert "origins" not in facts
+    found = of_study(facts, runs)
+    assert sum(origin["runs"] for origin in found) == len(runs)
+    assert [origin["commit"] for origin in found] == facts["provenance"]["commit"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from suite.analysis.tables import RUNS, SUMMARY, TUNING, TableError, parsed, read_table, rows_of, to_csv
+from suite.analysis.tables import RUNS, SUMMARY, TUNING, TableError, read_table, to_csv
 
 
 def trial(arm: str = "a", lr: float = 0.1, **changes) -> dict:
@@ -18,17 +18,23 @@ def trial(arm: str = "a", lr: float = 0.1, **changes) -> dict:
     return {**row, **changes}
 
 
-def from_csv(table, text) -> list[dict]:
-    return rows_of(parsed(table, text))
+@pytest.fixture
+def from_csv(tmp_path):
+    def read(table, text) -> list[dict]:
+        path = tmp_path / "table.csv"
+        path.write_bytes(text.encode())
+        return read_table(path, table)
+
+    return read
 
 
-def test_columns_that_are_not_declared_are_passed_over():
+def test_columns_that_are_not_declared_are_passed_over(from_csv):
     text = to_csv(TUNING, [trial()])
     more = "\n".join(line + cell for line, cell in zip(text.splitlines(), (",old", ",1"), strict=True))
     assert from_csv(TUNING, more) == [trial()]
 
 
-def test_order_of_rows_and_of_keys_does_not_matter():
+def test_order_of_rows_and_of_keys_does_not_matter(from_csv):
     rows = [trial(arm, lr) for arm in "cab" for lr in (1.0, 0.001, 10.0, 0.1)]
     text = to_csv(TUNING, rows)
     for seed in range(5):
@@ -38,7 +44,7 @@ def test_order_of_rows_and_of_keys_does_not_matter():
     assert [row["lr"] for row in from_csv(TUNING, text)][:4] == [0.001, 0.1, 1.0, 10.0]
 
 
-def test_round_trip_and_format():
+def test_round_trip_and_format(from_csv):
     rows = [
         trial("a", value=1 / 3, nll=None, chosen=False, edge=None),
         trial("b,\n\"quoted\"", value=math.inf, nll=-4.7e-15, status="<script>"),
@@ -72,7 +78,7 @@ def test_two_rows_with_one_key_are_refused():
         to_csv(TUNING, [trial(), trial(value=3.0)])
 
 
-def test_other_files_are_refused(tmp_path):
+def test_other_files_are_refused(tmp_path, from_csv):
     with pytest.raises(TableError, match="does not exist; run `bandwise report`"):
         read_table(tmp_path / "none.csv", RUNS)
     (tmp_path / "saved.csv").write_bytes("workload,\xe9\n".encode("latin-1"))
