@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     spec, facts = load_session(SESSION), versions()
     known = {row["link"] for row in held(given.table, facts)}
-    wanted = [rate for rate, link in zip(spec.link_rates, spec.links, strict=True) if link.label not in known]
+    wanted = [rate for rate, link in spec.by_rate.items() if link.label not in known]
     if not wanted:
         say("all is measured")
         return 0

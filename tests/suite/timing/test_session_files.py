@@ -36,7 +36,7 @@ def test_a_session_of_its_own(tmp_path: Path) -> None:
     assert spec.workload.options  # defaults filled in
     assert list(spec.arms) == ["plain"]
     assert spec.links[1].delay_s == 0.005
-    assert spec.link_rates == ("100mbit", "1gbit+5ms")
+    assert tuple(spec.by_rate) == ("100mbit", "1gbit+5ms")
     assert load_session(written(tmp_path, OWN + "rounds_h: [16, 1]\n")).rounds_h == (1, 16)
     assert spec.as_dict()["arms"] == {"plain": {"algorithm": "allreduce-sgd", "options": {}}}
 
