@@ -425,6 +425,14 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, ensure_ascii=not unicode, allow_nan=False))
 
 
+def answer(args: argparse.Namespace, document: Any, *lines: str) -> None:
+    """What a verb has to say: the document with ``--json``, else the lines."""
+    if args.json:
+        print_json(document)
+    else:
+        print("\n".join(lines))
+
+
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """Rows under column names, padded with blanks; numbers to the right."""
     if not rows:

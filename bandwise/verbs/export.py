@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bandwise.cli import OptionError, print_json, results_root
+from bandwise.cli import OptionError, answer, results_root
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,10 +78,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with replacing(args.out) as file:
         file.write(content)
-    if args.json:
-        print_json({"table": table.suffix, "rows": len(frame), "format": args.format, "path": str(args.out)})
-    else:
-        print(f"{args.out}: {len(frame)} rows of {table.suffix}")
+    found = {"table": table.suffix, "rows": len(frame), "format": args.format, "path": str(args.out)}
+    answer(args, found, f"{args.out}: {len(frame)} rows of {table.suffix}")
     return 0
 
 

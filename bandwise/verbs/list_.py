@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from bandwise.cli import extra_needed, has_checkout, print_json, require_checkout, table
+from bandwise.cli import answer, extra_needed, has_checkout, require_checkout, table
 
 NAME = "list"
 KINDS = ("methods", "workloads", "sweeps")
@@ -30,11 +30,8 @@ def run(args: argparse.Namespace) -> int:
             if args.kind or not (needed := extra_needed(f"list {kind}", error)):
                 raise
             print(needed, file=sys.stderr)
-    if args.json:
-        print_json(found)
-        return 0
-    for kind, rows in found.items():
-        print(f"{kind}:\n{table(rows, list(rows[0]) if rows else [])}\n")
+    listed = [f"{kind}:\n{table(rows, list(rows[0]) if rows else [])}\n" for kind, rows in found.items()]
+    answer(args, found, *listed)
     return 0
 
 

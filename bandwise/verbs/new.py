@@ -16,7 +16,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from bandwise.cli import OptionError, hidden_by, print_json, require_checkout
+from bandwise.cli import OptionError, answer, hidden_by, require_checkout
 
 NAME = "new"
 FORM: Final = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
@@ -73,8 +73,5 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(
             f"{path} cannot be written: {error.strerror}; name another folder with --in"
         ) from None
-    if args.json:
-        print_json({"path": str(path)})
-    else:
-        print(f"{path}\nnext: {NEXT[args.what].format(path=path, name=args.name)}")
+    answer(args, {"path": str(path)}, str(path), f"next: {NEXT[args.what].format(path=path, name=args.name)}")
     return 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bandwise.cli import OptionError, execute_plugin, parse_settings, print_json, table
+from bandwise.cli import OptionError, answer, execute_plugin, parse_settings, table
 
 NAME = "test-method"
 WORDS = {True: "holds", False: "BROKEN", None: "not declared"}
@@ -42,10 +42,9 @@ def run(args: argparse.Namespace) -> int:
             )
     options = parse_settings(args.set)
     found = {name: list(check_method(name, **options)) for name in names}
-    if args.json:
-        print_json({name: [vars(one) for one in outcomes] for name, outcomes in found.items()})
-    else:
-        for name, outcomes in found.items():
-            rows = [{"check": one.check, "": WORDS[one.holds], "seen": one.seen} for one in outcomes]
-            print(f"{name}\n{table(rows, ('check', '', 'seen'))}\n")
+    lines = []
+    for name, outcomes in found.items():
+        rows = [{"check": one.check, "": WORDS[one.holds], "seen": one.seen} for one in outcomes]
+        lines.append(f"{name}\n{table(rows, ('check', '', 'seen'))}\n")
+    answer(args, {name: [vars(one) for one in outcomes] for name, outcomes in found.items()}, *lines)
     return 3 if any(one.holds is False for outcomes in found.values() for one in outcomes) else 0

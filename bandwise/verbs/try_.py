@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from bandwise.cli import ProgressLine, print_json, results_root, table
+from bandwise.cli import ProgressLine, answer, results_root, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,13 +115,9 @@ def run(args: argparse.Namespace) -> int:
             path.unlink()
     frame, ended, compute_s = _trained(args, make, methods, lr, link)
     rows, caveats = summary(frame, ended), _caveats(args, len(texts), lr, link, compute_s)
-    if args.json:
-        print_json({"methods": rows, "caveats": caveats, "csv": str(path)})
-    else:
-        shown = [
-            {**row, "kB_step": None if row["bytes_step"] is None else row["bytes_step"] / 1e3} for row in rows
-        ]
-        print("\n".join([table(shown, COLUMNS), "", *caveats, f"every step: {path}"]))
+    shown = [{**row, "kB_step": None if (b := row["bytes_step"]) is None else b / 1e3} for row in rows]
+    found = {"methods": rows, "caveats": caveats, "csv": str(path)}
+    answer(args, found, table(shown, COLUMNS), "", *caveats, f"every step: {path}")
     with _written(path):
         frame.to_csv(path, index=False)
     return 0
