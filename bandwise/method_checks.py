@@ -256,35 +256,29 @@ def _stands_still(method: Method) -> str:
     return "at a learning rate of 0 nothing moves"
 
 
+def _finite(cluster: SimulatedCluster, rank: int = 0) -> bool:
+    return bool(_flat(cluster, rank).isfinite().all())
+
+
 def _alone(method: Method) -> str:
     cluster = _cluster(method, workers=1)
     _advance(cluster, STEPS)
-    _need(bool(_flat(cluster).isfinite().all()), "parameters of one worker alone are not finite")
+    _need(_finite(cluster), "parameters of one worker alone are not finite")
     return "one worker trains"
 
 
 def _tiny(method: Method) -> str:
     cluster = _cluster(method, workers=5, shapes=((1,), (1, 2)), bucket=4)
     _advance(cluster, STEPS)
-    _need(
-        bool(_flat(cluster).isfinite().all()),
-        "parameters are not finite: a worker's piece may be wholly padding",
-    )
+    _need(_finite(cluster), "parameters are not finite: a worker's piece may be wholly padding")
     return "5 workers, buckets of 1 and 2 elements"
-
-
-def _same(value: float, parameters: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
-    return [torch.full_like(p, value) for p in parameters]
 
 
 def _little(method: Method) -> str:
     for value in (0.0, 0.25, -1e-42):
         cluster = _cluster(method)
-        _advance(cluster, 4, partial(_same, value))
-        _need(
-            bool(_flat(cluster).isfinite().all()),
-            f"gradients that are all {value:g} give parameters that are not finite",
-        )
+        _advance(cluster, 4, lambda params, rank, step, v=value: [torch.full_like(p, v) for p in params])  # type: ignore[misc]
+        _need(_finite(cluster), f"gradients that are all {value:g} give parameters that are not finite")
     return "gradients of zeros, of one value, and of denormal numbers"
 
 
@@ -300,16 +294,12 @@ def _not_finite(method: Method) -> str:
     cluster, seen = _cluster(method), list[int]()
     while cluster.steps < 3 * STEPS and len(seen) < WORKERS:
         _advance(cluster, 1, gradients)
-        seen = [rank for rank in range(WORKERS) if not bool(_flat(cluster, rank).isfinite().all())]
+        seen = [rank for rank in range(WORKERS) if not _finite(cluster, rank)]
     if method.algorithm.local_steps and seen == [1]:
         raise _NotDeclaredError(f"worker 1 alone sees its NaN in {3 * STEPS} steps: {SHORTEN}")
     _need(len(seen) == WORKERS, f"a NaN of worker 1 at step {at} is seen by workers {seen} alone: let NaN through, so that no "
           "training goes on in silence on some workers")  # fmt: skip
     return f"a NaN of one worker at step {at} reaches all"
-
-
-def _of_others(offset: int, parameters: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
-    return _gradients(parameters, rank + offset, step)
 
 
 def _asks_alike(method: Method) -> str:
@@ -318,7 +308,7 @@ def _asks_alike(method: Method) -> str:
     ledgers = []
     for offset in (0, 7):
         cluster = _cluster(method)
-        _advance(cluster, STEPS, partial(_of_others, offset))
+        _advance(cluster, STEPS, lambda params, rank, step, by=offset: _gradients(params, rank + by, step))  # type: ignore[misc]
         ledgers.append(
             cluster.ledger.frame(rank=None)[["rank", "step", "kind", "stage", "collective", "group", "calls"]]
         )

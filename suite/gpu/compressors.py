@@ -188,7 +188,6 @@ def measure(
     only: Sequence[str] = ("*",),
     count: int = PAIRS,
     budget_s: float = 540.0,
-    show: Callable[[str], object] = say,
 ) -> bool:
     """Append to the table what it does not hold yet.
 
@@ -198,7 +197,6 @@ def measure(
         only: globs of cases.
         count: pairs of readings an operation.
         budget_s: seconds after which no further case is begun.
-        show: called with each row as a line.
 
     Returns:
         Whether all has been measured.
@@ -227,7 +225,7 @@ def measure(
         found = [{**row, **facts, "bits": same[name]} for row in rows]
         write(path, [*held(path, facts), *found], COLUMNS)
         for row in rows:
-            show(
+            say(
                 f"{name:28} {row['operation']:10} {row['rate']:>8} [{row['rate_q1']}, {row['rate_q3']}] "
                 f"bar {row['bar'] or '-':<4} {row['met']:3} {row['path']} bits {same[name]}; first {row['first_s']} s"
             )

@@ -8,6 +8,7 @@ so that a round of local steps is the same whatever rule asked for it.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from reference_impls.core.catalogue import FORMERLY_IN
 from reference_impls.core.registry import Method, former, registry
 from suite.runs.files import CanonicalError
 from suite.runs.plan import make_plan
-from suite.runs.spec import Part, Rate, RunSpec, resolve_algorithm, source_hash
+from suite.runs.spec import Part, RunSpec, resolve_algorithm, source_hash
 from suite.timing.spec import DEFAULT_BUCKET_MB, SessionSpec
 from suite.timing.store import ROUND, Case
 
@@ -255,9 +256,7 @@ def _case(method: Method, kind: str, steps: int) -> Case:
 
 def _labelled(cases: Mapping[str, Case], uses: Uses) -> dict[str, Case]:
     """The cases with labels that tell them apart: those of one name and kind are told by the first arm that uses them."""
-    count: dict[str, int] = {}
-    for case in cases.values():
-        count[case.label] = count.get(case.label, 0) + 1
+    count = Counter(case.label for case in cases.values())
     first: dict[str, str] = {}
     for arm, shardings in uses.items():
         for of_arm in shardings.values():
@@ -313,17 +312,12 @@ def direct_specs(session: SessionSpec) -> dict[str, list[RunSpec]]:
         options = run.arm.options_at(whole.lr.peak)
         method = resolve_algorithm(run.arm.algorithm, options, whole.world_size, direct.steps, warmup)
         specs[run.arm.label] = [
-            RunSpec.of(
+            dataclasses.replace(
+                whole,
                 algorithm=method,
-                workload=whole.workload,
-                sharding=whole.sharding,
-                world_size=whole.world_size,
                 steps=direct.steps,
-                batch_size=whole.batch_size,
-                lr=Rate(whole.lr.schedule, whole.lr.peak, whole.lr.min, warmup),
+                lr=dataclasses.replace(whole.lr, warmup=warmup),
                 seed=seed,
-                backend=whole.backend,
-                bucket_bytes=whole.bucket_bytes,
             )
             for seed in range(direct.repeats)
         ]

@@ -304,21 +304,20 @@ def not_shown() -> frozenset[str]:
     return frozenset(name for name, (_, shown) in _listed().items() if not shown)
 
 
-def _listed() -> dict[str, tuple[str | None, bool]]:
+def _listed() -> Mapping[str, tuple[str | None, bool]]:
     """Of every shipped session its sweep, and whether pages show it; read again when a file has changed."""
     folder = sessions_folder()
     stamp = tuple((path.name, path.stat().st_mtime_ns) for path in sorted(folder.glob("*.yaml")))
-    return dict(_read_tops(folder, stamp))
+    return _read_tops(folder, stamp)
 
 
 @lru_cache(maxsize=8)
-def _read_tops(
-    folder: Path, stamp: tuple[tuple[str, int], ...]
-) -> tuple[tuple[str, tuple[str | None, bool]], ...]:
-    files = ((Path(name).stem, load_on_bases(folder / name, "session")) for name, _ in stamp)
-    return tuple(
-        (name, (file.top("sweep", str, "") or None, file.top("shown", bool, True))) for name, file in files
-    )
+def _read_tops(folder: Path, stamp: tuple[tuple[str, int], ...]) -> Mapping[str, tuple[str | None, bool]]:
+    files = {name: load_on_bases(folder / name, "session") for name, _ in stamp}
+    return {
+        Path(name).stem: (file.top("sweep", str, "") or None, file.top("shown", bool, True))
+        for name, file in files.items()
+    }
 
 
 def load_session(name: str) -> SessionSpec:

@@ -41,6 +41,13 @@ def test_a_session_of_its_own(tmp_path: Path) -> None:
     assert spec.as_dict()["arms"] == {"plain": {"algorithm": "allreduce-sgd", "options": {}}}
 
 
+def test_a_base_may_lie_in_another_folder(tmp_path: Path) -> None:
+    written(tmp_path, OWN)
+    (tmp_path / "mine").mkdir()
+    spec = load_session(written(tmp_path / "mine", "base: ../try\nminutes: 1\n", "own"))
+    assert (spec.name, spec.minutes, spec.world_size) == ("own", 1, 2)
+
+
 def test_a_session_of_a_sweep_takes_what_the_sweep_says(tmp_path: Path) -> None:
     write_sweep(tmp_path)
     text = OF_SWEEP + "direct: {arms: [local], repeats: 7}\n"
