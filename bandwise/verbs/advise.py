@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from bandwise.costs import Link, Predicted
     from bandwise.evidence import Measured, Option, Study, Verdict
 
-NAME = "advise"
 COLUMNS: Final = (
     "name",
     "worth",
@@ -71,7 +70,6 @@ class AdviceRequestError(ValueError):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     from bandwise.presets import DEVICES, LINKS, MODELS
 
     model = parser.add_mutually_exclusive_group(required=True)
@@ -143,7 +141,6 @@ class Question:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer."""
     from bandwise.costs import method_of, texts_of
     from bandwise.evidence import Option, fitting, measured, published, verdict
     from reference_impls.core.errors import UnsupportedError

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from suite.claims.claim import Claim
 
-NAME = "claims"
 DIFFERS = 3
 """Exit code of --check where the record does not hold."""
 
@@ -33,14 +32,12 @@ class NoClaimError(ValueError):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("which", nargs="?", default="*", metavar="ID", help="id of a claim, or a pattern")
     parser.add_argument("--check", action="store_true", help="judge anew and compare with the record")
     parser.add_argument("--write", action="store_true", help="judge all anew and replace the record")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show, check or write."""
     from suite.claims.claim import load_claims
 
     if args.write and (args.check or args.which != "*"):

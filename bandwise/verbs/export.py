@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from suite.analysis.tables import Table
 
-NAME = "export"
 FORMATS = ("csv", "latex", "parquet")
 DIGITS = 4
 """Significant digits of floats in LaTeX; CSV and Parquet have all that the table has."""
@@ -44,7 +43,6 @@ class ExportError(ValueError):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("name", help="name of a sweep or a session, or path of its .yaml file")
     parser.add_argument("--format", choices=FORMATS, default="csv", help="of the file (default: csv)")
     parser.add_argument("--table", metavar="NAME", help="which table (default: summary; of a session, arms)")
@@ -55,7 +53,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export."""
     from suite.analysis.tables import read_frame, to_csv
     from suite.runs.files import replacing
     from suite.runs.sweep import tables_of

@@ -8,17 +8,14 @@ from typing import Any
 
 from bandwise.cli import answer, extra_needed, has_checkout, require_checkout, table
 
-NAME = "list"
 KINDS = ("methods", "workloads", "sweeps")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("kind", nargs="?", choices=KINDS, help="only these (default: all)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """List."""
     if args.kind in {"workloads", "sweeps"}:
         require_checkout("list " + args.kind)
     kinds = [args.kind] if args.kind else [kind for kind in KINDS if kind == "methods" or has_checkout()]

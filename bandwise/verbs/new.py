@@ -18,7 +18,6 @@ from typing import Final
 
 from bandwise.cli import OptionError, answer, hidden_by, require_checkout
 
-NAME = "new"
 FORM: Final = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
 TEMPLATES: Final = Path(__file__).resolve().parents[1] / "templates"
 """What stands in the file of a method, and of a workload, with NAME, MODULE and CLASS to be replaced."""
@@ -29,7 +28,6 @@ NEXT: Final = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("what", choices=tuple(NEXT), help="what to begin")
     parser.add_argument("name", help="lower case with hyphens, as in my-method")
     parser.add_argument(
@@ -38,7 +36,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the file."""
     from reference_impls import list_algorithms
 
     if args.what == "workload":

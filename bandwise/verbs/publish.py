@@ -26,12 +26,10 @@ from bandwise.cli import OptionError, answer, results_root
 if TYPE_CHECKING:
     from suite.runs.spec import Finding
 
-NAME = "publish"
 WRONG = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument(
         "name",
         nargs="?",
@@ -48,7 +46,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Publish, check or verify."""
     if args.replace + args.verify + args.check > 1 or (args.strict and not args.check):
         raise OptionError("give one of --replace, --check and --verify; --strict belongs to --check")
     if not args.check and (args.name is None) != args.verify:

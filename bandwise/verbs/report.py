@@ -22,7 +22,6 @@ from pathlib import Path
 
 from bandwise.cli import OptionError, answer, results_root
 
-NAME = "report"
 PAGES = ("claims",)
 """Pages that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
 EVERYTHING = "all"
@@ -31,7 +30,6 @@ UNREAD = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument(
         "sweep",
         nargs="?",
@@ -52,7 +50,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build."""
     from report.publication import build_report
     from slurm.states import note_ends
     from suite.runs.store import Store

@@ -21,12 +21,10 @@ if TYPE_CHECKING:
     from suite.runs.spec import RunSpec
     from suite.runs.store import Store
 
-NAME = "reproduce"
 DIFFERS = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("run_id", metavar="RUN_ID", help="16 hex digits, as in the column run_id")
     parser.add_argument(
         "--out",
@@ -37,7 +35,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Reproduce."""
     from suite.analysis.reproduction import RecordError, compare, find, from_folder
     from suite.runs.store import Store
 

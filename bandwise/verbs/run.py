@@ -19,11 +19,8 @@ from bandwise.cli import OptionError, ProgressLine, answer, parse_settings, resu
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NAME = "run"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument(
         "spec", nargs="?", metavar="RUN_ID|SPEC.json", help="a planned run, or the file of a spec"
     )
@@ -52,7 +49,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run."""
     import torch
 
     from suite.runs.spec import warning_of

@@ -18,19 +18,16 @@ from bandwise.cli import OptionError, answer, counted, results_root, table
 if TYPE_CHECKING:
     from suite.runs.spec import RunSpec
 
-NAME = "status"
 QUIET = frozenset({"done", "missing", "running"})
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument(
         "sweep", nargs="?", help="name of a sweep, or path of a .yaml file (default: all runs found)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show."""
     from slurm.states import run_states, settle
     from suite.runs.plan import make_plan, run_rows
     from suite.runs.store import Store, counts

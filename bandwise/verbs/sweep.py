@@ -36,13 +36,11 @@ if TYPE_CHECKING:
     from suite.runs.sweep import Sweep
     from suite.training.execute import Slot, Tally
 
-NAME = "sweep"
 SETTLED_WELL = frozenset({"done", "diverged"})
 SHOWN_FAILURES = 10
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("sweep", help="name of a sweep, or path of a .yaml file")
     add_place_option(
         parser, None, "where (default: local; with --retry as the sweep was submitted last, if it was)"
@@ -77,7 +75,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sweep."""
     from suite.runs.plan import make_plan, refuse_underpowered
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep

@@ -14,12 +14,10 @@ from pathlib import Path
 
 from bandwise.cli import OptionError, answer, execute_plugin, parse_settings, table
 
-NAME = "test-method"
 WORDS = {True: "holds", False: "BROKEN", None: "not declared"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("method", help="a Python file that registers methods, or the name of a method")
     parser.add_argument(
         "--set", action="append", default=[], metavar="key=value", help="an option of the method"
@@ -27,7 +25,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check."""
     from bandwise.method_checks import check_method
 
     names = [args.method]

@@ -26,7 +26,6 @@ from bandwise.cli import ProgressLine, answer, results_root, table
 if TYPE_CHECKING:
     import pandas as pd
 
-NAME = "try"
 METHODS: Final = MappingProxyType(
     {
         "adamw": (
@@ -51,7 +50,6 @@ class TryError(ValueError):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("script", metavar="FILE.py:FUNCTION", help="the function answers (model, loss, data)")
     parser.add_argument("--methods", metavar="A,B,...", help="the first is what the others are compared with")
     parser.add_argument(
@@ -85,7 +83,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare."""
     import torch
 
     from bandwise.costs import parsed, texts_of
