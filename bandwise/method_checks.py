@@ -274,10 +274,14 @@ def _tiny(method: Method) -> str:
     return "5 workers, buckets of 1 and 2 elements"
 
 
+def _same(value: float, parameters: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
+    return [torch.full_like(p, value) for p in parameters]
+
+
 def _little(method: Method) -> str:
     for value in (0.0, 0.25, -1e-42):
         cluster = _cluster(method)
-        _advance(cluster, 4, lambda params, rank, step, v=value: [torch.full_like(p, v) for p in params])  # type: ignore[misc]
+        _advance(cluster, 4, partial(_same, value))
         _need(_finite(cluster), f"gradients that are all {value:g} give parameters that are not finite")
     return "gradients of zeros, of one value, and of denormal numbers"
 
@@ -302,13 +306,17 @@ def _not_finite(method: Method) -> str:
     return f"a NaN of one worker at step {at} reaches all"
 
 
+def _of_others(offset: int, parameters: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
+    return _gradients(parameters, rank + offset, step)
+
+
 def _asks_alike(method: Method) -> str:
     if method.algorithm.plans_from_data:
         raise _NotDeclaredError("the method declares `plans_from_data`: what it sends may depend on losses")
     ledgers = []
     for offset in (0, 7):
         cluster = _cluster(method)
-        _advance(cluster, STEPS, lambda params, rank, step, by=offset: _gradients(params, rank + by, step))  # type: ignore[misc]
+        _advance(cluster, STEPS, partial(_of_others, offset))
         ledgers.append(
             cluster.ledger.frame(rank=None)[["rank", "step", "kind", "stage", "collective", "group", "calls"]]
         )

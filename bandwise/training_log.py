@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from reference_impls.core.collectives import Ledger, Ledgers
+from reference_impls.core.collectives import Ledgers
 from reference_impls.core.options import scalars
 
 Write = Callable[[Mapping[str, float], int], object]
@@ -43,7 +43,7 @@ class TrainingLog:
         TrackerError: A tracker is none of these.
     """
 
-    def __init__(self, ledger: Ledger | Ledgers, *trackers: Any) -> None:
+    def __init__(self, ledger: Ledgers, *trackers: Any) -> None:
         self._ledger = ledger
         self._writes = [_write_of(tracker) for tracker in trackers]
         self._sent = 0.0

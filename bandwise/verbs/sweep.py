@@ -265,8 +265,8 @@ def _locally(
     lines = ["  {run_id} {state}: {reason}".format(**one) for one in failures[:SHOWN_FAILURES]]
     if len(failures) > SHOWN_FAILURES:
         lines.append(f"  and {len(failures) - SHOWN_FAILURES} more: {sweep.command('status')}")
-    found = {"sweep": sweep.name, "states": states, "ran": tally.runs, "interrupted": tally.interrupted}
-    answer(args, {**found, "failures": failures}, f"{sweep.name}: {counted(states)}", *lines)
+    told = {"sweep": sweep.name, "states": states, "ran": tally.runs, "interrupted": tally.interrupted}
+    answer(args, {**told, "failures": failures}, f"{sweep.name}: {counted(states)}", *lines)
     if tally.interrupted:
         return 130
     return 0 if all(state in SETTLED_WELL for state in states) else 3
