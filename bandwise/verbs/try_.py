@@ -280,12 +280,9 @@ def _function(script: str) -> Callable[[], Any]:
     if not callable(function):
         from reference_impls.core.errors import nearest
 
-        raise TryError(f"{path} has no function {name!r}{nearest(name, list(_functions(module)))}")
+        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise TryError(f"{path} has no function {name!r}{nearest(name, known)}")
     return function  # type: ignore[no-any-return]
-
-
-def _functions(module: Any) -> Iterator[str]:
-    return (name for name, value in vars(module).items() if callable(value) and not name.startswith("_"))
 
 
 def _made(make: Callable[[], Any], script: str, seed: int) -> tuple[Any, Any, Any]:

@@ -188,19 +188,15 @@ def method_of(case: Case) -> Method:
     """
     if case.role != "method":
         raise CaseError(f"case {case.label!r} is torch's own training, not a method of ours")
-    cls = _class_of(case)
-    fields, hyper = ({k: _tupled(v) for k, v in case.options[part].items()} for part in ("fields", "hyper"))
-    own = {key: value for key, value in fields.items() if key not in former(cls)}
-    return Method(case.algorithm, cls(**own), hyper)
-
-
-def _class_of(case: Case) -> type[Algorithm]:
-    """Of what takes the case's steps: the method itself, or local SGD or plain training in its place (`steady`)."""
     from reference_impls.algorithms.all_reduce import AllReduce
     from reference_impls.algorithms.local_updates import PeriodicAveraging
 
+    # local SGD or plain training may take its steps in its place (`steady`)
     candidates = (registry.load(case.algorithm), PeriodicAveraging, AllReduce)
-    return next(cls for cls in candidates if _first_place(cls) == case.options["class"])
+    cls = next(cls for cls in candidates if _first_place(cls) == case.options["class"])
+    fields, hyper = ({k: _tupled(v) for k, v in case.options[part].items()} for part in ("fields", "hyper"))
+    own = {key: value for key, value in fields.items() if key not in former(cls)}
+    return Method(case.algorithm, cls(**own), hyper)
 
 
 def ddp_cases(spec: SessionSpec) -> list[Case]:
