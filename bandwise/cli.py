@@ -1,4 +1,4 @@
-"""The command line: ``bandwise VERB ...``, a file a verb under `bandwise.verbs`: NAME, configure(parser), run(args) -> exit code.
+"""The command line: ``bandwise VERB ...``, a file a verb under `bandwise.verbs`: configure(parser), run(args) -> exit code.
 
 A verb is loaded when it is called, and imports the floors below (suite, slurm, report) inside `run` only, so that the command
 starts fast and the wheel works without a checkout.
@@ -81,21 +81,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # what its encoding lacks is shown as ?, and ends nothing
     args = parser().parse_args(arguments)
     collects = gc.isenabled()
-    if getattr(args, "dry_run", False) or args.verb.NAME == "status":
+    if getattr(args, "dry_run", False) or args.verb == "status":
         gc.disable()  # what answers and ends: importing torch and reading files takes a fifth less
     try:
         _load_plugins(args.plugin)
         _set_data_folder(args.data_dir)
-        if args.verb.NAME not in ALONE:
-            require_checkout(args.verb.NAME)
-        return int(args.verb.run(args))
+        if args.verb not in ALONE:
+            require_checkout(args.verb)
+        return int(args.run(args))
     except (ValueError, RuntimeError) as error:
         if type(error).__module__.partition(".")[0] not in OUR_PACKAGES:
             raise
         print(f"bandwise: error: {error}", file=sys.stderr)
         return USAGE if isinstance(error, ValueError) else FAILURE
     except ModuleNotFoundError as error:
-        if not (needed := extra_needed(args.verb.NAME, error)):
+        if not (needed := extra_needed(args.verb, error)):
             raise
         print(f"bandwise: error: {needed}", file=sys.stderr)
         return USAGE
@@ -296,7 +296,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     if name not in ALONE:
         words = "results folder (default: $BANDWISE_RESULTS, else results/ here)"
         own.add_argument("--results", metavar="DIR", type=Path, help=words)
-    own.set_defaults(verb=verb)
+    own.set_defaults(verb=name, run=verb.run)
     return own
 
 
@@ -423,6 +423,14 @@ def print_json(value: Any) -> None:
     """One JSON document on standard output; in ASCII where that has another encoding than UTF-8."""
     unicode = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
     print(json.dumps(value, indent=1, ensure_ascii=not unicode, allow_nan=False))
+
+
+def answer(args: argparse.Namespace, document: Any, *lines: str) -> None:
+    """What a verb has to say: the document with ``--json``, else the lines."""
+    if args.json:
+        print_json(document)
+    else:
+        print("\n".join(lines))
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:

@@ -256,20 +256,21 @@ def _stands_still(method: Method) -> str:
     return "at a learning rate of 0 nothing moves"
 
 
+def _finite(cluster: SimulatedCluster, rank: int = 0) -> bool:
+    return bool(_flat(cluster, rank).isfinite().all())
+
+
 def _alone(method: Method) -> str:
     cluster = _cluster(method, workers=1)
     _advance(cluster, STEPS)
-    _need(bool(_flat(cluster).isfinite().all()), "parameters of one worker alone are not finite")
+    _need(_finite(cluster), "parameters of one worker alone are not finite")
     return "one worker trains"
 
 
 def _tiny(method: Method) -> str:
     cluster = _cluster(method, workers=5, shapes=((1,), (1, 2)), bucket=4)
     _advance(cluster, STEPS)
-    _need(
-        bool(_flat(cluster).isfinite().all()),
-        "parameters are not finite: a worker's piece may be wholly padding",
-    )
+    _need(_finite(cluster), "parameters are not finite: a worker's piece may be wholly padding")
     return "5 workers, buckets of 1 and 2 elements"
 
 
@@ -281,10 +282,7 @@ def _little(method: Method) -> str:
     for value in (0.0, 0.25, -1e-42):
         cluster = _cluster(method)
         _advance(cluster, 4, partial(_same, value))
-        _need(
-            bool(_flat(cluster).isfinite().all()),
-            f"gradients that are all {value:g} give parameters that are not finite",
-        )
+        _need(_finite(cluster), f"gradients that are all {value:g} give parameters that are not finite")
     return "gradients of zeros, of one value, and of denormal numbers"
 
 
@@ -300,7 +298,7 @@ def _not_finite(method: Method) -> str:
     cluster, seen = _cluster(method), list[int]()
     while cluster.steps < 3 * STEPS and len(seen) < WORKERS:
         _advance(cluster, 1, gradients)
-        seen = [rank for rank in range(WORKERS) if not bool(_flat(cluster, rank).isfinite().all())]
+        seen = [rank for rank in range(WORKERS) if not _finite(cluster, rank)]
     if method.algorithm.local_steps and seen == [1]:
         raise _NotDeclaredError(f"worker 1 alone sees its NaN in {3 * STEPS} steps: {SHORTEN}")
     _need(len(seen) == WORKERS, f"a NaN of worker 1 at step {at} is seen by workers {seen} alone: let NaN through, so that no "

@@ -14,8 +14,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from reference_impls.core.collectives import Ledgers
 from reference_impls.core.options import scalars
 
 Write = Callable[[Mapping[str, float], int], object]
@@ -25,16 +26,6 @@ COLUMNS = ("step", "name", "value")
 
 class TrackerError(TypeError):
     """Something that is given as a tracker takes no values in a known way."""
-
-
-class BytesByStage(Protocol):
-    """The part of a ledger that is read."""
-
-    def totals(self) -> list[dict[str, Any]]:
-        """Rows with `rank`, `stage`, `calls` and `wire_bytes`, those of this process's first rank first."""
-
-    def clear(self) -> None:
-        """Forget them."""
 
 
 class TrainingLog:
@@ -52,7 +43,7 @@ class TrainingLog:
         TrackerError: A tracker is none of these.
     """
 
-    def __init__(self, ledger: BytesByStage, *trackers: Any) -> None:
+    def __init__(self, ledger: Ledgers, *trackers: Any) -> None:
         self._ledger = ledger
         self._writes = [_write_of(tracker) for tracker in trackers]
         self._sent = 0.0

@@ -19,7 +19,6 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from submitit import JobEnvironment
@@ -55,7 +54,8 @@ class TrainRuns(Checkpointable):
     def __call__(self) -> None:
         """Train what has no result yet."""
         go_on, interruption = signal.getsignal(signal.SIGUSR2), Interruption()
-        _listen(interruption)
+        for number in REASONS:
+            signal.signal(number, lambda got, _: interruption.request(REASONS[signal.Signals(got)]))
         turn = Turn.of(JobEnvironment())
         if turn.tasks > 1:
             os.environ.update(meeting_point(os.environ))
@@ -178,13 +178,3 @@ def meeting_point(environment: Mapping[str, str]) -> dict[str, str]:
         "TORCHELASTIC_RESTART_COUNT": environment.get("SLURM_RESTART_COUNT", "0"),
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
-
-
-def _listen(interruption: Interruption) -> None:
-    """Let Slurm's signals raise the flag."""
-
-    def note(number: int, frame: FrameType | None) -> None:
-        interruption.request(REASONS[signal.Signals(number)])
-
-    for number in REASONS:
-        signal.signal(number, note)

@@ -236,7 +236,7 @@ def _lead(job: Task, place: Place, folder: Path, environment: Mapping[str, str])
         sys.stderr.write(f"{spec.name}: {text}\n")
 
     session = Session(
-        spec.over(link),
+        spec.over({link.label: link}),
         Path(job.results_root),
         show,
         place=bring_up,

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from bandwise.costs import Link, Predicted
     from bandwise.evidence import Measured, Option, Study, Verdict
 
-NAME = "advise"
 COLUMNS: Final = (
     "name",
     "worth",
@@ -71,7 +70,6 @@ class AdviceRequestError(ValueError):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     from bandwise.presets import DEVICES, LINKS, MODELS
 
     model = parser.add_mutually_exclusive_group(required=True)
@@ -143,7 +141,6 @@ class Question:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Answer."""
     from bandwise.costs import method_of, texts_of
     from bandwise.evidence import Option, fitting, measured, published, verdict
     from reference_impls.core.errors import UnsupportedError
@@ -217,12 +214,8 @@ def _question(args: argparse.Namespace) -> Question:
             limit = f" and at most {most:g}" if most < math.inf else ""
             raise AdviceRequestError(f"--{name} {value:g}: give a number of at least {least}{limit}")
     timed = args.rho is None
-    needed, absent = (
-        ((args.rate, args.compute_ms), ())
-        if timed
-        else ((), (args.rate, args.compute_ms, args.delay, args.device, args.batch))
-    )
-    if None in needed or {*absent} - {None}:
+    of_time = (args.rate, args.compute_ms, args.delay, args.device, args.batch)
+    if None in of_time[:2] if timed else any(given is not None for given in of_time):
         raise AdviceRequestError(
             "give --rate and --compute-ms, or --device with --model, with --delay or without, or else --rho alone"
         )
@@ -389,19 +382,10 @@ def _say(
         if row["refused"]:
             print(f"{row['name']}: {row['refused']}")
         elif row["study"] is None:
-            others = [
-                one.method
-                for one in study.arms
-                if one.method.partition(":")[0] == row["method"].partition(":")[0]
-            ]
-            print(
-                "; ".join(
-                    [
-                        f"{row['name']}: no study trained it so",
-                        *(f"{study.study} has {one}" for one in others),
-                    ]
-                )
-            )
+            method = row["method"].partition(":")[0]
+            others = [one.method for one in study.arms if one.method.partition(":")[0] == method]
+            has = [f"{study.study} has {one}" for one in others]
+            print("; ".join([f"{row['name']}: no study trained it so", *has]))
         elif row["study"] != study.study:
             print(f"{row['name']}: worth and kappa are of study {row['study']}, and enter no verdict")
     if left := len(rows) - len(shown):

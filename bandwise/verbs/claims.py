@@ -16,14 +16,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bandwise.cli import OptionError, print_json, results_root, table
+from bandwise.cli import OptionError, answer, results_root, table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from suite.claims.claim import Claim
 
-NAME = "claims"
 DIFFERS = 3
 """Exit code of --check where the record does not hold."""
 
@@ -33,14 +32,12 @@ class NoClaimError(ValueError):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("which", nargs="?", default="*", metavar="ID", help="id of a claim, or a pattern")
     parser.add_argument("--check", action="store_true", help="judge anew and compare with the record")
     parser.add_argument("--write", action="store_true", help="judge all anew and replace the record")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show, check or write."""
     from suite.claims.claim import load_claims
 
     if args.write and (args.check or args.which != "*"):
@@ -72,10 +69,8 @@ def _write(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
     judged = judge_all(root, claims)
     paths = [str(path) for path in write_record(root, judged)]
     rows = [claim_row(one) for one in judged]
-    if args.json:
-        print_json({"claims": len(judged), "verdicts": _counts(rows), "tables": paths})
-    else:
-        print("\n".join([_sentence(rows), *paths]))
+    found = {"claims": len(judged), "verdicts": _counts(rows), "tables": paths}
+    answer(args, found, _sentence(rows), *paths)
     return 0
 
 
@@ -88,12 +83,8 @@ def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
     judged = judge_all(record.root, claims)
     wrong = differences(judged, recorded(root), whole=args.which == "*")
     counted = [claim_row(one) for one in judged]
-    if args.json:
-        print_json({"verdicts": _counts(counted), "differ": wrong})
-    else:
-        for line in wrong:
-            print(line)
-        print(_sentence(counted) + ("" if wrong else f"; all as on record, {record.words}"))
+    sentence = _sentence(counted) + ("" if wrong else f"; all as on record, {record.words}")
+    answer(args, {"verdicts": _counts(counted), "differ": wrong}, *wrong, sentence)
     return DIFFERS if wrong else 0
 
 
@@ -108,14 +99,13 @@ def _show(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
     parts = [part for part in parts if part["claim"] in wanted]
     if unknown := sorted(wanted - {row["claim"] for row in rows}):
         print(f"not on record yet: {', '.join(unknown)}; `bandwise claims --write`", file=sys.stderr)
-    if args.json:
-        print_json([{**row, "parts": [one for one in parts if one["claim"] == row["claim"]]} for row in rows])
-    elif len(claims) == 1 and rows:
-        print("\n".join(_full(rows[0], parts)))
-    else:
-        lines = [_line(row, [one for one in parts if one["claim"] == row["claim"]]) for row in rows]
-        print(table(lines, ("claim", "who says it", "kind", "verdict", "effect", "n")))
-        print(f"{_sentence(rows)}; {origin}")
+    found = [{**row, "parts": [one for one in parts if one["claim"] == row["claim"]]} for row in rows]
+    if len(claims) == 1 and rows:
+        answer(args, found, *_full(rows[0], parts))
+        return 0
+    columns = ("claim", "who says it", "kind", "verdict", "effect", "n")
+    listed = table([_line(row, row["parts"]) for row in found], columns)
+    answer(args, found, listed, f"{_sentence(rows)}; {origin}")
     return 0
 
 

@@ -19,14 +19,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bandwise.cli import OptionError, print_json, results_root
+from bandwise.cli import OptionError, answer, results_root
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from suite.analysis.tables import Table
 
-NAME = "export"
 FORMATS = ("csv", "latex", "parquet")
 DIGITS = 4
 """Significant digits of floats in LaTeX; CSV and Parquet have all that the table has."""
@@ -44,7 +43,6 @@ class ExportError(ValueError):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("name", help="name of a sweep or a session, or path of its .yaml file")
     parser.add_argument("--format", choices=FORMATS, default="csv", help="of the file (default: csv)")
     parser.add_argument("--table", metavar="NAME", help="which table (default: summary; of a session, arms)")
@@ -55,7 +53,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Export."""
     from suite.analysis.tables import read_frame, to_csv
     from suite.runs.files import replacing
     from suite.runs.sweep import tables_of
@@ -78,10 +75,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     with replacing(args.out) as file:
         file.write(content)
-    if args.json:
-        print_json({"table": table.suffix, "rows": len(frame), "format": args.format, "path": str(args.out)})
-    else:
-        print(f"{args.out}: {len(frame)} rows of {table.suffix}")
+    found = {"table": table.suffix, "rows": len(frame), "format": args.format, "path": str(args.out)}
+    answer(args, found, f"{args.out}: {len(frame)} rows of {table.suffix}")
     return 0
 
 

@@ -18,9 +18,6 @@ from typing import Any
 
 from bandwise.cli import OptionError, has_checkout, parse_settings, print_json, table
 
-NAME = "info"
-
-
 _WIDTH = 20
 
 
@@ -29,7 +26,6 @@ class UnknownNameError(ValueError):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("name", help="of an algorithm or a workload")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
@@ -51,7 +47,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Describe."""
     from reference_impls import list_algorithms
     from reference_impls.core.errors import closest
 

@@ -6,19 +6,16 @@ import argparse
 import sys
 from typing import Any
 
-from bandwise.cli import extra_needed, has_checkout, print_json, require_checkout, table
+from bandwise.cli import answer, extra_needed, has_checkout, require_checkout, table
 
-NAME = "list"
 KINDS = ("methods", "workloads", "sweeps")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("kind", nargs="?", choices=KINDS, help="only these (default: all)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """List."""
     if args.kind in {"workloads", "sweeps"}:
         require_checkout("list " + args.kind)
     kinds = [args.kind] if args.kind else [kind for kind in KINDS if kind == "methods" or has_checkout()]
@@ -30,11 +27,8 @@ def run(args: argparse.Namespace) -> int:
             if args.kind or not (needed := extra_needed(f"list {kind}", error)):
                 raise
             print(needed, file=sys.stderr)
-    if args.json:
-        print_json(found)
-        return 0
-    for kind, rows in found.items():
-        print(f"{kind}:\n{table(rows, list(rows[0]) if rows else [])}\n")
+    listed = [f"{kind}:\n{table(rows, list(rows[0]) if rows else [])}\n" for kind, rows in found.items()]
+    answer(args, found, *listed)
     return 0
 
 

@@ -16,9 +16,8 @@ import re
 from pathlib import Path
 from typing import Final
 
-from bandwise.cli import OptionError, hidden_by, print_json, require_checkout
+from bandwise.cli import OptionError, answer, hidden_by, require_checkout
 
-NAME = "new"
 FORM: Final = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
 TEMPLATES: Final = Path(__file__).resolve().parents[1] / "templates"
 """What stands in the file of a method, and of a workload, with NAME, MODULE and CLASS to be replaced."""
@@ -29,7 +28,6 @@ NEXT: Final = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("what", choices=tuple(NEXT), help="what to begin")
     parser.add_argument("name", help="lower case with hyphens, as in my-method")
     parser.add_argument(
@@ -38,7 +36,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the file."""
     from reference_impls import list_algorithms
 
     if args.what == "workload":
@@ -73,8 +70,5 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(
             f"{path} cannot be written: {error.strerror}; name another folder with --in"
         ) from None
-    if args.json:
-        print_json({"path": str(path)})
-    else:
-        print(f"{path}\nnext: {NEXT[args.what].format(path=path, name=args.name)}")
+    answer(args, {"path": str(path)}, str(path), f"next: {NEXT[args.what].format(path=path, name=args.name)}")
     return 0

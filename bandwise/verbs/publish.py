@@ -21,17 +21,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bandwise.cli import OptionError, print_json, results_root
+from bandwise.cli import OptionError, answer, results_root
 
 if TYPE_CHECKING:
     from suite.runs.spec import Finding
 
-NAME = "publish"
 WRONG = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument(
         "name",
         nargs="?",
@@ -48,7 +46,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Publish, check or verify."""
     if args.replace + args.verify + args.check > 1 or (args.strict and not args.check):
         raise OptionError("give one of --replace, --check and --verify; --strict belongs to --check")
     if not args.check and (args.name is None) != args.verify:
@@ -61,11 +58,10 @@ def run(args: argparse.Namespace) -> int:
     from report.publication import publish
 
     found = publish(root, args.name, replace=args.replace)
-    if args.json:
-        print_json([asdict(one) for one in found])
-    else:
-        for one in found:
-            print(f"{one.name}: published {one.day}, {one.files} files, fingerprint {one.fingerprint}")
+    lines = (
+        f"{one.name}: published {one.day}, {one.files} files, fingerprint {one.fingerprint}" for one in found
+    )
+    answer(args, [asdict(one) for one in found], *lines)
     return 0
 
 
@@ -73,11 +69,8 @@ def _verify(args: argparse.Namespace, root: Path) -> int:
     from suite.analysis.published import published_root, verify
 
     wrong, folder = verify(root), published_root(root)
-    if args.json:
-        print_json({"folder": str(folder), "wrong": wrong})
-    else:
-        verdict = f"{len(wrong)} files are not as published" if wrong else "every file is as published"
-        print("\n".join([*wrong, f"{folder}: {verdict}"]))
+    verdict = f"{len(wrong)} files are not as published" if wrong else "every file is as published"
+    answer(args, {"folder": str(folder), "wrong": wrong}, *wrong, f"{folder}: {verdict}")
     return WRONG if wrong else 0
 
 
@@ -99,17 +92,15 @@ def _check(args: argparse.Namespace, root: Path) -> int:
                 raise
             unchecked.append(f"{sweep}: {error}")
     wrong = [finding for _, finding in findings if args.strict or finding.level == ERROR]
-    if args.json:
-        listed = [{"of": of, **finding.as_dict()} for of, finding in findings]
-        print_json({"checked": sweeps, "wrong": len(wrong), "findings": listed, "not_checked": unchecked})
-    else:
-        for of, finding in findings:
-            print(f"{finding.level}: {of}: {finding.rule}: {finding.subject}: {finding.what}; {finding.fix}")
-        for line in unchecked:
-            print(f"not checked: {line}")
-        errors = sum(finding.level == ERROR for _, finding in findings)
-        names = ", ".join(sweeps) or "no sweep has tables"
-        print(f"{names}: {errors} errors, {len(findings) - errors} warnings, {len(unchecked)} not checked")
+    listed = [{"of": of, **finding.as_dict()} for of, finding in findings]
+    errors, names = sum(one["level"] == ERROR for one in listed), ", ".join(sweeps) or "no sweep has tables"
+    answer(
+        args,
+        {"checked": sweeps, "wrong": len(wrong), "findings": listed, "not_checked": unchecked},
+        *("{level}: {of}: {rule}: {subject}: {what}; {fix}".format(**one) for one in listed),
+        *(f"not checked: {line}" for line in unchecked),
+        f"{names}: {errors} errors, {len(listed) - errors} warnings, {len(unchecked)} not checked",
+    )
     return WRONG if wrong else 0
 
 

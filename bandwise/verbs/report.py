@@ -20,9 +20,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bandwise.cli import OptionError, print_json, results_root
+from bandwise.cli import OptionError, answer, results_root
 
-NAME = "report"
 PAGES = ("claims",)
 """Pages that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
 EVERYTHING = "all"
@@ -31,7 +30,6 @@ UNREAD = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument(
         "sweep",
         nargs="?",
@@ -52,7 +50,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Build."""
     from report.publication import build_report
     from slurm.states import note_ends
     from suite.runs.store import Store
@@ -78,12 +75,9 @@ def run(args: argparse.Namespace) -> int:
     built = build_report(root, args.sweep, args.out, "local" if args.local else "whole")
     name = tables_of(args.sweep)
     here = {"again": [*_again(root, name)], "timed": _timed(root, sessions_of(name))}
-    if args.json:
-        found = {"path": str(built.path), "headline": built.headline, "origin": built.origin, **here}
-        print_json({"sweep": args.sweep, **found})
-    else:
-        lines = [*built.headline, *built.origin, *here["again"], *here["timed"]]
-        print("\n".join([*lines, f"report: {built.path}"]))
+    found = {"path": str(built.path), "headline": built.headline, "origin": built.origin, **here}
+    lines = [*built.headline, *built.origin, *here["again"], *here["timed"]]
+    answer(args, {"sweep": args.sweep, **found}, *lines, f"report: {built.path}")
     return 0
 
 
@@ -138,20 +132,16 @@ def _site(args: argparse.Namespace, root: Path) -> int:
     built = build_site(root, args.out)
     unread = [{"study": name, "reason": reason} for name, reason in [*old, *built.unread]]
     here = {"again": [*_again(root, *studies_of(root))], "timed": _timed(root, sessions_held(root))}
-    if args.json:
-        answer = {
-            "path": str(built.path),
-            "pages": built.pages,
-            "headline": built.headline,
-            "unread": unread,
-            **here,
-        }
-        print_json({"sweep": EVERYTHING, **answer})
-    else:
-        lines = [*built.headline, *(f"not read: {one['study']}: {one['reason']}" for one in unread)]
-        print(
-            "\n".join([*lines, *here["again"], *here["timed"], f"report: {built.path} ({built.pages} pages)"])
-        )
+    found = {
+        "path": str(built.path),
+        "pages": built.pages,
+        "headline": built.headline,
+        "unread": unread,
+        **here,
+    }
+    lines = [*built.headline, *(f"not read: {one['study']}: {one['reason']}" for one in unread)]
+    lines += [*here["again"], *here["timed"], f"report: {built.path} ({built.pages} pages)"]
+    answer(args, {"sweep": EVERYTHING, **found}, *lines)
     return UNREAD if unread else 0
 
 
@@ -161,8 +151,5 @@ def _page(args: argparse.Namespace, root: Path) -> int:
 
     out = args.out or root / "reports" / "claims.html"
     findings = build_claims_page(root, Place(out.parent, out.name))
-    if args.json:
-        print_json({"sweep": args.sweep, "path": str(out), "headline": findings})
-    else:
-        print("\n".join([*findings, f"report: {out}"]))
+    answer(args, {"sweep": args.sweep, "path": str(out), "headline": findings}, *findings, f"report: {out}")
     return 0

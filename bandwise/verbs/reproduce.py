@@ -15,18 +15,16 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bandwise.cli import ProgressLine, print_json, results_root
+from bandwise.cli import ProgressLine, answer, results_root
 
 if TYPE_CHECKING:
     from suite.runs.spec import RunSpec
     from suite.runs.store import Store
 
-NAME = "reproduce"
 DIFFERS = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("run_id", metavar="RUN_ID", help="16 hex digits, as in the column run_id")
     parser.add_argument(
         "--out",
@@ -37,7 +35,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Reproduce."""
     from suite.analysis.reproduction import RecordError, compare, find, from_folder
     from suite.runs.store import Store
 
@@ -52,18 +49,16 @@ def run(args: argparse.Namespace) -> int:
     if now is None:
         raise RecordError(f"run {args.run_id} left no result under {store.root}")
     found = compare(then, now)
-    if args.json:
-        print_json({**found.as_dict(), "record": then.place, "again": now.place})
-        return 0 if found.word == "equal" else DIFFERS
-    print(f"record: {then.place}")
-    print(f"again:  {now.place}")
-    for line in (*found.environment, *found.harmless):
-        print(f"  {line}")
-    if not found.environment:
-        print("  nothing on record that decides numbers differs")
-    for doubt in found.doubts:
-        print(f"  {doubt}")
-    print(f"run {args.run_id}: {found.sentence()}")
+    same = [] if found.environment else ["nothing on record that decides numbers differs"]
+    lines = [*found.environment, *found.harmless, *same, *found.doubts]
+    answer(
+        args,
+        {**found.as_dict(), "record": then.place, "again": now.place},
+        f"record: {then.place}",
+        f"again:  {now.place}",
+        *(f"  {line}" for line in lines),
+        f"run {args.run_id}: {found.sentence()}",
+    )
     return 0 if found.word == "equal" else DIFFERS
 
 

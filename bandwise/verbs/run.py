@@ -14,16 +14,13 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from bandwise.cli import OptionError, ProgressLine, parse_settings, print_json, results_root
+from bandwise.cli import OptionError, ProgressLine, answer, parse_settings, results_root
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-NAME = "run"
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument(
         "spec", nargs="?", metavar="RUN_ID|SPEC.json", help="a planned run, or the file of a spec"
     )
@@ -52,7 +49,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run."""
     import torch
 
     from suite.runs.spec import warning_of
@@ -122,19 +118,12 @@ def _spec(args: argparse.Namespace) -> Any:
 
 def _answer(args: argparse.Namespace, result: Mapping[str, Any], note: str) -> int:
     """Print the result; 0 for a run that is done, 3 for any other end."""
-    if args.json:
-        print_json(result)
-    else:
-        print(
-            f"{result['run_id']}: {result['status']}" + (f" ({result['reason']})" if result["reason"] else "")
-        )
-        scores = ", ".join(
-            f"{name} {value:.6g}" for name, value in result.get("final", {}).items() if value is not None
-        )
-        if scores:
-            wire = result["bytes"]["wire_per_rank_mean"] / result["steps"]
-            print(
-                f"{scores} after {result['steps']} steps; {wire:.0f} bytes a step on the wire, mean over ranks"
-            )
-        print(note)
+    lines = [
+        f"{result['run_id']}: {result['status']}" + (f" ({result['reason']})" if result["reason"] else "")
+    ]
+    final = result.get("final", {})
+    if scores := ", ".join(f"{name} {value:.6g}" for name, value in final.items() if value is not None):
+        steps, wire = result["steps"], result["bytes"]["wire_per_rank_mean"] / result["steps"]
+        lines.append(f"{scores} after {steps} steps; {wire:.0f} bytes a step on the wire, mean over ranks")
+    answer(args, result, *lines, note)
     return 0 if result["status"] == "done" else 3

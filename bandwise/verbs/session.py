@@ -26,24 +26,25 @@ from typing import TYPE_CHECKING, Any
 from bandwise.cli import (
     OptionError,
     add_place_option,
+    answer,
     duration,
-    print_json,
     profile_of,
     results_root,
     table,
 )
 
 if TYPE_CHECKING:
-    from slurm.profile import Profile
+    from collections.abc import Iterator
 
-NAME = "session"
+    from slurm.session import Submitted
+    from suite.timing.spec import SessionSpec
+
 ENDS = (("step", "s"), ("low", "low"), ("high", "high"))
 NO_CLUSTER = 3
 EXIT = {"done": 0, "error": 3, "disturbed": 4, "unavailable": 4, "cancelled": 130}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("session", nargs="?", help="name of a session, or path of a .yaml file")
     parser.add_argument(
         "--doctor", action="store_true", help="what this machine lacks for an emulated cluster"
@@ -67,7 +68,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the session."""
     if args.doctor == (args.session is not None):
         raise OptionError("give either a session (`bandwise session NAME`) or --doctor")
     if args.doctor:
@@ -93,20 +93,27 @@ def run(args: argparse.Namespace) -> int:
         spec = spec.model_copy(update={"device": args.device})
     if args.links:
         spec = spec.only_links(tuple(args.links))
-    if profile is not None:
-        return _on_nodes(args, spec, profile)
-    if args.dry_run:
-        return _dry_run(args, spec)
     root, started = results_root(args), time.monotonic()
 
     def show(text: str) -> None:
         print(f"{spec.name}: {text}, {duration(time.monotonic() - started)}", file=sys.stderr, flush=True)
 
-    record = Session(spec, root, show).run()
+    if profile is not None:
+        from slurm.session import submit_session, wait_for
+
+        sent = submit_session(args.session, spec, profile, root, dry_run=args.dry_run)
+        if not args.wait:
+            return _submitted(args, spec, sent)
+        show(f"submitted as Slurm job {sent.job}, logs in {sent.logs}")
+        record = wait_for(sent, show)
+    elif args.dry_run:
+        return _dry_run(args, spec)
+    else:
+        record = Session(spec, root, show).run()
     return _ended(args, spec, root, record, duration(time.monotonic() - started))
 
 
-def _ended(args: argparse.Namespace, spec: Any, root: Path, record: dict[str, Any], took: str) -> int:
+def _ended(args: argparse.Namespace, spec: SessionSpec, root: Path, record: dict[str, Any], took: str) -> int:
     """Say what a session has measured; its exit code."""
     from suite.analysis.session_tables import MEASURED, between_nodes, repeats
     from suite.timing.store import path_of
@@ -118,44 +125,30 @@ def _ended(args: argparse.Namespace, spec: Any, root: Path, record: dict[str, An
         for one in repeats(root, record)
         if one["status"] in MEASURED and between_nodes(one) == between_nodes(record)
     ]
-    if args.json:
-        kept = ("name", "session_id", "status", "reason", "fix")
-        print_json({**{key: record[key] for key in kept}, "record": str(path), "held": held, "cases": rows})
-    else:
-        _print(record, rows)
-        print(f"{record['status']} in {took} (stated: {spec.minutes} min); record: {path}")
-        print(f"sessions of {spec.name} that time the same: {len(held)} ({', '.join(held) or 'none'})")
+    kept = ("name", "session_id", "status", "reason", "fix")
+    answer(
+        args,
+        {**{key: record[key] for key in kept}, "record": str(path), "held": held, "cases": rows},
+        *_described(record, rows),
+        f"{record['status']} in {took} (stated: {spec.minutes} min); record: {path}",
+        f"sessions of {spec.name} that time the same: {len(held)} ({', '.join(held) or 'none'})",
+    )
     return EXIT[record["status"]]
 
 
-def _on_nodes(args: argparse.Namespace, spec: Any, profile: Profile) -> int:
-    """Submit the session to Slurm."""
-    from slurm.session import submit_session, wait_for
-
-    root, started = results_root(args), time.monotonic()
-    sent = submit_session(args.session, spec, profile, root, dry_run=args.dry_run)
-
-    def show(text: str) -> None:
-        print(f"{spec.name}: {text}, {duration(time.monotonic() - started)}", file=sys.stderr, flush=True)
-
-    if args.wait:
-        show(f"submitted as Slurm job {sent.job}, logs in {sent.logs}")
-        record = wait_for(sent, show)
-        return _ended(args, spec, root, record, duration(time.monotonic() - started))
-    if args.json:
-        print_json(sent.as_dict())
-    elif args.dry_run:
-        print(sent.script)
-        print(f"{spec.name}: {sent.ranks} ranks would be submitted; stated: {spec.minutes} min")
-    else:
-        print(
-            f"{spec.name}: {sent.ranks} ranks submitted as Slurm job {sent.job} (`scancel {sent.job}` stops it)\n"
-            f"its record will be {sent.record}, logs are in {sent.logs}"
-        )
+def _submitted(args: argparse.Namespace, spec: SessionSpec, sent: Submitted) -> int:
+    lines = [
+        f"{spec.name}: {sent.ranks} ranks submitted as Slurm job {sent.job} (`scancel {sent.job}` stops it)",
+        f"its record will be {sent.record}, logs are in {sent.logs}",
+    ]
+    if args.dry_run:
+        stated = f"{spec.name}: {sent.ranks} ranks would be submitted; stated: {spec.minutes} min"
+        lines = [sent.script, stated]
+    answer(args, sent.as_dict(), *lines)
     return 0
 
 
-def _dry_run(args: argparse.Namespace, spec: Any) -> int:
+def _dry_run(args: argparse.Namespace, spec: SessionSpec) -> int:
     from suite.timing.cases import cases_of
     from suite.timing.session import estimate
 
@@ -175,14 +168,13 @@ def _dry_run(args: argparse.Namespace, spec: Any) -> int:
         }
         for case_id, case in cases.by_id.items()
     ]
-    if args.json:
-        print_json({"name": spec.name, **estimated, "case_list": rows})
-        return 0
-    print(table(rows, ["case", "steps_a_unit", "timed", "arms"]))
-    print(
+    answer(
+        args,
+        {"name": spec.name, **estimated, "case_list": rows},
+        table(rows, ["case", "steps_a_unit", "timed", "arms"]),
         f"{spec.name}: {len(estimated['links'])} links ({'; '.join(estimated['links'])}), {estimated['rounds']} rounds, "
         f"{estimated['blocks_a_link']} blocks and {estimated['direct_runs_a_link']} whole runs a link; blocks take about "
-        f"{duration(estimated['block_seconds'])} in all, stated for everything: {estimated['stated_minutes']} min"
+        f"{duration(estimated['block_seconds'])} in all, stated for everything: {estimated['stated_minutes']} min",
     )
     return 0
 
@@ -196,15 +188,12 @@ def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
     return rows_of(cases[(cases["n"] > 0) | (cases["n_disturbed"] > 0)])
 
 
-def _print(record: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+def _described(record: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[str]:
     from suite.links.link import measured_words
 
     labels = {case["case_id"]: case["label"] for case in record["cases"]}
     for link in record["links"]:
-        own = [row for row in rows if row["link"] == link["label"]]
-        print(
-            f"{link['label']}{measured_words(link['link'])}, reference {labels.get(link['reference'], '-')}"
-        )
+        yield f"{link['label']}{measured_words(link['link'])}, reference {labels.get(link['reference'], '-')}"
         shown = [
             {
                 "case": row["case"],
@@ -215,16 +204,17 @@ def _print(record: dict[str, Any], rows: list[dict[str, Any]]) -> None:
                 "from": row["speedup_low"],
                 "to": row["speedup_high"],
             }
-            for row in own
+            for row in rows
+            if row["link"] == link["label"]
         ]
-        print(table(shown, list(shown[0]) if shown else []))
+        yield table(shown, list(shown[0]) if shown else [])
         if link["reason"]:
-            print(f"{link['status']}: {link['reason']}")
-        print()
+            yield f"{link['status']}: {link['reason']}"
+        yield ""
     if record["reason"]:
-        print(f"why: {record['reason']}")
+        yield f"why: {record['reason']}"
     if record["fix"]:
-        print(f"what helps: {record['fix']}")
+        yield f"what helps: {record['fix']}"
 
 
 def _ms(seconds: float | None) -> float | None:
@@ -237,18 +227,14 @@ def _doctor(args: argparse.Namespace) -> int:
 
     findings = checks(workers=4 if args.workers is None else args.workers)
     can = all(finding.ok for finding in findings if finding.needed)
-    if args.json:
-        print_json({"cluster": can, "findings": [asdict(finding) for finding in findings]})
-        return 0 if can else NO_CLUSTER
-    width = max(len(finding.name) for finding in findings)
+    width, lines = max(len(finding.name) for finding in findings), []
     for finding in findings:
         mark = "ok" if finding.ok else "NO" if finding.needed else "--"
-        print(f"{mark}  {finding.name.ljust(width)}  {finding.detail}")
+        lines.append(f"{mark}  {finding.name.ljust(width)}  {finding.detail}")
         if finding.fix:
-            print(f"    {' ' * width}  do: {finding.fix}")
-    print(
-        "an emulated cluster can be made here"
-        if can
-        else "no emulated cluster can be made here: see NO above"
+            lines.append(f"    {' ' * width}  do: {finding.fix}")
+    lines.append(
+        f"{'an' if can else 'no'} emulated cluster can be made here{'' if can else ': see NO above'}"
     )
+    answer(args, {"cluster": can, "findings": [asdict(finding) for finding in findings]}, *lines)
     return 0 if can else NO_CLUSTER

@@ -13,24 +13,21 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from bandwise.cli import OptionError, counted, print_json, results_root, table
+from bandwise.cli import OptionError, answer, counted, results_root, table
 
 if TYPE_CHECKING:
     from suite.runs.spec import RunSpec
 
-NAME = "status"
 QUIET = frozenset({"done", "missing", "running"})
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument(
         "sweep", nargs="?", help="name of a sweep, or path of a .yaml file (default: all runs found)"
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show."""
     from slurm.states import run_states, settle
     from suite.runs.plan import make_plan, run_rows
     from suite.runs.store import Store, counts
@@ -52,25 +49,21 @@ def run(args: argparse.Namespace) -> int:
     bad = [row for row in rows if row["state"] not in QUIET]
     refused = [] if plan else [str(error) for error in store.refused()]
     waiting = _waiting(bad)
-    if args.json:
-        answer = {
-            "sweep": args.sweep,
-            "runs": len(rows),
-            "states": states,
-            "jobs": len(found.jobs),
-            "not_done": bad,
-            "refused": refused,
-        }
-        print_json({**answer, "slurm": found.unanswered or None})
-        return 0
-    print(f"{args.sweep or store.root}: {len(specs)} runs ({counted(states)})")
-    for reason, count in waiting.items():
-        print(f"  {count} queued: {reason}")
+    document = {
+        "sweep": args.sweep,
+        "runs": len(rows),
+        "states": states,
+        "jobs": len(found.jobs),
+        "not_done": bad,
+        "refused": refused,
+        "slurm": found.unanswered or None,
+    }
+    lines = [f"{args.sweep or store.root}: {len(specs)} runs ({counted(states)})"]
+    lines += [f"  {count} queued: {reason}" for reason, count in waiting.items()]
     if ended := [row for row in bad if row["state"] != "queued"]:
-        print(table(ended, ["run_id", "panel", "arm", "seed", "state", "reason"]))
-    for line in refused:
-        print(f"not read: {line}")
-    if found.unanswered:
+        lines.append(table(ended, ["run_id", "panel", "arm", "seed", "state", "reason"]))
+    answer(args, document, *lines, *(f"not read: {line}" for line in refused))
+    if found.unanswered and not args.json:
         print(f"Slurm was not asked: {found.unanswered}", file=sys.stderr)
     return 0
 

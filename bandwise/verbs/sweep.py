@@ -20,9 +20,9 @@ from bandwise.cli import (
     OptionError,
     ProgressLine,
     add_place_option,
+    answer,
     counted,
     duration,
-    print_json,
     profile_of,
     results_root,
     table,
@@ -36,13 +36,11 @@ if TYPE_CHECKING:
     from suite.runs.sweep import Sweep
     from suite.training.execute import Slot, Tally
 
-NAME = "sweep"
 SETTLED_WELL = frozenset({"done", "diverged"})
 SHOWN_FAILURES = 10
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("sweep", help="name of a sweep, or path of a .yaml file")
     add_place_option(
         parser, None, "where (default: local; with --retry as the sweep was submitted last, if it was)"
@@ -77,7 +75,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sweep."""
     from suite.runs.plan import make_plan, refuse_underpowered
     from suite.runs.store import Store
     from suite.runs.sweep import load_sweep
@@ -177,14 +174,12 @@ def _dry_run(args: argparse.Namespace, plan: Plan, profile: Profile | None, stor
         submission = submit_runs(
             plan.specs, profile, store.root, sweep=plan.sweep.name, called=plan.sweep.called, dry_run=True
         )
-    if args.json:
-        print_json(found if submission is None else {**submission.as_dict(), "plan": found})
-        return 0
-    print("\n".join(described(found)))
+    lines = described(found)
     if args.runs:
-        print(table(found["list"], ["run_id", "panel", "arm", "steps", "seed", "state", "reason"]))
+        lines.append(table(found["list"], ["run_id", "panel", "arm", "steps", "seed", "state", "reason"]))
     if submission is not None:
-        print(submission)
+        lines.append(str(submission))
+    answer(args, found if submission is None else {**submission.as_dict(), "plan": found}, *lines)
     return 0
 
 
@@ -266,24 +261,12 @@ def _locally(
         print(f"warning: {warning}", file=sys.stderr)
     tally = _carry_out(sweep.name, missing, store, places)
     states = counts(statuses(plan, store).values())
-    if args.json:
-        print_json(
-            {
-                "sweep": sweep.name,
-                "states": states,
-                "ran": tally.runs,
-                "interrupted": tally.interrupted,
-                "failures": [
-                    dict(zip(("run_id", "state", "reason"), f, strict=True)) for f in tally.failures
-                ],
-            }
-        )
-    else:
-        print(f"{sweep.name}: {counted(states)}")
-        for run_id, state, reason in tally.failures[:SHOWN_FAILURES]:
-            print(f"  {run_id} {state}: {reason}")
-        if len(tally.failures) > SHOWN_FAILURES:
-            print(f"  and {len(tally.failures) - SHOWN_FAILURES} more: {sweep.command('status')}")
+    failures = [dict(zip(("run_id", "state", "reason"), one, strict=True)) for one in tally.failures]
+    lines = ["  {run_id} {state}: {reason}".format(**one) for one in failures[:SHOWN_FAILURES]]
+    if len(failures) > SHOWN_FAILURES:
+        lines.append(f"  and {len(failures) - SHOWN_FAILURES} more: {sweep.command('status')}")
+    told = {"sweep": sweep.name, "states": states, "ran": tally.runs, "interrupted": tally.interrupted}
+    answer(args, {**told, "failures": failures}, f"{sweep.name}: {counted(states)}", *lines)
     if tally.interrupted:
         return 130
     return 0 if all(state in SETTLED_WELL for state in states) else 3
@@ -368,17 +351,19 @@ def _tune(
         }
         for t in found
     ]
-    if args.json:
-        print_json({"sweep": sweep.name, "rates": str(sweep.rates_path), "tuned": rows})
-    else:
-        edges = [f"{row['arm']} ({row['sharding']}, {row['edge']})" for row in rows if row["edge"] != "none"]
-        print(f"{len(rows)} learning rates written to {sweep.rates_path}")
-        print("on an edge of the grid: " + (", ".join(edges) or "none"))
-        for row in rows:
-            if failed := ", ".join(f"{lr} ({status})" for lr, status in row["failed"].items()):
-                print(
-                    f"chosen among the others, since trials failed: {row['arm']} ({row['sharding']}) at {failed}"
-                )
+    edges = [f"{row['arm']} ({row['sharding']}, {row['edge']})" for row in rows if row["edge"] != "none"]
+    lines = []
+    for row in rows:
+        if failed := ", ".join(f"{lr} ({status})" for lr, status in row["failed"].items()):
+            where = f"{row['arm']} ({row['sharding']}) at {failed}"
+            lines.append(f"chosen among the others, since trials failed: {where}")
+    answer(
+        args,
+        {"sweep": sweep.name, "rates": str(sweep.rates_path), "tuned": rows},
+        f"{len(rows)} learning rates written to {sweep.rates_path}",
+        f"on an edge of the grid: {', '.join(edges) or 'none'}",
+        *lines,
+    )
     return 0
 
 
@@ -401,17 +386,11 @@ def _submit(
         plan.specs, profile, store.root, sweep=sweep.name, called=sweep.called, only=chosen or OPEN
     )
     if not args.wait:
-        if args.json:
-            print_json(submission.as_dict())
-        else:
-            print(submission)
+        answer(args, submission.as_dict(), str(submission))
         return 0
     print(submission, file=sys.stderr)
     states = counts(_wait(sweep.name, plan.specs, store).values())
-    if args.json:
-        print_json({**submission.as_dict(), "states": states})
-    else:
-        print(f"{sweep.name}: {counted(states)}")
+    answer(args, {**submission.as_dict(), "states": states}, f"{sweep.name}: {counted(states)}")
     return 0 if all(state in SETTLED_WELL for state in states) else 3
 
 

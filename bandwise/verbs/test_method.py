@@ -12,14 +12,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bandwise.cli import OptionError, execute_plugin, parse_settings, print_json, table
+from bandwise.cli import OptionError, answer, execute_plugin, parse_settings, table
 
-NAME = "test-method"
 WORDS = {True: "holds", False: "BROKEN", None: "not declared"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("method", help="a Python file that registers methods, or the name of a method")
     parser.add_argument(
         "--set", action="append", default=[], metavar="key=value", help="an option of the method"
@@ -27,7 +25,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check."""
     from bandwise.method_checks import check_method
 
     names = [args.method]
@@ -42,10 +39,9 @@ def run(args: argparse.Namespace) -> int:
             )
     options = parse_settings(args.set)
     found = {name: list(check_method(name, **options)) for name in names}
-    if args.json:
-        print_json({name: [vars(one) for one in outcomes] for name, outcomes in found.items()})
-    else:
-        for name, outcomes in found.items():
-            rows = [{"check": one.check, "": WORDS[one.holds], "seen": one.seen} for one in outcomes]
-            print(f"{name}\n{table(rows, ('check', '', 'seen'))}\n")
+    lines = []
+    for name, outcomes in found.items():
+        rows = [{"check": one.check, "": WORDS[one.holds], "seen": one.seen} for one in outcomes]
+        lines.append(f"{name}\n{table(rows, ('check', '', 'seen'))}\n")
+    answer(args, {name: [vars(one) for one in outcomes] for name, outcomes in found.items()}, *lines)
     return 3 if any(one.holds is False for outcomes in found.values() for one in outcomes) else 0

@@ -21,12 +21,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from bandwise.cli import ProgressLine, print_json, results_root, table
+from bandwise.cli import ProgressLine, answer, results_root, table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NAME = "try"
 METHODS: Final = MappingProxyType(
     {
         "adamw": (
@@ -51,7 +50,6 @@ class TryError(ValueError):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Arguments of the verb."""
     parser.add_argument("script", metavar="FILE.py:FUNCTION", help="the function answers (model, loss, data)")
     parser.add_argument("--methods", metavar="A,B,...", help="the first is what the others are compared with")
     parser.add_argument(
@@ -85,7 +83,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare."""
     import torch
 
     from bandwise.costs import parsed, texts_of
@@ -115,13 +112,9 @@ def run(args: argparse.Namespace) -> int:
             path.unlink()
     frame, ended, compute_s = _trained(args, make, methods, lr, link)
     rows, caveats = summary(frame, ended), _caveats(args, len(texts), lr, link, compute_s)
-    if args.json:
-        print_json({"methods": rows, "caveats": caveats, "csv": str(path)})
-    else:
-        shown = [
-            {**row, "kB_step": None if row["bytes_step"] is None else row["bytes_step"] / 1e3} for row in rows
-        ]
-        print("\n".join([table(shown, COLUMNS), "", *caveats, f"every step: {path}"]))
+    shown = [{**row, "kB_step": None if (b := row["bytes_step"]) is None else b / 1e3} for row in rows]
+    found = {"methods": rows, "caveats": caveats, "csv": str(path)}
+    answer(args, found, table(shown, COLUMNS), "", *caveats, f"every step: {path}")
     with _written(path):
         frame.to_csv(path, index=False)
     return 0
@@ -287,12 +280,9 @@ def _function(script: str) -> Callable[[], Any]:
     if not callable(function):
         from reference_impls.core.errors import nearest
 
-        raise TryError(f"{path} has no function {name!r}{nearest(name, list(_functions(module)))}")
+        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise TryError(f"{path} has no function {name!r}{nearest(name, known)}")
     return function  # type: ignore[no-any-return]
-
-
-def _functions(module: Any) -> Iterator[str]:
-    return (name for name, value in vars(module).items() if callable(value) and not name.startswith("_"))
 
 
 def _made(make: Callable[[], Any], script: str, seed: int) -> tuple[Any, Any, Any]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import fnmatch
 import functools
 import itertools
@@ -29,10 +28,8 @@ from torch import Tensor
 from reference_impls.compressors.sparse import kept
 from reference_impls.core import compute
 from reference_impls.core.compute import Key
-from suite.gpu.tables import held, say, versions, write
+from suite.gpu.tables import arguments, held, met, quartiles, say, today, versions, write
 from suite.micro.cases import COMPRESSORS, VERBS, Case, build
-
-__all__ = ["BARS", "COLUMNS", "measure"]
 
 NUMEL: Final = 100_000_000
 SHORT: Final = 1_000_003  # where bits are compared: no multiple of anything, and long enough to be compiled
@@ -168,7 +165,6 @@ def _row(
     ran = {way for calls in compute.paths().values() for way in calls}
     copies, owns = pairs(copy.encode, run, count)
     rates = [a / b for a, b in zip(copies, owns, strict=True)]
-    low, middle, high = statistics.quantiles(rates, n=4)
     bar = BARS.get((name, verb)) if numel == NUMEL else None
     return {
         "case": name,
@@ -177,14 +173,12 @@ def _row(
         "n": count,
         "seconds": f"{statistics.median(owns):.6g}",
         "copy_s": f"{statistics.median(copies):.6g}",
-        "rate": f"{middle:.4g}",
-        "rate_q1": f"{low:.4g}",
-        "rate_q3": f"{high:.4g}",
+        **quartiles("rate", "rate", rates, 4),
         "bar": "" if bar is None else bar,
-        "met": "" if bar is None else "yes" if middle >= bar else "no",
+        "met": met(None if bar is None else statistics.median(rates) >= bar),
         "path": "+".join(sorted(ran)) or "torch",
         "first_s": f"{first:.2f}",
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": today(),
     }
 
 
@@ -194,7 +188,6 @@ def measure(
     only: Sequence[str] = ("*",),
     count: int = PAIRS,
     budget_s: float = 540.0,
-    show: Callable[[str], object] = say,
 ) -> bool:
     """Append to the table what it does not hold yet.
 
@@ -204,7 +197,6 @@ def measure(
         only: globs of cases.
         count: pairs of readings an operation.
         budget_s: seconds after which no further case is begun.
-        show: called with each row as a line.
 
     Returns:
         Whether all has been measured.
@@ -233,7 +225,7 @@ def measure(
         found = [{**row, **facts, "bits": same[name]} for row in rows]
         write(path, [*held(path, facts), *found], COLUMNS)
         for row in rows:
-            show(
+            say(
                 f"{name:28} {row['operation']:10} {row['rate']:>8} [{row['rate_q1']}, {row['rate_q3']}] "
                 f"bar {row['bar'] or '-':<4} {row['met']:3} {row['path']} bits {same[name]}; first {row['first_s']} s"
             )
@@ -249,9 +241,7 @@ def main() -> int:
     parser.add_argument(
         "--budget", type=float, default=540.0, help="seconds after which no further case is begun"
     )
-    given = parser.parse_args()
-    if not torch.cuda.is_available():
-        parser.error("there is no GPU here that torch sees")
+    given = arguments(parser)
     whole = measure(given.table, given.numel, given.only, given.pairs, given.budget)
     for name, reason in compute.failures().items():
         say(f"not compiled: {name}: {reason}")

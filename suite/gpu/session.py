@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from suite.gpu.tables import held, say, versions, write
+from suite.gpu.tables import held, met, quartiles, say, versions, write
 
 SESSION: Final = "gpu"
 COLUMNS: Final = (
@@ -47,14 +47,6 @@ def _ratios(over: Rounds, under: Rounds) -> list[float]:
     return [over[number] / under[number] for number in sorted(over.keys() & under.keys())]
 
 
-def _cells(name: str, stem: str, values: Sequence[float]) -> dict[str, str]:
-    """Median and quartiles; nothing of fewer than two values."""
-    if len(values) < 2:
-        return {}
-    low, middle, high = (f"{value:.4g}" for value in statistics.quantiles(values, n=4))
-    return {name: middle, f"{stem}_q1": low, f"{stem}_q3": high}
-
-
 def rows(record: Mapping[str, Any]) -> Iterator[dict[str, object]]:
     """Rows of the table, by `COLUMNS`, of all links of a session that have numbers."""
     cases = {case["case_id"]: case for case in record["cases"]}
@@ -77,11 +69,11 @@ def rows(record: Mapping[str, Any]) -> Iterator[dict[str, object]]:
                 "link": link["label"].removesuffix(f", {record['provenance'].get('gpu')}"),
                 "case": case["label"],
                 "n": len(taken),
-                **_cells("step_s", "step", list(taken.values())),
-                **_cells("speedup", "speedup", _ratios(runs[reference], taken)),
+                **quartiles("step_s", "step", list(taken.values()), 4),
+                **quartiles("speedup", "speedup", _ratios(runs[reference], taken), 4),
                 "reference": cases[reference]["label"],
-                **_cells("over_torch", "over_torch", theirs),
-                **_cells("kappa", "kappa", shares),
+                **quartiles("over_torch", "over_torch", theirs, 4),
+                **quartiles("kappa", "kappa", shares, 4),
                 "wire_bytes": f"{case['wire_bytes'] / steps:.0f}",
                 "interface_bytes": f"{case['interface_bytes'] / steps:.0f}",
                 "parameters": record["parameters"],
@@ -90,7 +82,7 @@ def rows(record: Mapping[str, Any]) -> Iterator[dict[str, object]]:
                 "date": record["started"][:10],
             }
             if own:
-                row |= {"bar": BAR, "met": "yes" if theirs and statistics.median(theirs) <= BAR else "no"}
+                row |= {"bar": BAR, "met": met(bool(theirs) and statistics.median(theirs) <= BAR)}
             yield row
 
 
@@ -104,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     spec, facts = load_session(SESSION), versions()
     known = {row["link"] for row in held(given.table, facts)}
-    wanted = [rate for rate, link in zip(spec.link_rates, spec.links, strict=True) if link.label not in known]
+    wanted = [rate for rate, link in spec.by_rate.items() if link.label not in known]
     if not wanted:
         say("all is measured")
         return 0

@@ -10,7 +10,6 @@ measured, and what the table holds of this device and these versions is not meas
 from __future__ import annotations
 
 import argparse
-import datetime
 import gc
 import statistics
 import time
@@ -21,11 +20,9 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from suite.gpu.tables import held, say, versions, write
+from suite.gpu.tables import arguments, held, met, quartiles, say, today, versions, wait, write
 from suite.runs.spec import Rate, RunSpec, resolve_algorithm, resolve_workload
 from suite.training.train import LOSSES_EVERY, Group
-
-__all__ = ["ARMS", "BARS", "COLUMNS", "measure"]
 
 BLOCK: Final = 8
 """Steps of a block, and of a round of DiLoCo: each block holds an average."""
@@ -81,16 +78,11 @@ def _group(size: str, arm: str, shape: Shape, device: torch.device) -> Group:
 
 def _seconds(once: Callable[[int], object], first: int, steps: int, device: torch.device) -> float:
     """Of one of so many steps."""
-
-    def wait() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
-    wait()
+    wait(device)
     start = time.perf_counter()
     for step in range(first, first + steps):
         once(step)
-    wait()
+    wait(device)
     return (time.perf_counter() - start) / steps
 
 
@@ -139,8 +131,7 @@ def timed(
         own.append(_seconds(whole, first, block, device) - gradients[-1])
     if ended := [member.recorder.status for member in group.members if member.recorder.status]:
         raise RuntimeError(f"{arm} at {size}: a run has ended: {ended[0].reason}")
-    low, middle, high = statistics.quantiles(gradients, n=4)
-    own_low, own_middle, own_high = statistics.quantiles(own, n=4)
+    middle, own_middle = statistics.median(gradients), statistics.median(own)
     parameters, context = group.elements, group.batch[0].shape[-1]
     tokens = shape.runs * shape.workers * shape.batch * context
     rate, share = 6 * parameters * tokens / middle / 1e12, own_middle / (middle + own_middle)
@@ -152,21 +143,17 @@ def timed(
         "context": context,
         "parameters": parameters,
         "blocks": rounds,
-        "gradients_s": f"{middle:.6g}",
-        "gradients_q1": f"{low:.6g}",
-        "gradients_q3": f"{high:.6g}",
-        "own_s": f"{own_middle:.6g}",
-        "own_q1": f"{own_low:.6g}",
-        "own_q3": f"{own_high:.6g}",
+        **quartiles("gradients_s", "gradients", gradients),
+        **quartiles("own_s", "own", own),
         "tflops": f"{rate:.4g}",
         "bar": "" if bar is None else bar,
-        "met": "" if bar is None else "yes" if rate >= bar else "no",
+        "met": met(None if bar is None else rate >= bar),
         "share": f"{share:.3g}",
         "share_bar": SHARE,
-        "share_met": "yes" if share <= SHARE else "no",
+        "share_met": met(share <= SHARE),
         "memory_gb": f"{torch.cuda.max_memory_allocated(device) / 1e9:.3g}" if device.type == "cuda" else "",
         "ready_s": f"{ready:.1f}",
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "date": today(),
     }
 
 
@@ -204,9 +191,7 @@ def measure(
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m suite.gpu.simulation", description=__doc__)
     parser.add_argument("--table", type=Path, default=Path("results/gpu/simulation.csv"))
-    given = parser.parse_args()
-    if not torch.cuda.is_available():
-        parser.error("there is no GPU here that torch sees")
+    given = arguments(parser)
     device = torch.device("cuda")
     whole = measure(given.table, lambda size, arm: timed(size, arm, device), versions())
     say("all is measured" if whole else "not all is measured: run this again")

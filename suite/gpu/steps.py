@@ -11,7 +11,6 @@ Rows of one device and torch are replaced together, as they were measured. *kapp
 from __future__ import annotations
 
 import argparse
-import datetime
 import gc
 import statistics
 import time
@@ -32,9 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from reference_impls import DataParallelOptimizer, ddp_hook
 from reference_impls.core import compute
 from reference_impls.runtime.step import LOOKS_EVERY
-from suite.gpu.tables import held, say, versions, write
-
-__all__ = ["ARMS", "COLUMNS", "measure"]
+from suite.gpu.tables import arguments, held, met, quartiles, say, today, versions, wait, write
 
 WARM: Final = LOOKS_EVERY + 1
 BLOCK: Final = 8
@@ -159,18 +156,13 @@ TORCH: Final = MappingProxyType(
 BARS_S: Final = MappingProxyType({"optimizer: lion-cub-1bit": 0.005, "hook: global-qsgd": 0.005})
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def _seconds(step: Step, tokens: Tensor, steps: int) -> float:
     """Of one step, the mean of a block."""
-    _wait(tokens.device)
+    wait(tokens.device)
     start = time.perf_counter()
     for _ in range(steps):
         step(tokens)
-    _wait(tokens.device)
+    wait(tokens.device)
     return (time.perf_counter() - start) / steps
 
 
@@ -251,38 +243,32 @@ def measure(
     }
     for arm, found in seconds.items():
         shares = [a / b - 1 for a, b in zip(found, seconds[arms[0]], strict=True)]
-        low, middle, high = (f"{share:.3g}" for share in statistics.quantiles(shares, n=4))
-        facts[arm] |= {"kappa": middle, "kappa_q1": low, "kappa_q3": high}
+        facts[arm] |= quartiles("kappa", "kappa", shares, 3)
     return [
         {**_row(arm, found, own, rounds), **facts[arm], **size._asdict()} for arm, found in seconds.items()
     ]
 
 
 def _row(arm: str, seconds: Sequence[float], own: Mapping[str, float], rounds: int) -> dict[str, object]:
-    low, middle, high = statistics.quantiles(seconds, n=4)
     torch_own = own.get(TORCH.get(arm, ""))
     bar = BARS_S.get(arm) if torch_own is None else 1.1 * torch_own
     return {
         "arm": arm,
         "blocks": rounds,
-        "step_s": f"{middle:.6g}",
-        "step_q1": f"{low:.6g}",
-        "step_q3": f"{high:.6g}",
+        **quartiles("step_s", "step", seconds),
         "own_s": f"{own[arm]:.4g}",
         "torch_own_s": "" if torch_own is None else f"{torch_own:.4g}",
         "bar_s": "" if bar is None else f"{bar:.4g}",
-        "met": "" if bar is None else "yes" if own[arm] <= bar else "no",
+        "met": met(None if bar is None else own[arm] <= bar),
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m suite.gpu.steps", description=__doc__)
     parser.add_argument("--table", type=Path, default=Path("results/gpu/steps.csv"))
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS), metavar="ARM")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    given = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
-        parser.error("there is no GPU here that torch sees")
+    given = arguments(parser, words)
     if {row["arm"] for row in held(given.table, versions())}.issuperset(given.arms):
         say("all is measured")
         return 0
@@ -293,8 +279,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = measure(device, arms=[BASE, *(arm for arm in given.arms if arm != BASE)], rounds=given.rounds)
     finally:
         dist.destroy_process_group()
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    write(given.table, [{**row, **versions(), "date": date} for row in rows], COLUMNS)
+    write(given.table, [{**row, **versions(), "date": today()} for row in rows], COLUMNS)
     for row in rows:
         say(
             f"{row['arm']!s:28} {float(str(row['step_s'])) * 1e3:8.2f} ms, own {float(str(row['own_s'])) * 1e3:7.2f} ms "

@@ -36,10 +36,8 @@ from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
 from reference_impls.core.collectives import Collective
 from reference_impls.frontends.attached import attach
 from reference_impls.runtime.engine import ProcessGroupBackend
-from suite.gpu.tables import held, say, versions, write
+from suite.gpu.tables import arguments, held, met, say, today, versions, write
 from suite.links.cluster import NCCL_SHARES, nccl_variables
-
-__all__ = ["CASES", "COLUMNS", "RACES", "rows", "train"]
 
 STEPS: Final = 6
 SHAPES: Final = ((512, 256), (7,), (300, 257), (1000,))
@@ -324,19 +322,17 @@ def rows(here: Found, gloo: Found, size: int, gpus: int) -> list[dict[str, objec
                 "gpus": min(size, gpus),
                 "race": race,
                 "error": f"{error:.3g}",
-                "equal": "yes" if equal else "no",
-                "met": "yes" if equal and error <= WITHIN else "no",
+                "equal": met(equal),
+                "met": met(equal and error <= WITHIN),
             }
         )
     return made
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m suite.gpu.streams", description=__doc__)
     parser.add_argument("--table", type=Path, default=Path("results/gpu/streams.csv"))
-    given = parser.parse_args(arguments)
-    if not torch.cuda.is_available():
-        parser.error("there is no GPU here that torch sees")
+    given = arguments(parser, words)
     if held(given.table, versions()):
         say("all is measured")
         return 0
@@ -351,8 +347,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             continue
         own = functools.partial(trained, size)
         made += rows(own("nccl", RACES), own("gloo", RACES[:1]), size, gpus)
-    date = datetime.datetime.now(datetime.UTC).date().isoformat()
-    write(given.table, [{**row, **versions(), "date": date} for row in made], COLUMNS)
+    write(given.table, [{**row, **versions(), "date": today()} for row in made], COLUMNS)
     for row in made:
         say(" ".join(str(row[name]) for name in COLUMNS[:8]))
     wrong = sum(row["met"] == "no" for row in made)

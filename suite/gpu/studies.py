@@ -83,11 +83,10 @@ def piece(given: Iterator[list[str]], seconds: float = PIECE_S) -> int:
         try:
             code = process.wait(max(0.0, end - time.monotonic()))
         except subprocess.TimeoutExpired:
-            stop(process, asks=2, ends_s=STOPS_S)
             return GO_ON
-        except KeyboardInterrupt:
-            stop(process, asks=2, ends_s=STOPS_S)
-            raise
+        finally:
+            if process.poll() is None:
+                stop(process, asks=2, ends_s=STOPS_S)
         if code:
             return code
     return 0

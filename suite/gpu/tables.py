@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
+import datetime
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +21,38 @@ def say(line: str) -> None:
     """Write a line at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+def arguments(parser: argparse.ArgumentParser, given: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line; a machine without a GPU is refused."""
+    found = parser.parse_args(given)
+    if not torch.cuda.is_available():
+        parser.error("there is no GPU here that torch sees")
+    return found
+
+
+def today() -> str:
+    """The date, UTC."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
+
+
+def wait(device: torch.device) -> None:
+    """Return when a GPU has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def quartiles(name: str, stem: str, values: Sequence[float], digits: int = 6) -> dict[str, str]:
+    """Cells of a median, and of the quartiles around it; nothing of fewer than two values."""
+    if len(values) < 2:
+        return {}
+    low, middle, high = (f"{value:.{digits}g}" for value in statistics.quantiles(values, n=4))
+    return {name: middle, f"{stem}_q1": low, f"{stem}_q3": high}
+
+
+def met(holds: bool | None) -> str:
+    """The cell that says whether a bar is met; empty where there is none."""
+    return "" if holds is None else "yes" if holds else "no"
 
 
 def versions() -> dict[str, str]:

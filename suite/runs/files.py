@@ -39,9 +39,9 @@ import platform
 import re
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, TypeVar
 
@@ -388,6 +388,12 @@ class Entry(BaseModel):
         """The error that says `what` about one of its keys, with file and line."""
         return self._source.error((*self._path, *((key,) if key else ())), what)
 
+    def known(self, key: str, given: Iterable[str], names: Collection[str], what: str = "arm") -> None:
+        """Raise the error of a key that names what there is not, with the nearest match."""
+        for one in given:
+            if one not in names:
+                raise self.error(key, f"no {what} '{one}'{nearest(one, names)}")
+
     @property
     def _source(self) -> YamlFile:
         return self._file or YamlFile(Path("nowhere"), {}, {(): ("nowhere", 0)})
@@ -474,6 +480,27 @@ class YamlFile:
         elif isinstance(found, dict | tuple):
             for key, value in found.items() if isinstance(found, dict) else enumerate(found):
                 self._placed(value, (*path, key))
+
+
+def load_on_bases(
+    path: Path, what: str, implied: Callable[[str], dict[str, Any]] = lambda base: {}, *above: Path
+) -> YamlFile:
+    """Read a file of that sort with its bases laid under it: what its key `base` names lies beside it. Raises `YamlError`.
+
+    implied: keys that follow from the name of a base, where neither the base nor the file gives them.
+    """
+    file = YamlFile.load(path)
+    base = file.top("base", str, "")
+    if not base:
+        return file
+    if path in above:
+        raise file.error(("base",), f"the {what}s are based on each other in a circle")
+    beside = path.parent / f"{base}.yaml"
+    if not beside.exists():
+        known = sorted(one.stem for one in path.parent.glob("*.yaml") if not one.stem.endswith("-lr"))
+        raise file.error(("base",), f"no {what} '{base}'{nearest(base, known)}")
+    below = load_on_bases(beside, what, implied, *above, path)
+    return file.over(replace(below, data={**implied(base), **below.data}))
 
 
 def read_text(path: Path) -> str:

@@ -96,7 +96,7 @@ class Rate:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain dict with schedule, peak, min, warmup."""
-        return {"schedule": self.schedule, "peak": self.peak, "min": self.min, "warmup": self.warmup}
+        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, eq=False, config=_CONFIG)
@@ -139,19 +139,9 @@ class RunSpec:
 
     def as_dict(self) -> dict[str, Any]:
         """The whole spec as a plain dict, `spec_version` included."""
-        return {
-            "spec_version": SPEC_VERSION,
-            "algorithm": self.algorithm.as_dict(),
-            "workload": self.workload.as_dict(),
-            "sharding": self.sharding,
-            "world_size": self.world_size,
-            "backend": self.backend,
-            "steps": self.steps,
-            "batch_size": self.batch_size,
-            "lr": self.lr.as_dict(),
-            "bucket_bytes": self.bucket_bytes,
-            "seed": self.seed,
-        }
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        plainly = {k: v.as_dict() if isinstance(v, Part | Rate) else v for k, v in values.items()}
+        return {"spec_version": SPEC_VERSION, **plainly}
 
     @cached_property
     def run_id(self) -> str:

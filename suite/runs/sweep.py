@@ -65,6 +65,7 @@ from suite.runs.files import (
     Words,
     YamlFile,
     identity,
+    load_on_bases,
     read_text,
     write_atomic,
 )
@@ -357,8 +358,7 @@ class Sweep(Entry):
     @property
     def called(self) -> str:
         """How a command names it: by its name where it ships with the project, else by the path of its file."""
-        shipped = self.path.resolve().is_relative_to(sweeps_folder().resolve())
-        return self.name if shipped else str(self.path.resolve())
+        return _called(self.path)
 
     def command(self, verb: str, *more: str) -> str:
         """A command on this sweep as people can give it, wherever they are: ``bandwise sweep quick --retry error``."""
@@ -377,9 +377,7 @@ class Sweep(Entry):
     @property
     def tuned_by(self) -> str:
         """The command that writes the file of rates, as people can give it."""
-        owner = self._owner
-        shipped = owner.is_relative_to(sweeps_folder().resolve())
-        return shlex.join(["bandwise", "sweep", self.rates_owner if shipped else str(owner), "--tune"])
+        return shlex.join(["bandwise", "sweep", _called(self._owner), "--tune"])
 
     @property
     def borrows_rates(self) -> bool:
@@ -451,12 +449,18 @@ def _name(path: Path, root: Path) -> str:
     return path.resolve().relative_to(root.resolve()).with_suffix("").as_posix() if inside else path.stem
 
 
+def _called(path: Path) -> str:
+    """The name of a sweep that ships, else the path of its file."""
+    shipped = path.resolve().is_relative_to(sweeps_folder().resolve())
+    return _name(path, sweeps_folder()) if shipped else str(path.resolve())
+
+
 def load_sweep(name: str) -> Sweep:
     """Read a sweep by its name in `suite/sweeps`, by that of a ``.yaml`` file in the current folder, or by a file's path.
 
     Raises `UnknownSweepError` with the nearest name, or `YamlError` with file, line and key.
     """
-    sweep = _merged(file_of(name, sweeps_folder()), ()).read(Sweep)
+    sweep = _loaded(file_of(name, sweeps_folder())).read(Sweep)
     _check(sweep)
     return sweep if sweep.title else sweep.model_copy(update={"title": sweep.path.stem})
 
@@ -476,8 +480,8 @@ def tables_of(name: str) -> str:
     return _name(Path(name), sweeps_folder()) if name.endswith(SUFFIXES) else name
 
 
-def _merged(path: Path, above: tuple[Path, ...]) -> YamlFile:
-    """The file with its bases laid under it."""
+def _loaded(path: Path) -> YamlFile:
+    """The file with its bases, whose tuned rates it takes over."""
     if not path.exists():
         name = _name(path, sweeps_folder())
         known = sweep_names() if path.is_relative_to(sweeps_folder()) else sweep_names(path.parent)
@@ -485,23 +489,12 @@ def _merged(path: Path, above: tuple[Path, ...]) -> YamlFile:
             f"no sweep {name!r}{nearest(name, known)}; one that does not ship is named by the path of its file, or in its "
             "folder by its name"
         )
-    file = YamlFile.load(path)
+    file = load_on_bases(path, "sweep", lambda base: {"rates": f"{base}-lr.yaml"})
     if isinstance(file.data, dict) and OF_SESSIONS & file.data.keys():
         raise UnknownSweepError(
             f"{path.name} is a timing session, not a sweep: `bandwise session {path.stem}` runs it"
         )
-    base = file.top("base", str, "")
-    if not base:
-        return file
-    if path in above:
-        raise file.error(("base",), "the sweeps are based on each other in a circle")
-    beside = path.parent / f"{base}.yaml"
-    if not beside.exists():
-        known = [one.stem for one in path.parent.glob("*.yaml") if not one.stem.endswith("-lr")]
-        raise file.error(("base",), f"no sweep '{base}'{nearest(base, known)}")
-    below = _merged(beside, (*above, path))
-    rates = {"rates": f"{base}-lr.yaml"}
-    return file.over(YamlFile(below.path, {**rates, **below.data}, below.lines))
+    return file
 
 
 def _check(sweep: Sweep) -> None:
@@ -509,25 +502,21 @@ def _check(sweep: Sweep) -> None:
     arms = sweep.arms
     if not arms:
         raise sweep.error("arms", "a sweep needs at least one arm")
-    if (schedule := sweep.shape.schedule) not in SCHEDULES:
-        raise sweep.shape.error("schedule", f"no schedule '{schedule}'{nearest(schedule, SCHEDULES)}")
+    sweep.shape.known("schedule", [sweep.shape.schedule], SCHEDULES, "schedule")
     for arm in arms.values():
         twin = next(other for other in arms.values() if arm.trains_as(other, sweep))
         if twin is not arm:
             raise arm.error("", f"trains the runs of '{twin.label}': give each method once")
-        if arm.baseline not in arms:
-            raise arm.error("baseline", f"no arm '{arm.baseline}'{nearest(arm.baseline, arms)}")
+        arm.known("baseline", [arm.baseline], arms)
         if (further := arms[arm.baseline].baseline) != arm.baseline:
             raise arm.error("baseline", f"'{arm.baseline}' has the baseline '{further}': name that")
         _check_machines(sweep, arm)
     if sweep.shape.warmup > sweep.steps:
         raise sweep.shape.error("warmup", f"must lie between 0 and the {sweep.steps} steps of a run")
     for label in sweep.tuning.centres:
-        if label not in arms:
-            raise sweep.tuning.error(f"centres.{label}", f"no arm '{label}'{nearest(label, arms)}")
+        sweep.tuning.known(f"centres.{label}", [label], arms)
     for label in sweep.tuning.options:
-        if label not in arms:
-            raise sweep.tuning.error(f"options.{label}", f"no arm '{label}'{nearest(label, arms)}")
+        sweep.tuning.known(f"options.{label}", [label], arms)
         if arms[label].baseline != label:
             raise sweep.tuning.error(
                 f"options.{label}", f"'{label}' has the baseline '{arms[label].baseline}': name that"
@@ -546,12 +535,8 @@ def _check(sweep: Sweep) -> None:
     for rule in sweep.excludes:
         if rule == Exclusion():
             raise rule.error("", "an empty rule would exclude everything")
-        for label in rule.arm or ():
-            if label not in arms:
-                raise rule.error("arm", f"no arm '{label}'{nearest(label, arms)}")
-    for label in sweep.references:
-        if label not in arms:
-            raise sweep.error("references", f"no arm '{label}'{nearest(label, arms)}")
+        rule.known("arm", rule.arm or (), arms)
+    sweep.known("references", sweep.references, arms)
     if sweep.headline and sweep.margin is None:
         raise sweep.error(
             "headline",
@@ -573,8 +558,7 @@ def _check(sweep: Sweep) -> None:
 
 def _check_gates(sweep: Sweep, gates: Gates) -> None:
     label, arms = gates.quarter_batch, sweep.arms
-    if label not in arms:
-        raise gates.error("quarter_batch", f"no arm '{label}'{nearest(label, arms)}")
+    gates.known("quarter_batch", [label], arms)
     arm, reference = arms[label], sweep.reference_of(arms[label])
     if label in sweep.references or any(
         arm is not other and other.baseline == label for other in arms.values()
@@ -702,23 +686,15 @@ class Tuned(Entry):
         return (trial.lr, trial.options) == (self.lr, self.options)
 
 
-class RatesFile(Entry):
-    """The file as it is written."""
+class Rates(Entry):
+    """The file of tuned learning rates."""
 
     sweep: str = ""
     """The sweep whose tuning wrote it."""
     seeds: Positives = ()
     """The tuning seeds."""
-    rates: Annotated[tuple[Tuned, ...], AS_TUPLE] = ()
-    """An entry an arm and setting."""
-
-
-@dataclass(frozen=True)
-class Rates:
-    """The file as a whole: entries in the order of the file."""
-
-    path: Path
-    entries: tuple[Tuned, ...]
+    entries: Annotated[tuple[Tuned, ...], AS_TUPLE] = Field(default=(), alias="rates")
+    """One an arm and setting, in the order of the file."""
 
     def find(self, panel: Setting, arm: Arm) -> Tuned | None:
         """The entry of an arm in a panel, or None."""
@@ -734,11 +710,11 @@ class Rates:
         if arm.lr is not None:
             return arm.lr, {}
         found = self.find(panel, arm)
-        remedy = f"tune with `{sweep.tuned_by}`, or pin it with `lr:`"
+        file, remedy = sweep.rates_path.name, f"tune with `{sweep.tuned_by}`, or pin it with `lr:`"
         if found is None:
-            raise arm.error("lr", f"no learning rate for {panel.label} in {self.path.name}: {remedy}")
+            raise arm.error("lr", f"no learning rate for {panel.label} in {file}: {remedy}")
         if found.tuned_for != tuned_for(sweep, panel, arm):
-            raise arm.error("lr", f"{self.path.name} was tuned for other settings of {panel.label}: {remedy}")
+            raise arm.error("lr", f"{file} was tuned for other settings of {panel.label}: {remedy}")
         return found.vertex or found.lr, found.options
 
 
@@ -782,14 +758,14 @@ def vertex(x: Any, y: Any) -> Any:
 def load_rates(path: Path) -> Rates:
     """Read the file; no file means no entries. Raises `YamlError` with line and key."""
     if not path.exists():
-        return Rates(path, ())
+        return Rates()
     return _rates(path, read_text(path))
 
 
 @lru_cache(maxsize=32)
 def _rates(path: Path, text: str) -> Rates:
     """The rates in a text; a report asks for those of a sweep again and again, and they are thousands of lines."""
-    return Rates(path, YamlFile.loads(text, path.name, path).read(RatesFile).rates)
+    return YamlFile.loads(text, path.name, path).read(Rates)
 
 
 def write_rates(sweep: Sweep, entries: Sequence[Tuned]) -> None:

@@ -8,6 +8,7 @@ so that a round of local steps is the same whatever rule asked for it.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from reference_impls.core.catalogue import FORMERLY_IN
 from reference_impls.core.registry import Method, former, registry
 from suite.runs.files import CanonicalError
 from suite.runs.plan import make_plan
-from suite.runs.spec import Part, Rate, RunSpec, resolve_algorithm, source_hash
+from suite.runs.spec import Part, RunSpec, resolve_algorithm, source_hash
 from suite.timing.spec import DEFAULT_BUCKET_MB, SessionSpec
 from suite.timing.store import ROUND, Case
 
@@ -187,19 +188,15 @@ def method_of(case: Case) -> Method:
     """
     if case.role != "method":
         raise CaseError(f"case {case.label!r} is torch's own training, not a method of ours")
-    cls = _class_of(case)
-    fields, hyper = ({k: _tupled(v) for k, v in case.options[part].items()} for part in ("fields", "hyper"))
-    own = {key: value for key, value in fields.items() if key not in former(cls)}
-    return Method(case.algorithm, cls(**own), hyper)
-
-
-def _class_of(case: Case) -> type[Algorithm]:
-    """Of what takes the case's steps: the method itself, or local SGD or plain training in its place (`steady`)."""
     from reference_impls.algorithms.all_reduce import AllReduce
     from reference_impls.algorithms.local_updates import PeriodicAveraging
 
+    # local SGD or plain training may take its steps in its place (`steady`)
     candidates = (registry.load(case.algorithm), PeriodicAveraging, AllReduce)
-    return next(cls for cls in candidates if _first_place(cls) == case.options["class"])
+    cls = next(cls for cls in candidates if _first_place(cls) == case.options["class"])
+    fields, hyper = ({k: _tupled(v) for k, v in case.options[part].items()} for part in ("fields", "hyper"))
+    own = {key: value for key, value in fields.items() if key not in former(cls)}
+    return Method(case.algorithm, cls(**own), hyper)
 
 
 def ddp_cases(spec: SessionSpec) -> list[Case]:
@@ -255,9 +252,7 @@ def _case(method: Method, kind: str, steps: int) -> Case:
 
 def _labelled(cases: Mapping[str, Case], uses: Uses) -> dict[str, Case]:
     """The cases with labels that tell them apart: those of one name and kind are told by the first arm that uses them."""
-    count: dict[str, int] = {}
-    for case in cases.values():
-        count[case.label] = count.get(case.label, 0) + 1
+    count = Counter(case.label for case in cases.values())
     first: dict[str, str] = {}
     for arm, shardings in uses.items():
         for of_arm in shardings.values():
@@ -313,17 +308,12 @@ def direct_specs(session: SessionSpec) -> dict[str, list[RunSpec]]:
         options = run.arm.options_at(whole.lr.peak)
         method = resolve_algorithm(run.arm.algorithm, options, whole.world_size, direct.steps, warmup)
         specs[run.arm.label] = [
-            RunSpec.of(
+            dataclasses.replace(
+                whole,
                 algorithm=method,
-                workload=whole.workload,
-                sharding=whole.sharding,
-                world_size=whole.world_size,
                 steps=direct.steps,
-                batch_size=whole.batch_size,
-                lr=Rate(whole.lr.schedule, whole.lr.peak, whole.lr.min, warmup),
+                lr=dataclasses.replace(whole.lr, warmup=warmup),
                 seed=seed,
-                backend=whole.backend,
-                bucket_bytes=whole.bucket_bytes,
             )
             for seed in range(direct.repeats)
         ]

@@ -55,7 +55,7 @@ def cpu_seconds(pid: int) -> float:
     """CPU seconds that all threads of a process have used, to the nanosecond. Raises OSError once it is gone."""
     return time.clock_gettime(
         (~pid << 3) | 2
-    )  # the kernel's number for the clock of another process, see clock(3)
+    )  # the kernel's number for another process's clock, see clock(3)
 
 
 @dataclass
@@ -117,9 +117,8 @@ class ClusterMeter:
         for then, now in zip(before, self.snapshot(), strict=True):
             pairs.setdefault(now["machine"], []).append((then, now))
         loads = []
-        for ranks in (
-            pairs.values()
-        ):  # of one machine all read the same counters, and each knows its own processor time
+        # of one machine all ranks read the same counters, and each knows its own processor time
+        for ranks in pairs.values():
             ends = [
                 Snapshot(
                     one["busy"], one["stolen"], sum(rank[end]["ours_s"] for rank in ranks), one["clock_s"]

@@ -376,14 +376,10 @@ class Switchboard:
     def _who(self, connection: socket.socket, deadline: float) -> Mapping[str, Any] | None:
         """What a rank of this session says of itself; None of anybody else."""
         connection.settimeout(max(0.001, min(5.0, deadline - time.monotonic())))
-        line = b""
         try:
-            while not line.endswith(b"\n"):
-                byte = connection.recv(1)  # no more than the line: what follows is the conversation's
-                if not byte:
-                    return None
-                line += byte
-            who = json.loads(line)
+            # unbuffered, no more is read than the line: what follows is the conversation's
+            with connection.makefile("rb", buffering=0) as stream:
+                who = json.loads(stream.readline())
         except (OSError, ValueError):
             return None
         connection.settimeout(None)

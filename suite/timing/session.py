@@ -273,13 +273,15 @@ class LinkRounds:
         where = {"round": number, "position": position, "attempt": attempt}
         before: Any = self.meter.snapshot()
         if item.run is None:
+            what: dict[str, Any] = {"case_id": item.case_id, "mode": item.mode}
             entry = self._block(item.case_id, item.mode, self._units(item.case_id, item.mode))
         else:
-            command = {"do": "direct", "spec": item.run.as_dict()}
-            kinds = self.cases.uses[item.arm][item.run.sharding].values()
+            run = item.run
+            what = {"arm": item.arm, "sharding": run.sharding, "run_id": run.run_id, "spec": run.as_dict()}
+            kinds = self.cases.uses[item.arm][run.sharding].values()
             step_s = max(self._estimate(id_, "run") / self.cases.of(id_).unit_steps for id_ in kinds)
-            patience_s = PATIENCE_S + max(1.0, 10 * step_s) * item.run.steps
-            entry = direct_entry(self.ranks.ask(command, patience_s))
+            patience_s = PATIENCE_S + max(1.0, 10 * step_s) * run.steps
+            entry = direct_entry(self.ranks.ask({"do": "direct", "spec": what["spec"]}, patience_s))
         load = self.meter.since(before)
         reason = load.disturbed(self.spec.limits)
         disturbance = {
@@ -289,18 +291,8 @@ class LinkRounds:
             "disturbed": bool(reason),
             "reason": reason,
         }
-        if item.run is None:
-            self.entry["blocks"].append(
-                {**where, "case_id": item.case_id, "mode": item.mode, **entry, **disturbance}
-            )
-        else:
-            what = {
-                "arm": item.arm,
-                "sharding": item.run.sharding,
-                "run_id": item.run.run_id,
-                "spec": item.run.as_dict(),
-            }
-            self.entry["direct"].append({**where, **what, **entry, **disturbance})
+        taken = self.entry["blocks" if item.run is None else "direct"]
+        taken.append({**where, **what, **entry, **disturbance})
         return bool(reason)
 
     def _block(self, case_id: str, mode: Mode, units: int) -> dict[str, Any]:

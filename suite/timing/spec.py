@@ -9,7 +9,7 @@
     blocks: 6                      # rounds; in each everything is measured once, in an order drawn anew
     reference: {optimizer: sgd, options: {momentum: 0.9}, buckets_mb: [1, 4, 8, 25], precisions: [fp32, bf16]}
     powersgd: {rank: 4}            # torch's PowerSGD beside the others; 0: without it
-    direct: {arms: [local-sgd], sharding: iid, repeats: 6, steps: 50, links: all}   # whole runs, to check the join
+    direct: {arms: [local-sgd], repeats: 6, steps: 50}   # whole runs, to check the join
     disturbed: {foreign_share: 0.15, steal_share: 0.05, retries: 2}
     seed: 0
 
@@ -19,8 +19,7 @@ without starting anything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
@@ -37,7 +36,7 @@ from suite.runs.files import (
     Count,
     Entry,
     Positive,
-    YamlFile,
+    load_on_bases,
 )
 from suite.runs.spec import Part, resolve_workload
 from suite.runs.sweep import DEFAULT_BUCKET_BYTES, OF_SESSIONS, Sweep, UnknownSweepError, file_of, load_sweep
@@ -142,20 +141,6 @@ class Limits(Entry):
     retries: Count = Field(default=2, description="Repetitions of a block in a round.")
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What a session times, worked out from its file.
-
-    sweep: that it belongs to, or None. shardings: ``-`` without one. links: as Link, link_rates: as in the file.
-    """
-
-    sweep: Sweep | None
-    workload: Part
-    shardings: tuple[str, ...]
-    links: tuple[Link, ...] = ()
-    link_rates: tuple[str, ...] = ()
-
-
 class SessionSpec(Entry):
     """A session file as read."""
 
@@ -228,38 +213,39 @@ class SessionSpec(Entry):
         default=Limits(), alias="disturbed", description="When a block counts as disturbed."
     )
     seed: Count = Field(default=0, description="Draws the orders.")
-    _subject: Subject = PrivateAttr()
-    _name: str = PrivateAttr()
+    _sweep: Sweep | None = PrivateAttr()
+    _workload: Part = PrivateAttr()
+    _links: Mapping[str, Link] = PrivateAttr()
 
     @property
     def name(self) -> str:
         """Its file's name."""
-        return self._name
+        return self._source.path.stem
 
     @property
     def sweep(self) -> Sweep | None:
         """The sweep that it belongs to."""
-        return self._subject.sweep
+        return self._sweep
 
     @property
     def workload(self) -> Part:
         """What is timed."""
-        return self._subject.workload
+        return self._workload
 
     @property
     def shardings(self) -> tuple[str, ...]:
         """Those of the sweep; ``-`` without one."""
-        return self._subject.shardings
+        return self._sweep.shardings if self._sweep else ("-",)
+
+    @property
+    def by_rate(self) -> Mapping[str, Link]:
+        """The links that are measured, by rate and delay as in the file."""
+        return self._links
 
     @property
     def links(self) -> tuple[Link, ...]:
         """The links that are measured."""
-        return self._subject.links
-
-    @property
-    def link_rates(self) -> tuple[str, ...]:
-        """The same as the file writes them."""
-        return self._subject.link_rates
+        return tuple(self._links.values())
 
     @property
     def null_blocks(self) -> int:
@@ -277,24 +263,20 @@ class SessionSpec(Entry):
         """The keys of the file as plain values, with their defaults, as they go into the record."""
         return self.model_dump(mode="json", by_alias=True)
 
-    def over(self, link: Link) -> SessionSpec:
-        """The session over this link instead of its own."""
-        return self._over((link,), (link.label,))
-
-    def _over(self, links: tuple[Link, ...], rates: tuple[str, ...]) -> SessionSpec:
+    def over(self, links: Mapping[str, Link]) -> SessionSpec:
+        """The session over these links, by rate, instead of its own."""
         found = self.model_copy()
-        found._subject = replace(self._subject, links=links, link_rates=rates)
+        found._links = links
         return found
 
     def only_links(self, rates: tuple[str, ...]) -> SessionSpec:
         """The session over some of its links. Raises ValueError for a rate that it does not have."""
         for rate in rates:
-            if rate not in self.link_rates:
+            if rate not in self._links:
                 raise UnknownSessionError(
-                    f"session {self.name} has no link of {rate}; its links: {', '.join(self.link_rates)}"
+                    f"session {self.name} has no link of {rate}; its links: {', '.join(self._links)}"
                 )
-        kept = [i for i, rate in enumerate(self.link_rates) if rate in rates]
-        return self._over(tuple(self.links[i] for i in kept), tuple(self.link_rates[i] for i in kept))
+        return self.over({rate: link for rate, link in self._links.items() if rate in rates})
 
 
 def sessions_folder() -> Path:
@@ -322,21 +304,20 @@ def not_shown() -> frozenset[str]:
     return frozenset(name for name, (_, shown) in _listed().items() if not shown)
 
 
-def _listed() -> dict[str, tuple[str | None, bool]]:
+def _listed() -> Mapping[str, tuple[str | None, bool]]:
     """Of every shipped session its sweep, and whether pages show it; read again when a file has changed."""
     folder = sessions_folder()
     stamp = tuple((path.name, path.stat().st_mtime_ns) for path in sorted(folder.glob("*.yaml")))
-    return dict(_read_tops(folder, stamp))
+    return _read_tops(folder, stamp)
 
 
 @lru_cache(maxsize=8)
-def _read_tops(
-    folder: Path, stamp: tuple[tuple[str, int], ...]
-) -> tuple[tuple[str, tuple[str | None, bool]], ...]:
-    files = ((Path(name).stem, _merged(folder / name, ())) for name, _ in stamp)
-    return tuple(
-        (name, (file.top("sweep", str, "") or None, file.top("shown", bool, True))) for name, file in files
-    )
+def _read_tops(folder: Path, stamp: tuple[tuple[str, int], ...]) -> Mapping[str, tuple[str | None, bool]]:
+    files = {name: load_on_bases(folder / name, "session") for name, _ in stamp}
+    return {
+        Path(name).stem: (file.top("sweep", str, "") or None, file.top("shown", bool, True))
+        for name, file in files.items()
+    }
 
 
 def load_session(name: str) -> SessionSpec:
@@ -347,36 +328,21 @@ def load_session(name: str) -> SessionSpec:
     path = file_of(name, sessions_folder())
     if not path.exists():
         raise UnknownSessionError(f"no session {path.stem!r}{nearest(path.stem, session_names(path.parent))}")
-    file = _merged(path, ())
+    file = load_on_bases(path, "session")
     if isinstance(file.data, dict) and not OF_SESSIONS & file.data.keys():
         raise UnknownSessionError(f"{path.name} is a sweep, not a timing session: it says nothing of links")
     spec = file.read(SessionSpec)
     _check(spec)
     sweep = _sweep(path, spec)
-    subject = _of_sweep(spec, sweep) if sweep else _of_its_own(spec)
+    workload = _of_sweep(spec, sweep) if sweep else _of_its_own(spec)
     size = sweep.world_sizes[0] if sweep else spec.world_size
-    rates = tuple(link.label for link in spec.link_choices)
-    subject = replace(subject, links=_links(spec, size), link_rates=rates)
-    given = {"title": spec.title or path.stem, "direct": _direct(spec, subject), "world_size": size}
+    links = _links(spec, size)
+    given = {"title": spec.title or path.stem, "direct": _direct(spec.direct, sweep), "world_size": size}
     if sweep:
         given |= {"batch_size": sweep.batch_size, "bucket_bytes": sweep.bucket_bytes}
     found = spec.model_copy(update=given)
-    found._subject, found._name = subject, path.stem
+    found._sweep, found._workload, found._links = sweep, workload, links
     return found
-
-
-def _merged(path: Path, above: tuple[Path, ...]) -> YamlFile:
-    """The file with its bases laid under it."""
-    file = YamlFile.load(path)
-    base = file.top("base", str, "")
-    if not base:
-        return file
-    below = path.with_name(f"{base}.yaml")
-    if not below.exists():
-        raise file.error(("base",), f"no session '{base}'{nearest(base, session_names(path.parent))}")
-    if path in above:
-        raise file.error(("base",), "the sessions are based on each other in a circle")
-    return file.over(_merged(below, (*above, path)))
 
 
 def _check(spec: SessionSpec) -> None:
@@ -407,47 +373,44 @@ def _sweep(path: Path, spec: SessionSpec) -> Sweep | None:
     return sweep
 
 
-def _of_sweep(spec: SessionSpec, sweep: Sweep) -> Subject:
+def _of_sweep(spec: SessionSpec, sweep: Sweep) -> Part:
     for key in _OF_THE_SWEEP:
         if spec.given(key):
             raise spec.error(key, f"is that of sweep '{sweep.name}': leave it out, or leave out `sweep`")
     choice = sweep.workloads[0]
     try:
-        workload = resolve_workload(choice.name, choice.options, sweep.shardings[0])
+        return resolve_workload(choice.name, choice.options, sweep.shardings[0])
     except ValueError as error:
         raise choice.error("", str(error)) from None
-    return Subject(sweep, workload, sweep.shardings)
 
 
-def _of_its_own(spec: SessionSpec) -> Subject:
+def _of_its_own(spec: SessionSpec) -> Part:
     for key in ("workload", "world_size", "batch_size"):
         if not spec.given(key):
             raise spec.error(key, "is missing: a session without a sweep says what it times")
     if not spec.arms:
         raise spec.error("arms", "a session without a sweep needs at least one arm")
     try:
-        workload = resolve_workload(spec.workload_name, spec.workload_options, "iid")
+        return resolve_workload(spec.workload_name, spec.workload_options, "iid")
     except ValueError as error:
         raise spec.error("workload", str(error)) from None
-    return Subject(None, workload, ("-",))
 
 
-def _links(spec: SessionSpec, workers: int) -> tuple[Link, ...]:
-    links: list[Link] = []
+def _links(spec: SessionSpec, workers: int) -> dict[str, Link]:
+    links: dict[str, Link] = {}
     for choice in spec.link_choices:
         link = choice.between(workers)
-        if link in links:
+        if link in links.values():
             raise choice.error("rate", f"the link '{link.label}' is given twice")
-        links.append(link)
-    return tuple(links)
+        links[choice.label] = link
+    return links
 
 
-def _direct(spec: SessionSpec, subject: Subject) -> Direct:
+def _direct(direct: Direct, sweep: Sweep | None) -> Direct:
     """The whole runs, with what they take from the sweep."""
-    direct, sweep = spec.direct, subject.sweep
     if sweep is None:
         return direct.model_copy(update={"steps": 1})
-    _known(direct, "arms", "no arm", direct.arms, list(sweep.arms))
+    direct.known("arms", direct.arms, sweep.arms)
     for label in direct.arms:
         if sweep.arms[label].apart:
             raise direct.error(
@@ -455,9 +418,3 @@ def _direct(spec: SessionSpec, subject: Subject) -> Direct:
                 f"'{label}' has a batch, a length or workers of its own, which no session times whole: leave it out",
             )
     return direct.model_copy(update={"steps": direct.steps or sweep.steps})
-
-
-def _known(entry: Entry, key: str, no: str, given: Sequence[str], known: Sequence[str]) -> None:
-    for one in given:
-        if one not in known:
-            raise entry.error(key, f"{no} '{one}'{nearest(one, known)}")

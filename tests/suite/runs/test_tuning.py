@@ -15,7 +15,7 @@ from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store, failed
 from suite.runs.sweep import TUNING_SEED, Trial, load_rates, load_sweep, write_rates
-from suite.runs.tuning import TuningFailedError, best_trial, candidates, choose, tune, vertex_of
+from suite.runs.tuning import TuningFailedError, best_trial, candidates, tune, vertex_of
 from suite.training.execute import execute
 from suite.workloads import get
 from tests.suite.runs.project import SWEEP, write_sweep
@@ -124,8 +124,8 @@ def test_of_two_stages_the_choice_is_among_the_rates_that_entered_the_second(tmp
     sweep = load_sweep(write_sweep(tmp_path, TUNABLE + FINALS.format(extensions=0, centre=0.5)))
     candidate = next(candidates(sweep, next(sweep.panels())))
     entered = trial(0.5, 2.0).model_copy(update={"runs": ("0" * 16,) * 5})
-    chosen = choose(sweep, candidate, [trial(0.25, 1.0), entered, trial(1.0, 1.5)])
-    assert chosen.lr == 0.5
+    candidate.trials = [trial(0.25, 1.0), entered, trial(1.0, 1.5)]
+    assert candidate.choose().lr == 0.5
 
 
 MOMENTA = FINALS.replace("points: 3,", "points: 3, options: {{plain: {{momentum: [0, 0.5]}}}},")

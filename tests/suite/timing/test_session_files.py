@@ -36,9 +36,16 @@ def test_a_session_of_its_own(tmp_path: Path) -> None:
     assert spec.workload.options  # defaults filled in
     assert list(spec.arms) == ["plain"]
     assert spec.links[1].delay_s == 0.005
-    assert spec.link_rates == ("100mbit", "1gbit+5ms")
+    assert tuple(spec.by_rate) == ("100mbit", "1gbit+5ms")
     assert load_session(written(tmp_path, OWN + "rounds_h: [16, 1]\n")).rounds_h == (1, 16)
     assert spec.as_dict()["arms"] == {"plain": {"algorithm": "allreduce-sgd", "options": {}}}
+
+
+def test_a_base_may_lie_in_another_folder(tmp_path: Path) -> None:
+    written(tmp_path, OWN)
+    (tmp_path / "mine").mkdir()
+    spec = load_session(written(tmp_path / "mine", "base: ../try\nminutes: 1\n", "own"))
+    assert (spec.name, spec.minutes, spec.world_size) == ("own", 1, 2)
 
 
 def test_a_session_of_a_sweep_takes_what_the_sweep_says(tmp_path: Path) -> None:
