@@ -19,8 +19,6 @@ from torch import Tensor
 
 from reference_impls.core.collectives import Exchange, Group
 
-__all__ = ["FOLDS", "Combine", "Fold", "fold"]
-
 Fold = Literal["tree", "doubling"]
 FOLDS: Final = ("tree", "doubling")
 Combine = Callable[[Tensor, Tensor, bool], Tensor]

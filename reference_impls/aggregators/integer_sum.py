@@ -47,22 +47,6 @@ from reference_impls.core.algorithm import Bucket
 from reference_impls.core.collectives import Exchange, Group
 from reference_impls.core.errors import UnsupportedError
 
-__all__ = [
-    "BUCKET_MAXIMUM",
-    "WIDTHS",
-    "Form",
-    "Norm",
-    "Scale",
-    "Scaling",
-    "Transport",
-    "an_element",
-    "code_sum",
-    "everywhere",
-    "integer_sum",
-    "shared_scale",
-    "standard_mean",
-]
-
 Form = Literal["all-reduce", "two-phase"]
 WIDTHS: Final = (4, 8, 16, 32)
 

@@ -31,16 +31,6 @@ from reference_impls.core import compute
 from reference_impls.core.collectives import Exchange, Group, piece_size
 from reference_impls.core.errors import UnsupportedError
 
-__all__ = [
-    "SUMS",
-    "Transport",
-    "balance",
-    "majority",
-    "nonfinite",
-    "poisoned",
-    "unanimous",
-]
-
 Transport = Literal["two-phase", "all-gather", "int8-sum", "fp32-sum"]
 SUMS: Final = {"int8-sum": 8, "fp32-sum": 32}
 """Transports that add votes on the way -> bits of the sum."""

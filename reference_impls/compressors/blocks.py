@@ -30,8 +30,6 @@ from reference_impls.core.compute import CompiledTiles, Key, bits_at
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.kernels import Formula
 
-__all__ = ["NORMS", "WIRE_VERSION", "BlockCompressor", "BlockMessage", "Norm", "norms", "per_block"]
-
 WIRE_VERSION: Final = 2
 _FLOAT: Final = 4  # bytes
 Norm = Literal["linf", "l2"]

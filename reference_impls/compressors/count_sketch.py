@@ -35,8 +35,6 @@ from reference_impls.core import compute
 from reference_impls.core.compute import compiled
 from reference_impls.core.errors import UnsupportedError
 
-__all__ = ["HASH_VERSION", "LONGEST", "CountSketch"]
-
 HASH_VERSION: Final = 1
 LONGEST: Final = 1 << 30
 _PRIME: Final = (1 << 31) - 1

@@ -23,8 +23,6 @@ from reference_impls.core import compute
 from reference_impls.core.compute import Key, compiled, uniform
 from reference_impls.core.errors import UnsupportedError
 
-__all__ = ["KINDS", "PUBLISHED", "Kind", "Table", "optimal", "table"]
-
 Kind = Literal["published", "optimal", "uniform"]
 KINDS: Final[tuple[Kind, ...]] = ("published", "optimal", "uniform")
 PUBLISHED: Final = (0, 3, 5, 7, 9, 11, 13, 14, 16, 17, 19, 21, 23, 25, 27, 30)

@@ -38,25 +38,6 @@ from reference_impls.core.compute import CompiledTiles, compiled
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.kernels import INTEGERS
 
-__all__ = [
-    "NIBBLES_VERSION",
-    "WIDEST",
-    "WIRE_VERSION",
-    "add_up",
-    "fields",
-    "nibble_bytes",
-    "pack",
-    "pack_nibbles",
-    "pack_tail",
-    "pack_tiles",
-    "tiles_of",
-    "unpack",
-    "unpack_nibbles",
-    "unpack_tail",
-    "width",
-    "wire_bytes",
-]
-
 WIRE_VERSION: Final = 2
 NIBBLES_VERSION: Final = 1
 WIDEST: Final = 31

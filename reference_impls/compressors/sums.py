@@ -26,8 +26,6 @@ from reference_impls.compressors.tiles import LANES
 from reference_impls.core import compute
 from reference_impls.core.compute import THRESHOLD, CompiledTiles, compiled
 
-__all__ = ["BLOCK", "Of", "few_rows", "fixed_mean", "fixed_sum", "largest", "root_mean_square"]
-
 BLOCK = 1024
 _LAUNCHES: Final = (
     1 << 20

@@ -24,8 +24,6 @@ from torch import Tensor
 from reference_impls.core import compute
 from reference_impls.core.compute import THRESHOLD, Compiled, CompiledTiles, Key, bits, bits_at
 
-__all__ = ["LANES", "ROWS", "TILE", "Draw", "Pass", "lanes", "numbers", "rows", "whole"]
-
 LANES = 16
 ROWS = 32
 TILE = ROWS * LANES

@@ -53,8 +53,6 @@ from reference_impls.runtime.worker import Worker, bare_name, named, unwrapped
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
-__all__ = ["DDPHook", "FSDPHook", "ddp_hook", "fsdp_hook", "only_reduces"]
-
 _KEPT: Final = ("version", "world_size", "rank", "seed", "step", "counters", "slots")
 """What a hook saves of a worker's state: all but parameters and optimizer, which are the user's."""
 

@@ -36,8 +36,6 @@ from reference_impls.runtime.engine import STREAMS, refuse_meshes
 from reference_impls.runtime.step import Unused
 from reference_impls.runtime.worker import named
 
-__all__ = ["PartsOptimizer", "fsdp_optimizer"]
-
 
 def _refuse_whole(method: Method) -> None:
     """Raise `UnsupportedError` for a method that has to see more than this rank's parts."""

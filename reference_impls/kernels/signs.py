@@ -10,8 +10,6 @@ from torch import Tensor
 
 from reference_impls.kernels import IEEE, aligned, rows
 
-__all__ = ["ABOVE", "NOT_BELOW", "SET", "count", "decode_accumulate", "pack", "unpack"]
-
 ABOVE: Final = 0
 NOT_BELOW: Final = 1
 SET: Final = 2

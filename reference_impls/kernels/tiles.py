@@ -17,8 +17,6 @@ from reference_impls.kernels.formulas import numerator, ordinary, rounded, scale
 from reference_impls.kernels.randomness import bits_at, stream, uniform_at
 from reference_impls.kernels.signs import load_words, store_words, words_of
 
-__all__ = ["decode", "encode", "fuses"]
-
 INTEGERS: Final = 0
 UNIFORM: Final = 1
 GEOMETRIC: Final = 2
