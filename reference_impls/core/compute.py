@@ -47,7 +47,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import Any, ClassVar, Final, Generic, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -155,7 +155,7 @@ class Compiled(Generic[P, R]):
         self, function: Callable[P, R], threshold: int = THRESHOLD, record: PathRecord = _RECORD
     ) -> None:
         self.eager = function
-        self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.lstrip('_')}"
+        self.name = programs.name_of(function)
         self._threshold = threshold
         self._record = record
         self._fills = function.__annotations__.get("return", "nothing said") in ("None", None)
@@ -268,12 +268,14 @@ SMALLEST: Final = 1 << 16
 _PATIENCE: Final = 4096  # buffers handed out since, after which an idle one may be given up
 
 
-class _Block(NamedTuple):
-    """Memory of the pool. idle: the storage's count of holders when there are none but the pool."""
+@dataclass(slots=True)
+class _Block:
+    """Memory of the pool. idle: the storage's count of holders when there are none but the pool. used: number of the hand-out."""
 
     raw: Tensor
     storage: torch.UntypedStorage
     idle: int
+    used: int = 0
 
     def is_idle(self) -> bool:
         return _holders(self.storage) == self.idle
@@ -286,7 +288,6 @@ def _holders(storage: torch.UntypedStorage) -> int:
 class _Pool:
     def __init__(self) -> None:
         self._blocks: dict[int, list[_Block]] = {}
-        self._used: dict[int, int] = {}  # by address: number of the hand-out
         self._handed_out = 0
         self._lock = threading.Lock()
 
@@ -296,27 +297,16 @@ class _Pool:
             self._handed_out += 1
             block = next((b for b in self._blocks.get(size, ()) if b.is_idle()), None)
             block = self._new(size) if block is None else block
-            self._used[block.raw.data_ptr()] = self._handed_out
+            block.used = self._handed_out
             return block.raw[:nbytes].view(dtype).view(shape)
 
-    def held_bytes(self) -> int:
-        return sum(size * len(blocks) for size, blocks in self._blocks.items())
-
-    def release(self, before: int | None = None) -> None:
-        """Give up what is idle; `before`: only what was handed out last before this number."""
-        for size, blocks in list(self._blocks.items()):
-            kept = [
-                b
-                for b in blocks
-                if not b.is_idle() or (before is not None and self._used[b.raw.data_ptr()] >= before)
-            ]
-            self._blocks[size] = kept
-        self._blocks = {size: blocks for size, blocks in self._blocks.items() if blocks}
-        alive = {b.raw.data_ptr() for blocks in self._blocks.values() for b in blocks}
-        self._used = {address: number for address, number in self._used.items() if address in alive}
+    def give_up(self, before: float) -> None:
+        """What is idle and was handed out last before this number."""
+        for blocks in self._blocks.values():
+            blocks[:] = [b for b in blocks if b.used >= before or not b.is_idle()]
 
     def _new(self, size: int) -> _Block:
-        self.release(self._handed_out - _PATIENCE)
+        self.give_up(self._handed_out - _PATIENCE)
         raw = torch.empty(size, dtype=torch.uint8, device="cpu")
         storage = raw.untyped_storage()
         block = _Block(raw, storage, _holders(storage))
@@ -388,16 +378,6 @@ def together(values: Sequence[float | Tensor], dtype: torch.dtype, device: torch
 def constant(values: float | tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A small tensor that nobody writes to, sent once."""
     return sent(torch.tensor(values, dtype=dtype), device)
-
-
-def held_bytes() -> int:
-    """Bytes that the pool of this process holds, idle or in use."""
-    return _POOL.held_bytes()
-
-
-def release() -> None:
-    """Give the pool's idle memory back."""
-    _POOL.release()
 
 
 # ---- random streams ---------------------------------------------------------------------------------------------------
