@@ -165,5 +165,5 @@ class CountSketch:
     def squared_norm(self, table: Tensor) -> Tensor:
         """Estimate of the squared 2-norm: the median over rows of the sum of squares, [...]."""
         out = torch.empty((*table.shape[:-2], 1), dtype=table.dtype, device=table.device)
-        _median(out, fixed_sum(table.square()).unsqueeze(-1))
+        _median(out, fixed_sum(table, "square").unsqueeze(-1))
         return out.squeeze(-1)
