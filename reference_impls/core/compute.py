@@ -47,7 +47,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import Any, ClassVar, Final, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -149,10 +149,19 @@ def _twin(function: Callable[P, R], number: int) -> Callable[P, R]:
 
 
 class Compiled(Generic[P, R]):
-    """A function and its compiled form; see the module's text. `name`: "module.function", leading underscores left out."""
+    """A function and its compiled form; see the module's text. `name`: "module.function", leading underscores left out.
+
+    tiles: tensors of two and more dimensions are rows of one fixed shape each, and only the number of rows varies. Fixed inner
+    dimensions are what vector instructions are chosen by, and every other shape of rows is a variant.
+    """
 
     def __init__(
-        self, function: Callable[P, R], threshold: int = THRESHOLD, record: PathRecord = _RECORD
+        self,
+        function: Callable[P, R],
+        threshold: int = THRESHOLD,
+        record: PathRecord = _RECORD,
+        *,
+        tiles: bool = False,
     ) -> None:
         self.eager = function
         self.name = programs.name_of(function)
@@ -161,9 +170,8 @@ class Compiled(Generic[P, R]):
         self._fills = function.__annotations__.get("return", "nothing said") in ("None", None)
         self._fast: dict[Hashable, Callable[..., R]] = {}
         self._failed = False
+        self._fixed = tiles
         functools.update_wrapper(self, function)
-
-    _fixed: ClassVar[bool] = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if kwargs:
@@ -192,7 +200,7 @@ class Compiled(Generic[P, R]):
     def _variant(self, args: Sequence[Any]) -> Hashable:
         """What is compiled by itself: kinds of tensors, flags, and the numbers 0 and 1, which the compiler takes as given."""
         kinds = [
-            (a.dtype, self._shape(a), a.device)
+            (a.dtype, tuple(a.shape[1:]) if self._fixed and a.dim() > 1 else a.dim(), a.device)
             if isinstance(a, Tensor)
             else a
             if a is None or isinstance(a, bool) or a == 0 or a == 1
@@ -200,9 +208,6 @@ class Compiled(Generic[P, R]):
             for a in args
         ]
         return (torch.get_num_threads(), torch.is_grad_enabled(), *kinds)
-
-    def _shape(self, tensor: Tensor) -> Hashable:
-        return tensor.dim()
 
     def _prepare(self, variant: Hashable, device: torch.device) -> Callable[..., R]:
         if device.type == "cpu":
@@ -240,18 +245,6 @@ class Compiled(Generic[P, R]):
             RuntimeWarning,
             stacklevel=4,
         )
-
-
-class CompiledTiles(Compiled[P, R]):
-    """Tensors of two and more dimensions are rows of one fixed shape each; only the number of rows varies.
-
-    Fixed inner dimensions are what vector instructions are chosen by, and every other shape of rows is a variant.
-    """
-
-    _fixed = True
-
-    def _shape(self, tensor: Tensor) -> Hashable:
-        return tuple(tensor.shape[1:]) if tensor.dim() > 1 else tensor.dim()
 
 
 def compiled(function: Callable[P, R]) -> Compiled[P, R]:
