@@ -73,9 +73,21 @@ class Table:
     def centred(self, indices: Tensor) -> Tensor:
         """Indices [...] -> 2 V - g, float32 [...]: what they stand for in units of T / g."""
         found = compute.empty_like(indices, torch.float32)
-        centred = tuple(2 * value - self.top for value in self.values)
-        _take(indices, compute.constant(centred, torch.float32, indices.device), found)
+        _take(indices, _centred(self, indices.device), found)
         return found
+
+    def decode(self, indices: Tensor, out: Tensor) -> None:
+        """Indices [...] -> the numbers that they stand for, float32 [...]."""
+        _take(indices, _numbers(self, indices.device), out)
+
+
+def _centred(table: Table, device: torch.device) -> Tensor:
+    return compute.constant(tuple(2 * value - table.top for value in table.values), torch.float32, device)
+
+
+@functools.cache
+def _numbers(table: Table, device: torch.device) -> Tensor:
+    return _centred(table, device) * (table.unit / 2)
 
 
 @functools.cache

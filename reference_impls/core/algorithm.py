@@ -102,6 +102,11 @@ class View:
     group: int
     start: int
 
+    @property
+    def stop(self) -> int:
+        """The model-wide index behind its last element."""
+        return self.start + self.param.numel()
+
 
 @dataclass(slots=True)
 class TrainState:

@@ -132,9 +132,8 @@ def canonical(groups: Sequence[Mapping[str, Any]]) -> list[View]:
     found.sort(key=lambda item: item[:3])
     views, start = [], 0
     for _, _, number, name, param in found:
-        stop = start + param.numel()
-        views.append(View(name, param, slice(start, stop), number, start))
-        start = stop
+        views.append(View(name, param, slice(start, start + param.numel()), number, start))
+        start = views[-1].stop
     if not views:
         raise LayoutError("there is no parameter to train; pass model.named_parameters()")
     return views
@@ -465,7 +464,7 @@ class Worker:
     def _bucket(
         self, index: int, count: int, run: Sequence[View], storage: tuple[Tensor, Tensor] | None
     ) -> Bucket:
-        start, stop = run[0].start, run[-1].part.stop
+        start, stop = run[0].start, run[-1].stop
         like = run[0].param
         if storage is None:
             params = torch.empty(stop - start, dtype=like.dtype, device=like.device)
@@ -483,7 +482,7 @@ class Worker:
                 home = flat_view(params, view.start - start, view.param)
                 home.copy_(view.param)
                 view.param.data = with_own_storage(home)
-                views.append(replace(view, part=slice(view.start - start, view.part.stop - start)))
+                views.append(replace(view, part=slice(view.start - start, view.stop - start)))
         bucket = Bucket(
             index, params, grads, tuple(views), self.train_state, lambda: self.optimizer.param_groups, start, count,
             lambda param: self.optimizer.state.get(param, {}),
