@@ -437,7 +437,6 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._all_at("consolidate()")
         size, rank = self._worker.train_state.world.size, self._worker.train_state.world.rank
         states: list[Any] | None = [None] * size if rank == 0 else None
-        self._refuse_released()
         dist.gather_object(self._local_workers.state_dict()[0], states, group=self._group, group_dst=0)
         return None if states is None else {"workers": states}
 
@@ -558,6 +557,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         )
 
     def _refuse_within_a_step(self) -> None:
+        self._refuse_released()
         if self._local_workers.under_way:
             raise UsageError(
                 "a step is under way: enter this block after step() of the last step and before the next backward"
