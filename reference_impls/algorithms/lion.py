@@ -286,7 +286,7 @@ class SynchronisedMomenta(Lion):
         order = [v for _, v in sorted(ranking, key=lambda pair: pair[0], reverse=True)]
         selected, budget = bucket.state["selected"].zero_(), self.sync_fraction * bucket.d
         for place, view in enumerate(order):
-            budget -= view.param.numel()
+            budget -= view.part.stop - view.part.start
             if place > 0 and budget < 0:
                 break
             selected[view.part] = 1.0
