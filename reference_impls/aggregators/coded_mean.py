@@ -23,16 +23,6 @@ from reference_impls.core.algorithm import Bucket
 from reference_impls.core.collectives import Exchange, piece_size
 from reference_impls.core.compute import Key
 
-__all__ = [
-    "decode_into",
-    "gather_mean",
-    "gather_pieces",
-    "joined",
-    "scatter_mean",
-    "spread",
-    "two_phase_mean",
-]
-
 
 def gather_mean(
     bucket: Bucket,

@@ -13,16 +13,13 @@ In both, the result has the same bits on all ranks if ``combine(a, b)`` has the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Literal
 
 from torch import Tensor
 
 from reference_impls.core.collectives import Exchange, Group
 
-__all__ = ["FOLDS", "Combine", "Fold", "fold"]
-
 Fold = Literal["tree", "doubling"]
-FOLDS: Final = ("tree", "doubling")
 Combine = Callable[[Tensor, Tensor, bool], Tensor]
 """(mine, what came, whether this rank is the one of all that make the same combination to account for it) -> both."""
 

@@ -1,6 +1,6 @@
 """Sums of small integers over a group, in as many bits as were paid for, and the means that are made of them.
 
-`code_sum` adds codes in -limit .. limit. Integer sums have the same bits in every order, on every backend and rank, and in
+`integer_sum` adds codes in -limit .. limit. Integer sums have the same bits in every order, on every backend and rank, and in
 every transport. Head-room is proven before anything is sent. Bytes that a rank sends for d codes:
 
 transport     bits  travels as                                                   bytes
@@ -47,23 +47,7 @@ from reference_impls.core.algorithm import Bucket
 from reference_impls.core.collectives import Exchange, Group
 from reference_impls.core.errors import UnsupportedError
 
-__all__ = [
-    "BUCKET_MAXIMUM",
-    "WIDTHS",
-    "Form",
-    "Norm",
-    "Scale",
-    "Scaling",
-    "Transport",
-    "an_element",
-    "code_sum",
-    "everywhere",
-    "integer_sum",
-    "shared_scale",
-    "standard_mean",
-]
-
-Form = Literal["all-reduce", "two-phase"]
+Transport = Literal["all-reduce", "two-phase", "gather", "sparse"]
 WIDTHS: Final = (4, 8, 16, 32)
 
 
@@ -86,17 +70,17 @@ def _prove(bits: int, limit: int, size: int, form: str, stage: str) -> None:
 
 
 def integer_sum(
-    group: Group, codes: Tensor, bits: int, limit: int, stage: str, form: Form = "all-reduce"
+    group: Group, codes: Tensor, bits: int, limit: int, stage: str, transport: Transport = "all-reduce"
 ) -> Exchange[Tensor]:
     """Element-wise sum over the group.
 
     Args:
         codes: integers [d], d >= 1, each in -limit .. limit (the caller's promise; int8 suits 4 and 8 bits, int16 suits
             16, int32 suits 32; another dtype is converted). May be consumed.
-        bits: width of the sum, and where codes are added on the way, of a code.
+        bits: width of the sum, and where codes are added on the way, of a code; of no matter where they are gathered.
         limit: largest magnitude of a code.
         stage: of the collectives; in two phases they are called ``<stage>-up`` and ``<stage>-down``.
-        form: see the module's text.
+        transport: see the module's text.
 
     Returns:
         [d], int8 (4 and 8 bits), int16 or int32; int32 for packed codes.
@@ -104,8 +88,12 @@ def integer_sum(
     Raises:
         UnsupportedError: size * limit does not fit `bits`; raised on every rank before anything is sent.
     """
-    _prove(bits, limit, group.size, form, stage)
-    if form == "two-phase":
+    if transport == "gather":
+        return (yield from gathered_sum(group, codes, limit, stage))
+    if transport == "sparse":
+        return (yield from sparse_sum(group, codes, limit, stage))
+    _prove(bits, limit, group.size, transport, stage)
+    if transport == "two-phase":
         mine = yield from _piece_of_sum(group, codes, limit, stage)
         down = packing.width(2 * group.size * limit)
         total = yield from everywhere(group, mine.add_(group.size * limit), down, codes.numel(), stage)
@@ -167,22 +155,6 @@ def everywhere(group: Group, mine: Tensor, bits: int, numel: int, stage: str) ->
     out = compute.empty((group.size, mine.numel()), mine.dtype, mine.device)
     packing.unpack(messages, bits, out)
     return out.view(-1)[:numel]
-
-
-# ---- other transports ----------------------------------------------------------------------------------------------
-
-Transport = Literal["all-reduce", "two-phase", "gather", "sparse"]
-
-
-def code_sum(
-    group: Group, codes: Tensor, bits: int, limit: int, stage: str, transport: Transport
-) -> Exchange[Tensor]:
-    """Sum of integers in -limit .. limit over the group; `bits` (of the sum) matter to ``all-reduce`` alone."""
-    if transport in ("all-reduce", "two-phase"):
-        return (yield from integer_sum(group, codes, bits, limit, stage, transport))
-    if transport == "sparse":
-        return (yield from sparse_sum(group, codes, limit, stage))
-    return (yield from gathered_sum(group, codes, limit, stage))
 
 
 def gathered_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[Tensor]:
@@ -306,7 +278,7 @@ def standard_mean(
     narrow = torch.int8 if bits <= 8 else torch.int16 if bits <= 16 else torch.int32
     codes = bucket.scratch(f"{stage}-codes", bucket.d, narrow)
     dithering.encode(x, shared, count, bucket.key(f"{stage}-dither"), codes)
-    total = yield from code_sum(bucket.world, codes, bits, count, f"{stage}-codes", transport)
+    total = yield from integer_sum(bucket.world, codes, bits, count, f"{stage}-codes", transport)
     mean = bucket.scratch(f"{stage}-mean", bucket.d, torch.float32)
     dithering.decode(total, shared, count, bucket.world.size, mean)
     return mean

@@ -31,16 +31,6 @@ from reference_impls.core import compute
 from reference_impls.core.collectives import Exchange, Group, piece_size
 from reference_impls.core.errors import UnsupportedError
 
-__all__ = [
-    "SUMS",
-    "Transport",
-    "balance",
-    "majority",
-    "nonfinite",
-    "poisoned",
-    "unanimous",
-]
-
 Transport = Literal["two-phase", "all-gather", "int8-sum", "fp32-sum"]
 SUMS: Final = {"int8-sum": 8, "fp32-sum": 32}
 """Transports that add votes on the way -> bits of the sum."""
@@ -136,7 +126,8 @@ def _lead(
         total = yield from _sum(group, positive, poison, SUMS[transport], abstains)
     else:
         if transport == "two-phase":
-            total = yield from _counts(group, positive, poison)
+            votes = yield from _votes_of_piece(group, positive, poison)
+            total = yield from integer_sum.everywhere(group, votes, packing.width(n), d + 1, "counts")
         else:
             ballot = compute.empty(signs.wire_bytes(d + 1), torch.uint8, positive.device)
             signs.pack(_behind(positive, poison, d + 1), ballot)
@@ -180,13 +171,6 @@ def _votes_of_piece(group: Group, positive: Tensor, poison: Tensor) -> Exchange[
     if group.rank == d // piece:
         votes[d % piece] = (votes[d % piece] > 0) * n  # any rank decides here
     return votes
-
-
-def _counts(group: Group, positive: Tensor, poison: Tensor) -> Exchange[Tensor]:
-    """Votes for + everywhere, int32 [d + 1], by counts of as few bits as hold 0 .. n."""
-    votes = yield from _votes_of_piece(group, positive, poison)
-    bits = packing.width(group.size)
-    return (yield from integer_sum.everywhere(group, votes, bits, positive.numel() + 1, "counts"))
 
 
 def _sum(

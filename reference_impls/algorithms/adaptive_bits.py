@@ -93,7 +93,7 @@ def whole_norm(parts: Sequence[Tensor], norm: Norm) -> float:
     """Norm of all parts together; not finite where an element is not."""
     if norm == "linf":
         return float(torch.stack([torch.stack(part.aminmax()).abs().amax() for part in parts]).amax())
-    squares = [fixed_sum(compute.empty_like(part, torch.float64).copy_(part).square_()) for part in parts]
+    squares = [fixed_sum(part, "wide square") for part in parts]
     return float(fixed_sum(torch.stack(squares)).sqrt())
 
 

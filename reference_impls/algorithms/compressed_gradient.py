@@ -100,7 +100,7 @@ class CompressedGradient(WithLocalOptimizer):
             return (yield from self._large_tensors(bucket))
         compressor = self.compressor(bucket.world.size)
         if self.granularity == "tensor":
-            compressor = PerTensor(compressor, tuple(v.part.stop - v.part.start for v in bucket.views))
+            compressor = PerTensor(compressor, tuple(v.param.numel() for v in bucket.views))
         error = bucket.state["worker_error"] if self.error_feedback else None
         return (yield from self._coded(bucket, bucket.grads, compressor, error))
 

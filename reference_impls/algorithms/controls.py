@@ -72,10 +72,7 @@ class OneRankSign(Algorithm):
 
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
     reduces_gradient: ClassVar[bool] = False
-
-    @property
-    def state(self) -> Mapping[str, StateSpec]:
-        return {"momentum": per_rank()}
+    state: ClassVar[Mapping[str, StateSpec]] = {"momentum": per_rank()}
 
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
         u = mixed_in(bucket, bucket.state["momentum"], bucket.grads)

@@ -40,10 +40,7 @@ class DeMo(WithLocalOptimizer):
     k: int = option(32, "coefficients of a block that are sent", ge=1)
 
     reduces_gradient: ClassVar[bool] = False
-
-    @property
-    def state(self) -> Mapping[str, StateSpec]:
-        return {"momentum": per_rank()}
+    state: ClassVar[Mapping[str, StateSpec]] = {"momentum": per_rank()}
 
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
         momentum = bucket.state["momentum"].mul_(self.decay)

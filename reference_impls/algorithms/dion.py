@@ -40,7 +40,6 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor
 
-from reference_impls.algorithms.one_bit_adam import by_tensor
 from reference_impls.algorithms.powersgd import compresses, cut, refreshed, room
 from reference_impls.core import compute
 from reference_impls.core.algorithm import Algorithm, Bucket, ParamGroups, StateSpec, View, option, per_tensor
@@ -203,7 +202,7 @@ class Dion(Algorithm):
 
     def _hidden(self, bucket: Bucket) -> list[_Matrix]:
         found = []
-        for view, h in by_tensor(bucket):
+        for view, h in bucket.by_tensor():
             if self._rank(view):
                 shape, thin = view.param.shape, self._is_thin(view)
                 momentum = bucket.state["momentum" if thin else "mean_momentum"][view.name]

@@ -23,7 +23,7 @@ from reference_impls.compressors.sums import fixed_sum, largest
 from reference_impls.core import compute
 from reference_impls.core.algorithm import Bucket, option
 from reference_impls.core.collectives import Exchange, piece_size
-from reference_impls.core.compute import CompiledTiles, constant
+from reference_impls.core.compute import Compiled, constant
 from reference_impls.core.optimizers import WithLocalOptimizer
 
 WIRE_VERSION: Final = 1
@@ -262,7 +262,11 @@ def _cut(codes: Tensor, shift: Tensor, out: Tensor) -> None:
     out.copy_((codes >> shift) & 3)
 
 
-_encoder, _decoder, _cutter = CompiledTiles(_encode), CompiledTiles(_decode), CompiledTiles(_cut)
+_encoder, _decoder, _cutter = (
+    Compiled(_encode, tiles=True),
+    Compiled(_decode, tiles=True),
+    Compiled(_cut, tiles=True),
+)
 
 
 def encode(x: Tensor, rows: Rows, draw: Tensor, by_group: Tensor) -> Tensor:

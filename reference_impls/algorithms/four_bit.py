@@ -15,9 +15,9 @@ from torch import Tensor
 
 from reference_impls.aggregators.coded_mean import decode_into, gather_pieces, scatter_mean
 from reference_impls.algorithms.compressed_gradient import CompressedGradient
-from reference_impls.algorithms.one_bit_adam import squared_norm
 from reference_impls.compressors.compressor import Compressor
 from reference_impls.compressors.levels import Rounding, UniformLevels
+from reference_impls.compressors.sums import fixed_sum
 from reference_impls.compressors.transforms import Rotated
 from reference_impls.core import compute
 from reference_impls.core.algorithm import Algorithm, Bucket, StateSpec, View, option, owned, per_tensor
@@ -76,16 +76,8 @@ class SDP4Bit(RotatedCodes, WithLocalOptimizer):
 
     clipping: ClassVar[str] = "max_grad_norm"
     reduces_gradient: ClassVar[bool] = False
+    state: ClassVar[Mapping[str, StateSpec]] = {"master": owned()}
     local_steps: ClassVar[bool] = True  # the local optimizer's states are each rank's own
-
-    @property
-    def scope(self) -> Literal["bucket", "model"]:  # type: ignore[override]
-        """A norm over the whole model needs the whole gradient."""
-        return "bucket" if self.max_grad_norm is None else "model"
-
-    @property
-    def state(self) -> Mapping[str, StateSpec]:
-        return {"master": owned()}
 
     def check(self, world: Group) -> None:
         self.gradient_code  # noqa: B018 - refuses impossible options
@@ -104,7 +96,7 @@ class SDP4Bit(RotatedCodes, WithLocalOptimizer):
                 bucket.state["master"].copy_(bucket.params[bucket.chunk()])
             mean = yield from scatter_mean(bucket, bucket.grads, self.gradient_code, "gradient")
         if self.max_grad_norm is not None:
-            square = yield from bucket.world.sum(squared_norm(mean).view(1), "norm")
+            square = yield from bucket.world.sum(fixed_sum(mean, "square").view(1), "norm")
             mean.mul_(torch.clamp(self.max_grad_norm / (square.sqrt() + 1e-6), max=1.0))
         return mean
 
@@ -178,7 +170,7 @@ class LoCo(WithLocalOptimizer):
         return {"error": per_tensor("per_rank", self._error_bytes, dtype=torch.uint8)}
 
     def _error_bytes(self, view: View, world: Group) -> tuple[int, ...]:
-        return (self.levels(127).wire_bytes(view.part.stop - view.part.start),)
+        return (self.levels(127).wire_bytes(view.param.numel()),)
 
     def check(self, world: Group) -> None:
         self.levels(127)

@@ -18,7 +18,7 @@ from reference_impls.aggregators.integer_sum import (
     WIDTHS,
     Scaling,
     Transport,
-    code_sum,
+    integer_sum,
     shared_scale,
     standard_mean,
 )
@@ -308,9 +308,9 @@ class QSGDMaxNorm(DitheredMean):
         step = torch.where(fits, largest * (levels / fine), largest)
         codes = torch.empty(bucket.d, dtype=torch.int32, device=x.device)
         dithering.encode(x, step, levels, bucket.key("gradient-dither"), codes)
-        total = yield from code_sum(
+        total = yield from integer_sum(
             bucket.world, codes, self.width(n), levels, "gradient-codes", self.form
-        )  # fmt: skip
+        )
         mean = bucket.scratch("gradient-mean", bucket.d, torch.float32)
         dithering.decode(total, step, levels, n, mean)
         return mean

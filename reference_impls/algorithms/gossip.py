@@ -224,10 +224,6 @@ class NoLoCo(PeriodicAveraging):
     outer_lr: float = option(0.7, "a: learning rate of the outer step", ge=0)
     outer_momentum: float = option(0.5, "b: momentum of the outer step", ge=0, lt=1)
 
-    @property
-    def state(self) -> Mapping[str, StateSpec]:
-        return {"anchor": per_rank(), "outer_momentum": per_rank()}
-
     def check(self, world: Group) -> None:
         super().check(world)
         if self.carrier != "fp32" or self.inner_policy == "average" or self.outer != "heavy-ball":
@@ -263,4 +259,5 @@ class NoLoCo(PeriodicAveraging):
         place = order.index(train_state.world.rank) ^ 1
         return order[place] if place < len(order) else None
 
+    state: ClassVar[Mapping[str, StateSpec]] = {"anchor": per_rank(), "outer_momentum": per_rank()}
     timed: ClassVar[Timed] = TIMED_ROUNDS

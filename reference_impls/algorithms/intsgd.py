@@ -33,7 +33,7 @@ from reference_impls.core.algorithm import (
     StateSpec,
     Timed,
     TrainState,
-    View,
+    one_number,
     option,
     per_tensor,
 )
@@ -101,10 +101,6 @@ def encode(x: Tensor, factor: Tensor, limit: int, rounding: Rounding, key: Key, 
 _UNKNOWN = -1.0  # r of a tensor that has not been seen to move
 
 
-def _one(view: View, world: Group) -> tuple[int, ...]:
-    return (1,)
-
-
 @dataclass(frozen=True)
 class IntSGD(WithLocalOptimizer):
     """IntSGD: gradients times an adaptive factor, rounded to integers at random and summed as such. arXiv 2102.08374.
@@ -145,7 +141,7 @@ class IntSGD(WithLocalOptimizer):
 
     @property
     def state(self) -> Mapping[str, StateSpec]:
-        return {"r": per_tensor("replicated", _one, _UNKNOWN)} if self.factor == "adaptive" else {}
+        return {"r": per_tensor("replicated", one_number, _UNKNOWN)} if self.factor == "adaptive" else {}
 
     def check(self, world: Group) -> None:
         room(self.bits, world.size)
@@ -187,23 +183,15 @@ class IntSGD(WithLocalOptimizer):
         """r <- beta r + (1 - beta) |step|^2, tensor by tensor; the first one is taken as it is."""
         for view in bucket.views:
             r = bucket.state["r"][view.name]
-            own = step[view.part]
-            wide = compute.empty_like(own, torch.float64).copy_(own)
-            square = fixed_sum(wide.square_()).view(1).to(r.dtype)
+            square = fixed_sum(step[view.part], "wide square").view(1).to(r.dtype)
             r.copy_(torch.where(r == _UNKNOWN, square, self.beta * r + (1 - self.beta) * square))
 
     def _adaptive(self, bucket: Bucket) -> Tensor:
         """a, float32: [1] for a bucket, else [d], one an element."""
         n, device = bucket.world.size, bucket.params.device
         r = torch.cat([bucket.state["r"][v.name].double() for v in bucket.views])
-        lengths = tuple(v.part.stop - v.part.start for v in bucket.views)
-        own = [
-            group["lr"]
-            for part, group in bucket.groups()
-            for v in bucket.views
-            if part.start <= v.part.start < part.stop
-        ]
-        rates = compute.together(own, r.dtype, device)
+        lengths = tuple(v.param.numel() for v in bucket.views)
+        rates = compute.together([h["lr"] for _, h in bucket.by_tensor()], r.dtype, device)
         unknown = (r == _UNKNOWN) | (r == 0) | (rates == 0)
         r = r / rates.square()
         count = compute.constant(lengths, r.dtype, device)

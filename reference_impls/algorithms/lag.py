@@ -59,10 +59,12 @@ class LAG(WithLocalOptimizer):
         self._before(bucket).copy_(bucket.params)
         change = torch.sub(bucket.grads, sent, out=compute.empty_like(sent))
         allowed = self.xi * torch.stack([fixed_sum(squares) for squares in moves.values()]).sum()
-        wants = ~(_square(change) * bucket.train_state.lr**2 < allowed)  # the first step, too, and NaN
+        wants = ~(
+            fixed_sum(change, "square") * bucket.train_state.lr**2 < allowed
+        )  # the first step, too, and NaN
         votes = yield from bucket.world.gather(wants.to(torch.uint8).view(1), "wants")
         for count in bucket.state["uploads"].values():
-            count.add_(int(votes.sum()))
+            count.add_(votes.sum())
         if bool(votes.any()):
             change.masked_fill_(~wants, 0.0)
             sent.add_(change)
@@ -74,14 +76,9 @@ class LAG(WithLocalOptimizer):
         for view in bucket.views:
             moves, moved = bucket.state["moves"][view.name], before[view.part]
             moves.copy_(moves.roll(1))
-            moves[0] = _square(torch.sub(bucket.params[view.part], moved, out=moved))
+            moves[0] = fixed_sum(torch.sub(bucket.params[view.part], moved, out=moved), "square")
 
     @staticmethod
     def _before(bucket: Bucket) -> Tensor:
         """The parameters before this step's update."""
         return bucket.scratch("before", bucket.d, bucket.params.dtype)
-
-
-def _square(x: Tensor) -> Tensor:
-    """|x|^2 in a fixed order."""
-    return fixed_sum(torch.mul(x, x, out=compute.empty_like(x)))

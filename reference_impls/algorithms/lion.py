@@ -67,11 +67,6 @@ class Lion(Algorithm):
     reduces_gradient: ClassVar[bool] = False
 
     @property
-    def scope(self) -> Literal["bucket", "model"]:  # type: ignore[override]
-        """A norm over the whole model needs the whole gradient."""
-        return "bucket" if self.local_clip_norm is None else "model"
-
-    @property
     def state(self) -> Mapping[str, StateSpec]:
         return {"momentum": per_rank()}
 
@@ -194,10 +189,7 @@ class SignSGD(Votes):
     vote: Literal["majority", "average"] = option("majority", "what is applied: the majority or the average")
 
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "weight_decay": 0.0}
-
-    @property
-    def state(self) -> Mapping[str, StateSpec]:
-        return {}
+    state: ClassVar[Mapping[str, StateSpec]] = {}
 
     def voted_on(self, bucket: Bucket) -> Tensor:
         """g_i."""
@@ -216,10 +208,7 @@ class Signum(SignSGD):
     """Votes on the sign of each worker's own momentum."""
 
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "momentum": 0.9, "weight_decay": 0.0}
-
-    @property
-    def state(self) -> Mapping[str, StateSpec]:
-        return {"momentum": per_rank()}
+    state: ClassVar[Mapping[str, StateSpec]] = {"momentum": per_rank()}
 
     def voted_on(self, bucket: Bucket) -> Tensor:
         """m_i <- b m_i + (1 - b) g_i."""
@@ -411,5 +400,5 @@ def clip(gradient: Tensor, norm: float) -> None:
     low, high = gradient.aminmax()
     top = torch.maximum(-low, high)
     scaled = torch.div(gradient, torch.where(top > 0, top, 1.0), out=compute.empty_like(gradient))
-    own = top * fixed_sum(scaled.square_()).sqrt()
+    own = top * fixed_sum(scaled, "square").sqrt()
     gradient.mul_((norm / torch.where(own == 0, 1.0, own)).clamp(max=1.0))

@@ -214,16 +214,12 @@ class DecayingFeedback(Compression):
     compressor: Compressor
     decay: float
 
-    @property
-    def state(self) -> Mapping[str, StateSpec]:
-        return {"compression_error": per_rank()}
+    state: ClassVar[Mapping[str, StateSpec]] = {"compression_error": per_rank()}
 
     def mean(self, bucket: Bucket, x: Tensor, stage: str) -> Exchange[Tensor]:
         if bucket.world.size == 1:
             return x
-        compressor = PerTensor(
-            self.compressor, tuple(view.part.stop - view.part.start for view in bucket.views)
-        )
+        compressor = PerTensor(self.compressor, tuple(view.param.numel() for view in bucket.views))
         error = bucket.state["compression_error"].mul_(self.decay)
         return (yield from gather_mean(bucket, x, compressor, stage, worker_error=error))
 

@@ -7,7 +7,7 @@ A warm-up in full precision ends at step `frozen_from`; then the variance is fro
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
@@ -158,26 +158,6 @@ def masked(x: Tensor, v: Tensor) -> Tensor:
     return x.masked_fill_(torch.le(v, TINY, out=compute.empty_like(v, torch.bool)), 0.0)
 
 
-def squared_norm(x: Tensor) -> Tensor:
-    """|x|^2 in a fixed order, since replicas must get the same bits on whatever machine."""
-    return fixed_sum(torch.mul(x, x, out=compute.empty_like(x)))
-
-
-def by_tensor(bucket: Bucket) -> Iterator[tuple[View, Mapping[str, Any]]]:
-    """The parameters of a bucket, each with the hyper-parameters of its group."""
-    runs = list(bucket.groups())
-    for view in bucket.views:
-        yield (
-            view,
-            next(h for part, h in runs if part.start <= view.part.start <= view.part.stop <= part.stop),
-        )
-
-
-def one_number(view: View, world: Group) -> tuple[int, ...]:
-    """Shape of state per tensor: one number."""
-    return (1,)
-
-
 # ---- the methods ---------------------------------------------------------------------------------------------------
 
 
@@ -223,11 +203,6 @@ class APMSqueeze(WarmUp):
     """Whether the momentum of coordinates without variance is 0, not only their step."""
 
     @property
-    def scope(self) -> Literal["bucket", "model"]:  # type: ignore[override]
-        """A global norm needs the whole gradient."""
-        return "bucket" if self.max_grad_norm is None else "model"
-
-    @property
     def state(self) -> Mapping[str, StateSpec]:
         agreed = {"momentum": replicated(), "variance": replicated(self.initial_variance)}
         return {**agreed, **super().state}
@@ -248,9 +223,9 @@ class APMSqueeze(WarmUp):
                 g[part].add_(bucket.params[part], alpha=h["weight_decay"])
         if bucket.kind == "warm-up":
             g = yield from bucket.world.mean(g, "gradient")
-            return g if self.max_grad_norm is None else g.mul_(self._clipping(squared_norm(g)))
+            return g if self.max_grad_norm is None else g.mul_(self._clipping(fixed_sum(g, "square")))
         if self.max_grad_norm is not None:  # only local gradients exist: their root mean square norm
-            square = yield from bucket.world.mean(squared_norm(g).view(1), "norm")
+            square = yield from bucket.world.mean(fixed_sum(g, "square").view(1), "norm")
             g = torch.mul(g, self._clipping(square), out=compute.empty_like(g))
         u = mixed_in(bucket, bucket.state["momentum"], g)
         return (yield from self.one_bit_mean(bucket, u, "momentum"))

@@ -14,15 +14,13 @@ from reference_impls.aggregators.compressed_all_reduce import Scale
 from reference_impls.algorithms.lion import mixed_in
 from reference_impls.algorithms.one_bit_adam import (
     WarmUp,
-    by_tensor,
     denominator,
     masked,
     moved,
-    one_number,
-    squared_norm,
 )
+from reference_impls.compressors.sums import fixed_sum
 from reference_impls.core import compute
-from reference_impls.core.algorithm import Bucket, StateSpec, option, per_tensor, replicated
+from reference_impls.core.algorithm import Bucket, StateSpec, one_number, option, per_tensor, replicated
 from reference_impls.core.collectives import Exchange, Group
 from reference_impls.core.errors import UnsupportedError
 
@@ -96,7 +94,7 @@ class OneBitLAMB(WarmUp):
         """Set rho, and begin the fresh variance at the frozen one."""
         bucket.state["fresh_variance"].copy_(bucket.state["variance"])
         m = bucket.state["momentum"]
-        sizes = torch.stack([_norm(m[v.part]) / math.sqrt(v.part.stop - v.part.start) for v in bucket.views])
+        sizes = torch.stack([_norm(m[v.part]) / math.sqrt(v.param.numel()) for v in bucket.views])
         some = sizes != 0
         mean = sizes.sum() / some.sum().clamp(min=1)
         for view, rho in zip(bucket.views, torch.where(some, mean / sizes, 1.0), strict=True):
@@ -104,7 +102,7 @@ class OneBitLAMB(WarmUp):
 
     def update(self, bucket: Bucket, reduced: Tensor) -> None:
         step = self._warm_up if bucket.kind == "warm-up" else self._compressed
-        for view, h in by_tensor(bucket):
+        for view, h in bucket.by_tensor():
             own = {name: bucket.state[name][view.name] for name in ("coefficient", "factor", "fusion")}
             whole = {
                 name: bucket.state[name][view.part] for name in ("momentum", "variance", "fresh_variance")
@@ -152,4 +150,4 @@ class OneBitLAMB(WarmUp):
 
 
 def _norm(x: Tensor) -> Tensor:
-    return squared_norm(x).sqrt()
+    return fixed_sum(x, "square").sqrt()

@@ -357,7 +357,7 @@ class LGreCo(PowerSGD):
     @staticmethod
     def errors(q: Tensor) -> list[float]:
         """By rank r = 0, 1, ...: squared norm of what the first r rows miss of what all rows hold."""
-        lengths = fixed_sum(q.to(torch.float64).square()).tolist()
+        lengths = fixed_sum(q, "wide square").tolist()
         return [float(sum(lengths[r:])) for r in range(len(lengths) + 1)]
 
     timed: ClassVar[Timed] = {

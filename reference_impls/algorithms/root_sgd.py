@@ -54,10 +54,7 @@ class RootSGD(Algorithm):
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "weight_decay": 0.0}
     reduces_gradient: ClassVar[bool] = False
     reference_points: ClassVar[tuple[str, ...]] = (_PREVIOUS,)
-
-    @property
-    def state(self) -> Mapping[str, StateSpec]:
-        return {_PREVIOUS: replicated(), "direction": replicated()}
+    state: ClassVar[Mapping[str, StateSpec]] = {_PREVIOUS: replicated(), "direction": replicated()}
 
     def rate(self, t: float | Tensor, lr: float | Tensor) -> float | Tensor:
         """eta_t of step t = 1, 2, ... at learning rate lr."""

@@ -70,10 +70,7 @@ class SketchedSGD(SketchSize):
     dense_vectors: bool = option(True, "send 1-D tensors uncompressed")
 
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "momentum": 0.9, "weight_decay": 0.0}
-
-    @property
-    def state(self) -> Mapping[str, StateSpec]:
-        return {"momentum": per_rank(), "error": per_rank()}
+    state: ClassVar[Mapping[str, StateSpec]] = {"momentum": per_rank(), "error": per_rank()}
 
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
         u, v = bucket.state["momentum"], bucket.state["error"]
@@ -132,10 +129,7 @@ class SketchedSGDTheory(SketchSize):
     """Algorithm 2: error feedback on lr g, heavy coordinates of the mean."""
 
     defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-2, "weight_decay": 0.0}
-
-    @property
-    def state(self) -> Mapping[str, StateSpec]:
-        return {"error": per_rank()}
+    state: ClassVar[Mapping[str, StateSpec]] = {"error": per_rank()}
 
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
         error = bucket.state["error"]

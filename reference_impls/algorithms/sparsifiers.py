@@ -118,9 +118,7 @@ class GTopK(WithLocalOptimizer):
         "merger", "who keeps what drops out: merger or mask (published)"
     )
 
-    @property
-    def state(self) -> Mapping[str, StateSpec]:
-        return {"worker_error": per_rank()}
+    state: ClassVar[Mapping[str, StateSpec]] = {"worker_error": per_rank()}
 
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
         if bucket.world.size == 1:
@@ -200,6 +198,7 @@ class DGC(Algorithm):
     }
     reduces_gradient: ClassVar[bool] = False
     clipping: ClassVar[str] = "local_clip"
+    state: ClassVar[Mapping[str, StateSpec]] = {"momentum": per_rank(), "velocity": per_rank()}
 
     ratio: float = option(0.001, "share of the coordinates that is sent, after the warm-up", gt=0, le=1)
     local_clip: float = option(
@@ -210,10 +209,6 @@ class DGC(Algorithm):
     )
     warmup_steps: int = option(0, "first steps, in which the share falls to ratio", ge=0)
     warmup_stages: int = option(4, "shares that the warm-up goes through, equally long each", ge=1)
-
-    @property
-    def state(self) -> Mapping[str, StateSpec]:
-        return {"momentum": per_rank(), "velocity": per_rank()}
 
     def share(self, step: int) -> float:
         """The share of the coordinates that is sent in this step."""
@@ -245,7 +240,7 @@ class DGC(Algorithm):
             return step
         before = v + step
         share = bucket.train_state.choice(lambda now: self.share(now.step))
-        compressor = self._compressor(share, [view.part.stop - view.part.start for view in bucket.views])
+        compressor = self._compressor(share, [view.param.numel() for view in bucket.views])
         mean = yield from gather_mean(bucket, step, compressor, "velocity", worker_error=v)
         u.masked_fill_(before != v, 0)
         return mean

@@ -14,10 +14,8 @@ from reference_impls.aggregators.compressed_all_reduce import Scale
 from reference_impls.algorithms.one_bit_adam import (
     COMPRESSION,
     OneBitMean,
-    by_tensor,
     masked,
     moved,
-    one_number,
 )
 from reference_impls.core import compute
 from reference_impls.core.algorithm import (
@@ -27,6 +25,7 @@ from reference_impls.core.algorithm import (
     StateSpec,
     Timed,
     TrainState,
+    one_number,
     option,
     per_rank,
     per_tensor,
@@ -163,7 +162,7 @@ class ZeroOneAdam(OneBitMean):
         for part, h in bucket.groups():
             m[part].lerp_(bucket.grads[part], 1 - h["betas"][0])
             compute.add_scaled(u[part], m[part], h["lr"])
-        for view, h in by_tensor(bucket):
+        for view, h in bucket.by_tensor():
             bucket.state["rates"][view.name].add_(h["lr"])
         return (
             u

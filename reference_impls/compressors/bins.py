@@ -19,8 +19,6 @@ from reference_impls.core import compute
 from reference_impls.core.compute import Key, compiled
 from reference_impls.core.errors import UnsupportedError
 
-__all__ = ["WIRE_VERSION", "DeviationBins", "read", "wire_bytes", "write"]
-
 WIRE_VERSION: Final = 1
 SPREAD: Final = 6
 """Standard deviations that the bins of `DeviationBins` are wide in all."""

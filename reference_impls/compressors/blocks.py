@@ -26,11 +26,9 @@ from reference_impls.compressors.packing import fields, split, tiles_of
 from reference_impls.compressors.sums import fixed_sum, largest
 from reference_impls.compressors.tiles import LANES, ROWS, TILE, Draw, lanes, numbers, rows, whole
 from reference_impls.core import compute
-from reference_impls.core.compute import CompiledTiles, Key, bits_at
+from reference_impls.core.compute import Compiled, Key, bits_at
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.kernels import Formula
-
-__all__ = ["NORMS", "WIRE_VERSION", "BlockCompressor", "BlockMessage", "Norm", "norms", "per_block"]
 
 WIRE_VERSION: Final = 2
 _FLOAT: Final = 4  # bytes
@@ -291,7 +289,7 @@ def _encode_fields(
 @functools.lru_cache(maxsize=256)
 def _encoder(
     compressor: BlockCompressor, size: int, lowest: int
-) -> CompiledTiles[[Tensor, Tensor, Tensor, Tensor, Tensor], None]:
+) -> Compiled[[Tensor, Tensor, Tensor, Tensor, Tensor], None]:
     """A field of the codes and its words in one pass.
 
     x [..., T, size, m, 16], spread [..., T, numbers, 32] -> [..., T, size, 16].
@@ -318,22 +316,22 @@ def _encoder(
         assert packed is not None
         words.copy_(packed)
 
-    return CompiledTiles(encode_tiles)
+    return Compiled(encode_tiles, tiles=True)
 
 
 @functools.lru_cache(maxsize=256)
-def _coder(compressor: BlockCompressor) -> CompiledTiles[[Tensor, Tensor, Tensor, Tensor, Tensor], None]:
+def _coder(compressor: BlockCompressor) -> Compiled[[Tensor, Tensor, Tensor, Tensor, Tensor], None]:
     """Codes alone: x [..., T, 32, 16], spread [..., T, numbers, 32] -> int32 [..., T, 32, 16]."""
 
     def make_codes(x: Tensor, stream: Tensor, lane: Tensor, codes: Tensor, spread: Tensor) -> None:
         index = numbers(x.shape[-3], TILE, 2, x.device) + numbers(ROWS, LANES, 1, x.device) + lane
         codes.copy_(compressor.code(x, spread.unsqueeze(-1).unbind(-3), lambda: bits_at(stream, index)))
 
-    return CompiledTiles(make_codes)
+    return Compiled(make_codes, tiles=True)
 
 
 @functools.lru_cache(maxsize=256)
-def _decoder(compressor: BlockCompressor, add: bool) -> CompiledTiles[[Tensor, Tensor, Tensor], None]:
+def _decoder(compressor: BlockCompressor, add: bool) -> Compiled[[Tensor, Tensor, Tensor], None]:
     """Words [..., T, bits, 16] and spread [..., T, numbers, 32] -> float32 [..., T, 32, 16]."""
     width = compressor.message().bits
     cut = fields(width)
@@ -342,4 +340,4 @@ def _decoder(compressor: BlockCompressor, add: bool) -> CompiledTiles[[Tensor, T
         value = compressor.value(split(words, cut), spread.unsqueeze(-1).unbind(-3))
         out.copy_(out + value if add else value)
 
-    return CompiledTiles(decode_tiles)
+    return Compiled(decode_tiles, tiles=True)

@@ -35,8 +35,6 @@ from reference_impls.core import compute
 from reference_impls.core.compute import compiled
 from reference_impls.core.errors import UnsupportedError
 
-__all__ = ["HASH_VERSION", "LONGEST", "CountSketch"]
-
 HASH_VERSION: Final = 1
 LONGEST: Final = 1 << 30
 _PRIME: Final = (1 << 31) - 1
@@ -167,5 +165,5 @@ class CountSketch:
     def squared_norm(self, table: Tensor) -> Tensor:
         """Estimate of the squared 2-norm: the median over rows of the sum of squares, [...]."""
         out = torch.empty((*table.shape[:-2], 1), dtype=table.dtype, device=table.device)
-        _median(out, fixed_sum(table.square()).unsqueeze(-1))
+        _median(out, fixed_sum(table, "square").unsqueeze(-1))
         return out.squeeze(-1)

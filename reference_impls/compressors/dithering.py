@@ -47,19 +47,6 @@ from reference_impls.core import compute
 from reference_impls.core.compute import Key, as_uniform, compiled
 from reference_impls.core.errors import UnsupportedError
 
-__all__ = [
-    "LARGEST_HEAD_ROOM",
-    "WIRE_VERSION",
-    "add_powers",
-    "decode",
-    "decode_powers",
-    "encode",
-    "encode_powers",
-    "levels",
-    "restored",
-    "rounded",
-]
-
 WIRE_VERSION: Final = 1
 
 

@@ -24,8 +24,6 @@ from reference_impls.core.compute import as_uniform, compiled
 from reference_impls.core.errors import UnsupportedError, one_of
 from reference_impls.kernels import Formula
 
-__all__ = ["WIRE_VERSION", "GeometricLevels", "MinMax", "Natural", "Rounding", "UniformLevels"]
-
 WIRE_VERSION: Final = 2
 Rounding = Literal["nearest", "stochastic"]
 ROUNDINGS: Final[tuple[Rounding, ...]] = ("nearest", "stochastic")

@@ -23,10 +23,7 @@ from reference_impls.core import compute
 from reference_impls.core.compute import Key, compiled, uniform
 from reference_impls.core.errors import UnsupportedError
 
-__all__ = ["KINDS", "PUBLISHED", "Kind", "Table", "optimal", "table"]
-
 Kind = Literal["published", "optimal", "uniform"]
-KINDS: Final[tuple[Kind, ...]] = ("published", "optimal", "uniform")
 PUBLISHED: Final = (0, 3, 5, 7, 9, 11, 13, 14, 16, 17, 19, 21, 23, 25, 27, 30)
 _PUBLISHED_FOR: Final = (4, 30, 1 / 32)
 _NORMAL: Final = NormalDist()
@@ -63,21 +60,20 @@ class Table:
 
             elementwise.look_up(z, _cells(self, device), words, indices)
             return
-        _encode(
-            z, self.limit, self.unit, self.top / 2, _below(self.values, device),
-            _values(self.values, torch.float32, device), words, indices,
-        )  # fmt: skip
+        below = compute.constant(_below(self.values), torch.int32, device)
+        values = compute.constant(self.values, torch.float32, device)
+        _encode(z, self.limit, self.unit, self.top / 2, below, values, words, indices)
 
     def look_up(self, indices: Tensor) -> Tensor:
         """Indices [...] -> V, int32 [...]."""
         found = compute.empty_like(indices, torch.int32)
-        _take(indices, _values(self.values, torch.int32, indices.device), found)
+        _take(indices, compute.constant(self.values, torch.int32, indices.device), found)
         return found
 
     def centred(self, indices: Tensor) -> Tensor:
         """Indices [...] -> 2 V - g, float32 [...]: what they stand for in units of T / g."""
         found = compute.empty_like(indices, torch.float32)
-        _take(indices, _centred(self.values, indices.device), found)
+        _take(indices, _centred(self, indices.device), found)
         return found
 
     def decode(self, indices: Tensor, out: Tensor) -> None:
@@ -85,32 +81,25 @@ class Table:
         _take(indices, _numbers(self, indices.device), out)
 
 
-@functools.cache
-def _values(values: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.tensor(values, dtype=dtype, device=device)
-
-
-@functools.cache
-def _centred(values: tuple[int, ...], device: torch.device) -> Tensor:
-    return _values(values, torch.float32, device) * 2 - values[-1]
+def _centred(table: Table, device: torch.device) -> Tensor:
+    return compute.constant(tuple(2 * value - table.top for value in table.values), torch.float32, device)
 
 
 @functools.cache
 def _numbers(table: Table, device: torch.device) -> Tensor:
-    return _centred(table.values, device) * (table.unit / 2)
+    return _centred(table, device) * (table.unit / 2)
 
 
 @functools.cache
-def _below(values: tuple[int, ...], device: torch.device) -> Tensor:
-    """int32 [g]: for y in [k, k+1), the index of the largest value up to k."""
-    found = [sum(v <= k for v in values) - 1 for k in range(values[-1])]
-    return torch.tensor(found, dtype=torch.int32, device=device)
+def _below(values: tuple[int, ...]) -> tuple[int, ...]:
+    """[g]: for y in [k, k+1), the index of the largest value up to k."""
+    return tuple(sum(v <= k for v in values) - 1 for k in range(values[-1]))
 
 
 @functools.cache
 def _cells(table: Table, device: torch.device) -> Tensor:
     """The table as `kernels.elementwise.look_up` reads it."""
-    below = _below(table.values, torch.device("cpu"))
+    below = torch.tensor(_below(table.values))
     at = torch.tensor(table.values, dtype=torch.float32)
     gap = at[below + 1] - at[below]
     cells = torch.stack([below.to(torch.float32), at[below], gap, 1 / gap], dim=-1)

@@ -34,28 +34,9 @@ from torch.nn import functional
 
 from reference_impls.compressors.tiles import LANES, ROWS, TILE, numbers, rows, whole
 from reference_impls.core import compute
-from reference_impls.core.compute import CompiledTiles, compiled
+from reference_impls.core.compute import Compiled, compiled
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.kernels import INTEGERS
-
-__all__ = [
-    "NIBBLES_VERSION",
-    "WIDEST",
-    "WIRE_VERSION",
-    "add_up",
-    "fields",
-    "nibble_bytes",
-    "pack",
-    "pack_nibbles",
-    "pack_tail",
-    "pack_tiles",
-    "tiles_of",
-    "unpack",
-    "unpack_nibbles",
-    "unpack_tail",
-    "width",
-    "wire_bytes",
-]
 
 WIRE_VERSION: Final = 2
 NIBBLES_VERSION: Final = 1
@@ -114,21 +95,21 @@ def split(words: Tensor, cut: Sequence[tuple[int, int]]) -> Tensor:
 
 
 @functools.cache
-def _packer(field: int, lowest: int) -> CompiledTiles[[Tensor, Tensor], None]:
+def _packer(field: int, lowest: int) -> Compiled[[Tensor, Tensor], None]:
     def pack_tiles(values: Tensor, words: Tensor) -> None:
         words.copy_(join(values, field, lowest))
 
-    return CompiledTiles(pack_tiles)
+    return Compiled(pack_tiles, tiles=True)
 
 
 @functools.cache
-def _unpacker(bits: int, add: bool) -> CompiledTiles[[Tensor, Tensor], None]:
+def _unpacker(bits: int, add: bool) -> Compiled[[Tensor, Tensor], None]:
     cut = fields(bits)
 
     def unpack_tiles(out: Tensor, words: Tensor) -> None:
         out.copy_(out + split(words, cut) if add else split(words, cut))
 
-    return CompiledTiles(unpack_tiles)
+    return Compiled(unpack_tiles, tiles=True)
 
 
 def tiles_of(wire: Tensor, bits: int, numel: int) -> tuple[Tensor, bool]:

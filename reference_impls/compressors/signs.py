@@ -29,19 +29,6 @@ from reference_impls.core import compute
 from reference_impls.core.compute import THRESHOLD, Compiled, Key, compiled
 from reference_impls.core.errors import one_of
 
-__all__ = [
-    "WIRE_VERSION",
-    "ScaledSigns",
-    "count_votes",
-    "decode_accumulate",
-    "pack",
-    "pack_signs",
-    "positive",
-    "unpack",
-    "unpack_signs",
-    "wire_bytes",
-]
-
 P = ParamSpec("P")
 R = TypeVar("R")
 WIRE_VERSION: Final = 1

@@ -25,19 +25,6 @@ from reference_impls.core import compute
 from reference_impls.core.compute import THRESHOLD, Key, compiled
 from reference_impls.core.errors import UnsupportedError
 
-__all__ = [
-    "WIRE_VERSION",
-    "ChunkTopK",
-    "TopK",
-    "kept",
-    "largest",
-    "largest_magnitudes",
-    "magnitude",
-    "pack_pairs",
-    "taken",
-    "unpack_pairs",
-]
-
 WIRE_VERSION: Final = 1
 
 _WITHOUT_SIGN: Final = 0x7FFFFFFF

@@ -24,9 +24,7 @@ from torch.nn import functional
 
 from reference_impls.compressors.tiles import LANES
 from reference_impls.core import compute
-from reference_impls.core.compute import THRESHOLD, CompiledTiles, compiled
-
-__all__ = ["BLOCK", "Of", "few_rows", "fixed_mean", "fixed_sum", "largest", "root_mean_square"]
+from reference_impls.core.compute import THRESHOLD, Compiled, compiled
 
 BLOCK = 1024
 _LAUNCHES: Final = (
@@ -102,7 +100,7 @@ def _blocks(x: Tensor, of: Of, factor: Tensor | None) -> Tensor:
 
 
 @functools.cache
-def _row_folder(of: Of, scaled: bool) -> CompiledTiles[..., None]:
+def _row_folder(of: Of, scaled: bool) -> Compiled[..., None]:
     """[T, rows, 16] -> [T, 16] by pairs of rows."""
 
     def fold(x: Tensor, out: Tensor, *factor: Tensor) -> None:
@@ -111,7 +109,7 @@ def _row_folder(of: Of, scaled: bool) -> CompiledTiles[..., None]:
             parts = [parts[i] + parts[i + 1] for i in range(0, len(parts), 2)]
         out.copy_(parts[0])
 
-    return CompiledTiles(fold)
+    return Compiled(fold, tiles=True)
 
 
 @compiled

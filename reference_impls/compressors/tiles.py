@@ -22,9 +22,7 @@ import torch
 from torch import Tensor
 
 from reference_impls.core import compute
-from reference_impls.core.compute import THRESHOLD, Compiled, CompiledTiles, Key, bits, bits_at
-
-__all__ = ["LANES", "ROWS", "TILE", "Draw", "Pass", "lanes", "numbers", "rows", "whole"]
+from reference_impls.core.compute import THRESHOLD, Compiled, Key, bits, bits_at
 
 LANES = 16
 ROWS = 32
@@ -77,7 +75,7 @@ class Pass:
         self._kernel = kernel
         self._rest = _whole(formula)
         self._whole = Compiled(_named(_whole(formula), formula, name))
-        self._stretched = CompiledTiles(_named(_stretched(formula), formula, name))
+        self._stretched = Compiled(_named(_stretched(formula), formula, name), tiles=True)
 
     def __call__(
         self, x: Tensor, y: Tensor, stream: Tensor, out: Tensor, first: int = 0, second: int = 0

@@ -35,8 +35,6 @@ from reference_impls.core import compute
 from reference_impls.core.compute import Key, compiled
 from reference_impls.core.errors import UnsupportedError
 
-__all__ = ["WIRE_VERSION", "BlockDCT", "Chunks", "Rotated", "butterflies", "dct_matrix"]
-
 _HELD: Final = 4096  # elements of a chunk that a kernel keeps in registers
 
 

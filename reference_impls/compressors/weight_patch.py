@@ -59,8 +59,6 @@ from torch import Tensor
 
 from reference_impls.core.errors import LayoutError, PatchError, UnsupportedError
 
-__all__ = ["WIRE_VERSION", "PatchStream", "WeightPatch"]
-
 WIRE_VERSION: Final = 1
 _HEADER: Final = struct.Struct("<3sBB32s32s")
 _INTEGERS: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

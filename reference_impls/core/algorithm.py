@@ -11,6 +11,8 @@ import dataclasses
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
 import torch
@@ -85,6 +87,11 @@ def per_tensor(
     return StateSpec(kind, init, shape, dtype)
 
 
+def one_number(view: View, world: Group) -> tuple[int, ...]:
+    """The shape of state `per_tensor` that is one number."""
+    return (1,)
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """One parameter inside a bucket: `part` is its slice of the bucket, `start` the model-wide index of its element 0."""
@@ -94,6 +101,11 @@ class View:
     part: slice
     group: int
     start: int
+
+    @property
+    def stop(self) -> int:
+        """The model-wide index behind its last element."""
+        return self.start + self.param.numel()
 
 
 @dataclass(slots=True)
@@ -183,16 +195,14 @@ class Bucket:
     def groups(self) -> Iterator[tuple[slice, Mapping[str, Any]]]:
         """Runs of equal hyper-parameters: (slice of the bucket, the parameter group's dict with lr of this step)."""
         groups = self._optimizer_groups()
-        position = 0
-        while position < len(self.views):
-            last = position
-            while last + 1 < len(self.views) and self.views[last + 1].group == self.views[position].group:
-                last += 1
-            yield (
-                slice(self.views[position].part.start, self.views[last].part.stop),
-                groups[self.views[position].group],
-            )
-            position = last + 1
+        for number, run in groupby(self.views, key=attrgetter("group")):
+            views = list(run)
+            yield slice(views[0].part.start, views[-1].part.stop), groups[number]
+
+    def by_tensor(self) -> Iterator[tuple[View, Mapping[str, Any]]]:
+        """The parameters one by one: (view, its parameter group's dict with lr of this step)."""
+        groups = self._optimizer_groups()
+        return ((view, groups[view.group]) for view in self.views)
 
     def inner_state(self, view: View) -> dict[str, Any]:
         """What the inner optimizer keeps for a parameter, by its own names; itself, not a copy. Empty before a step."""
@@ -234,7 +244,6 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
 
     Options are fields made by `option`, which declares their bounds; every instance is checked against them.
 
-    scope: ``bucket`` (one bucket a bucket, may overlap with backward) or ``model`` (needs the whole gradient).
     state: what it declares. defaults: hyper-parameters of the parameter groups if the method has its own update rule.
     reduces_gradient: True if `reduce` answers a gradient, which the drivers may clip: the mean over ranks, of methods of local
     steps each rank's own. reference points: names of state (one tensor a bucket) that hold points at which the method wants a
@@ -247,7 +256,6 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
     nothing else are timed once. Without it a session waits until the kind comes.
     """
 
-    scope: ClassVar[Literal["bucket", "model"]] = "bucket"
     defaults: ClassVar[Mapping[str, Any]] = {}
     reduces_gradient: ClassVar[bool] = True
     reference_points: ClassVar[tuple[str, ...]] = ()
@@ -261,6 +269,14 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
     def __post_init__(self) -> None:
         for name, own in declared(type(self)).items():
             own.checked(type(self).__name__, getattr(self, name))
+
+    @property
+    def scope(self) -> Literal["bucket", "model"]:
+        """``bucket`` (one bucket a bucket, may overlap with backward) or ``model`` (needs the whole gradient).
+
+        A method that clips by itself does so by a norm over the whole model.
+        """
+        return "model" if self.clipping and getattr(self, self.clipping) is not None else "bucket"
 
     def reference_points_at(self, step: int) -> tuple[str, ...]:
         """Those of `reference_points` that are wanted when `step` steps are complete: a matter of the options and of `step`

@@ -8,7 +8,7 @@ ranks ask for the same thing, and count the bytes. Authors do not write ``yield`
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol, TypeVar, cast
 
@@ -136,23 +136,14 @@ class Finish:
     pending: Pending
 
 
+@dataclass(slots=True, eq=False)
 class Pending:
     """A started exchange. Its driver keeps it moving; methods only carry it from one step to a later one."""
 
-    __slots__ = ("in_flight", "rank_index", "result", "done")
-
-    def __init__(self) -> None:
-        self.in_flight: Any = None
-        self.rank_index = 0
-        self.result: Any = None
-        self.done = False
-
-    @classmethod
-    def completed(cls, result: Any) -> Pending:
-        """A pending that is already done (as loaded from a checkpoint)."""
-        pending = cls()
-        pending.result, pending.done = result, True
-        return pending
+    in_flight: Any = None
+    rank_index: int = 0
+    result: Any = None
+    done: bool = False
 
 
 Request = Collective | Start | Finish
@@ -244,7 +235,17 @@ KEPT_STEPS: Final = 1000
 """Steps whose rows a ledger keeps apart on real processes."""
 EARLIER: Final = -1
 """What stands for their number where older steps were added up."""
-_NUMBERS = ("calls", "payload_bytes", "wire_bytes", "received_bytes")
+_COLUMNS: Final = [
+    "step",
+    "kind",
+    "stage",
+    "collective",
+    "group",
+    "calls",
+    "payload_bytes",
+    "wire_bytes",
+    "received_bytes",
+]
 _Key = tuple[str, str, str, str]
 _Rows = dict[_Key, list[float]]
 
@@ -292,12 +293,19 @@ class Ledger:
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per step, kind, stage, collective and group, in the order of first use; those of `EARLIER` first."""
-        names = ("step", "kind", "stage", "collective", "group", *_NUMBERS)
         return [
-            dict(zip(names, (step, *key, *numbers), strict=True))
+            dict(zip(_COLUMNS, (step, *key, *numbers), strict=True))
             for step, rows in ((EARLIER, self._earlier), *self._rows.items())
             for key, numbers in rows.items()
         ]
+
+    def totals(self) -> list[dict[str, Any]]:
+        """The rows summed over steps."""
+        sums: _Rows = {}
+        for rows in (self._earlier, *self._rows.values()):
+            for key, numbers in rows.items():
+                _add(sums, key, numbers)
+        return [dict(zip(_COLUMNS[1:], (*key, *numbers), strict=True)) for key, numbers in sums.items()]
 
     def clear(self) -> None:
         """Forget everything counted so far."""
@@ -327,7 +335,6 @@ class Ledgers:
         """
         import pandas as pd  # here, since it takes half a second
 
-        columns = ["step", "kind", "stage", "collective", "group", *_NUMBERS]
         if rank is not None:
             rank = next(iter(self._ledgers)) if rank == "own" else rank
             if rank not in self._ledgers:
@@ -335,16 +342,14 @@ class Ledgers:
                     f"the bytes of rank {rank} are not counted here, only those of {', '.join(map(str, self._ledgers))}: "
                     "leave rank out, or ask on that rank"
                 )
-            return _typed(pd.DataFrame(self._ledgers[rank].rows(), columns=columns))
+            return _typed(pd.DataFrame(self._ledgers[rank].rows(), columns=_COLUMNS))
         rows = [{"rank": r, **row} for r, ledger in self._ledgers.items() for row in ledger.rows()]
-        return _typed(pd.DataFrame(rows, columns=["rank", *columns]))
+        return _typed(pd.DataFrame(rows, columns=["rank", *_COLUMNS]))
 
     def totals(self) -> list[dict[str, Any]]:
         """Rows summed over steps, one per rank, kind, stage, collective and group; needs no pandas."""
         return [
-            {"rank": rank, **row}
-            for rank, ledger in sorted(self._ledgers.items())
-            for row in _sum_over_steps(ledger.rows())
+            {"rank": rank, **row} for rank, ledger in sorted(self._ledgers.items()) for row in ledger.totals()
         ]
 
     def clear(self) -> None:
@@ -357,19 +362,6 @@ def _add(rows: _Rows, key: _Key, numbers: Sequence[float]) -> None:
     row = rows.setdefault(key, [0, 0, 0.0, 0.0])
     for i, number in enumerate(numbers):
         row[i] += number
-
-
-def _sum_over_steps(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    sums: dict[tuple[str, ...], dict[str, Any]] = {}
-    for row in rows:
-        key = (row["kind"], row["stage"], row["collective"], row["group"])
-        total = sums.setdefault(
-            key,
-            {**{k: row[k] for k in ("kind", "stage", "collective", "group")}, **dict.fromkeys(_NUMBERS, 0)},
-        )
-        for name in _NUMBERS:
-            total[name] += row[name]
-    return list(sums.values())
 
 
 def _typed(table: pd.DataFrame) -> pd.DataFrame:

@@ -32,8 +32,6 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["LOCK_SECONDS", "CompileError", "Programs", "fix_rows", "name_of", "settings"]
-
 LOCK_SECONDS: Final = 120
 """How long to wait for another process that compiles the same function. A stopped process holds its lock for ever."""
 

@@ -47,7 +47,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import Any, ClassVar, Final, Generic, NamedTuple, ParamSpec, TypeVar, cast
+from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -149,21 +149,29 @@ def _twin(function: Callable[P, R], number: int) -> Callable[P, R]:
 
 
 class Compiled(Generic[P, R]):
-    """A function and its compiled form; see the module's text. `name`: "module.function", leading underscores left out."""
+    """A function and its compiled form; see the module's text. `name`: "module.function", leading underscores left out.
+
+    tiles: tensors of two and more dimensions are rows of one fixed shape each, and only the number of rows varies. Fixed inner
+    dimensions are what vector instructions are chosen by, and every other shape of rows is a variant.
+    """
 
     def __init__(
-        self, function: Callable[P, R], threshold: int = THRESHOLD, record: PathRecord = _RECORD
+        self,
+        function: Callable[P, R],
+        threshold: int = THRESHOLD,
+        record: PathRecord = _RECORD,
+        *,
+        tiles: bool = False,
     ) -> None:
         self.eager = function
-        self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__.lstrip('_')}"
+        self.name = programs.name_of(function)
         self._threshold = threshold
         self._record = record
         self._fills = function.__annotations__.get("return", "nothing said") in ("None", None)
         self._fast: dict[Hashable, Callable[..., R]] = {}
         self._failed = False
+        self._fixed = tiles
         functools.update_wrapper(self, function)
-
-    _fixed: ClassVar[bool] = False
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if kwargs:
@@ -192,7 +200,7 @@ class Compiled(Generic[P, R]):
     def _variant(self, args: Sequence[Any]) -> Hashable:
         """What is compiled by itself: kinds of tensors, flags, and the numbers 0 and 1, which the compiler takes as given."""
         kinds = [
-            (a.dtype, self._shape(a), a.device)
+            (a.dtype, tuple(a.shape[1:]) if self._fixed and a.dim() > 1 else a.dim(), a.device)
             if isinstance(a, Tensor)
             else a
             if a is None or isinstance(a, bool) or a == 0 or a == 1
@@ -200,9 +208,6 @@ class Compiled(Generic[P, R]):
             for a in args
         ]
         return (torch.get_num_threads(), torch.is_grad_enabled(), *kinds)
-
-    def _shape(self, tensor: Tensor) -> Hashable:
-        return tensor.dim()
 
     def _prepare(self, variant: Hashable, device: torch.device) -> Callable[..., R]:
         if device.type == "cpu":
@@ -242,18 +247,6 @@ class Compiled(Generic[P, R]):
         )
 
 
-class CompiledTiles(Compiled[P, R]):
-    """Tensors of two and more dimensions are rows of one fixed shape each; only the number of rows varies.
-
-    Fixed inner dimensions are what vector instructions are chosen by, and every other shape of rows is a variant.
-    """
-
-    _fixed = True
-
-    def _shape(self, tensor: Tensor) -> Hashable:
-        return tuple(tensor.shape[1:]) if tensor.dim() > 1 else tensor.dim()
-
-
 def compiled(function: Callable[P, R]) -> Compiled[P, R]:
     """Decorator: `function(tensor, ...)` compiled for large tensors; see the module's text."""
     return Compiled(function)
@@ -268,12 +261,14 @@ SMALLEST: Final = 1 << 16
 _PATIENCE: Final = 4096  # buffers handed out since, after which an idle one may be given up
 
 
-class _Block(NamedTuple):
-    """Memory of the pool. idle: the storage's count of holders when there are none but the pool."""
+@dataclass(slots=True)
+class _Block:
+    """Memory of the pool. idle: the storage's count of holders when there are none but the pool. used: number of the hand-out."""
 
     raw: Tensor
     storage: torch.UntypedStorage
     idle: int
+    used: int = 0
 
     def is_idle(self) -> bool:
         return _holders(self.storage) == self.idle
@@ -286,7 +281,6 @@ def _holders(storage: torch.UntypedStorage) -> int:
 class _Pool:
     def __init__(self) -> None:
         self._blocks: dict[int, list[_Block]] = {}
-        self._used: dict[int, int] = {}  # by address: number of the hand-out
         self._handed_out = 0
         self._lock = threading.Lock()
 
@@ -296,27 +290,16 @@ class _Pool:
             self._handed_out += 1
             block = next((b for b in self._blocks.get(size, ()) if b.is_idle()), None)
             block = self._new(size) if block is None else block
-            self._used[block.raw.data_ptr()] = self._handed_out
+            block.used = self._handed_out
             return block.raw[:nbytes].view(dtype).view(shape)
 
-    def held_bytes(self) -> int:
-        return sum(size * len(blocks) for size, blocks in self._blocks.items())
-
-    def release(self, before: int | None = None) -> None:
-        """Give up what is idle; `before`: only what was handed out last before this number."""
-        for size, blocks in list(self._blocks.items()):
-            kept = [
-                b
-                for b in blocks
-                if not b.is_idle() or (before is not None and self._used[b.raw.data_ptr()] >= before)
-            ]
-            self._blocks[size] = kept
-        self._blocks = {size: blocks for size, blocks in self._blocks.items() if blocks}
-        alive = {b.raw.data_ptr() for blocks in self._blocks.values() for b in blocks}
-        self._used = {address: number for address, number in self._used.items() if address in alive}
+    def give_up(self, before: float) -> None:
+        """What is idle and was handed out last before this number."""
+        for blocks in self._blocks.values():
+            blocks[:] = [b for b in blocks if b.used >= before or not b.is_idle()]
 
     def _new(self, size: int) -> _Block:
-        self.release(self._handed_out - _PATIENCE)
+        self.give_up(self._handed_out - _PATIENCE)
         raw = torch.empty(size, dtype=torch.uint8, device="cpu")
         storage = raw.untyped_storage()
         block = _Block(raw, storage, _holders(storage))
@@ -388,16 +371,6 @@ def together(values: Sequence[float | Tensor], dtype: torch.dtype, device: torch
 def constant(values: float | tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A small tensor that nobody writes to, sent once."""
     return sent(torch.tensor(values, dtype=dtype), device)
-
-
-def held_bytes() -> int:
-    """Bytes that the pool of this process holds, idle or in use."""
-    return _POOL.held_bytes()
-
-
-def release() -> None:
-    """Give the pool's idle memory back."""
-    _POOL.release()
 
 
 # ---- random streams ---------------------------------------------------------------------------------------------------

@@ -45,8 +45,6 @@ from reference_impls.runtime.checks import Check
 from reference_impls.runtime.step import Unused
 from reference_impls.runtime.worker import SUPPORTED_DTYPES, bare_model, named
 
-__all__ = ["Attached", "attach", "takes_any_optimizer"]
-
 Parameters = nn.Module | Iterable[tuple[str, Tensor]]
 
 

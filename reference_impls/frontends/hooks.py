@@ -53,8 +53,6 @@ from reference_impls.runtime.worker import Worker, bare_name, named, unwrapped
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
-__all__ = ["DDPHook", "FSDPHook", "ddp_hook", "fsdp_hook", "only_reduces"]
-
 _KEPT: Final = ("version", "world_size", "rank", "seed", "step", "counters", "slots")
 """What a hook saves of a worker's state: all but parameters and optimizer, which are the user's."""
 
@@ -549,22 +547,19 @@ class FSDPHook(_Hook):
                 reduce_output.add_(own.partial)
                 own.partial = None
             train_state.step = self._own_ledger.step = own.calls
-            train_state.kind = self._own_ledger.kind = self._planned()
+            algorithm = self._worker.algorithm
+            kind = algorithm.plan(train_state)
+            assert isinstance(kind, str)  # who asks others before planning is refused at construction
+            train_state.kind = self._own_ledger.kind = kind
             self._agreement.begin_step(own.calls, f"{own.name}: {train_state.kind}")
             bucket.grads.copy_(reduce_output)
             self._begins(bucket)
-            algorithm = self._worker.algorithm
             (mean,) = self._engine.run([algorithm.reduce(bucket)])
             algorithm.update(bucket, mean)
             self._keep_finite([bucket])
             reduce_output.copy_(bucket.grads)
             own.calls += 1
             self._ends(own.calls)
-
-    def _planned(self) -> str:
-        kind = self._worker.algorithm.plan(self._worker.train_state)
-        assert isinstance(kind, str)  # who asks others before planning is refused at construction
-        return kind
 
 
 def fsdp_hook(

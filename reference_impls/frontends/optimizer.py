@@ -279,7 +279,11 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         """
         with self._agreement.telling_the_others():
             self._refuse_released()
-            self._refuse_averaged()
+            if self._is_averaged:
+                raise UsageError(
+                    "inside averaged() parameters are the mean over ranks, and what a step makes of them is lost at its end: "
+                    "take steps outside of the block"
+                )
             refuse_scaler(self)
             loss = None
             if closure is not None:
@@ -318,16 +322,12 @@ class DataParallelOptimizer(torch.optim.Optimizer):
                     "skippable=True, which keeps them until step()"
                 )
             self._is_skipped("skip_step()")
-            self._give_up()
+            if self._syncs_buffers:
+                self._sync_buffers("skip")
+            self._begin_anew()
+            if not self._silent:
+                self._agreement.completed(self._worker.train_state.step)
             self.zero_grad()
-
-    def _give_up(self) -> None:
-        """Skip a step of which nothing has been sent; on all ranks."""
-        if self._syncs_buffers:
-            self._sync_buffers("skip")
-        self._begin_anew()
-        if not self._silent:
-            self._agreement.completed(self._worker.train_state.step)
 
     def _is_skipped(self, call: str) -> bool:
         """Whether ranks skip this step, where they may; `call` is this rank's.
@@ -437,7 +437,6 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._all_at("consolidate()")
         size, rank = self._worker.train_state.world.size, self._worker.train_state.world.rank
         states: list[Any] | None = [None] * size if rank == 0 else None
-        self._refuse_released()
         dist.gather_object(self._local_workers.state_dict()[0], states, group=self._group, group_dst=0)
         return None if states is None else {"workers": states}
 
@@ -495,13 +494,6 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             raise UsageError(
                 "release() has finished this optimizer: build a new one to go on training (state_dict() comes before "
                 "release())"
-            )
-
-    def _refuse_averaged(self) -> None:
-        if self._is_averaged:
-            raise UsageError(
-                "inside averaged() parameters are the mean over ranks, and what a step makes of them is lost at its end: take "
-                "steps outside of the block"
             )
 
     def _settings(self) -> Settings:
@@ -565,6 +557,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         )
 
     def _refuse_within_a_step(self) -> None:
+        self._refuse_released()
         if self._local_workers.under_way:
             raise UsageError(
                 "a step is under way: enter this block after step() of the last step and before the next backward"
@@ -597,16 +590,11 @@ class DataParallelOptimizer(torch.optim.Optimizer):
                 following = self._unsent[-1]
                 if self._complete[following.index] < len(following.views):
                     break
-                self._launch(following)
-
-    def _launch(self, bucket: Bucket) -> None:
-        """Send `bucket`, in the midst of backward."""
-        trace = self._local_workers.engine.trace
-        before = trace.enter("encode")
-        self._gradients.gather(bucket)
-        self._gradients.seal(bucket)
-        self._local_workers.submit_next()
-        trace.enter(before)
+                before = self._local_workers.engine.trace.enter("encode")
+                self._gradients.gather(following)
+                self._gradients.seal(following)
+                self._local_workers.submit_next()
+                self._local_workers.engine.trace.enter(before)
 
     def _backward_ends(self) -> None:
         """Called by autograd when the backward is over in which a gradient arrived."""

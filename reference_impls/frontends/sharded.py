@@ -36,8 +36,6 @@ from reference_impls.runtime.engine import STREAMS, refuse_meshes
 from reference_impls.runtime.step import Unused
 from reference_impls.runtime.worker import named
 
-__all__ = ["PartsOptimizer", "fsdp_optimizer"]
-
 
 def _refuse_whole(method: Method) -> None:
     """Raise `UnsupportedError` for a method that has to see more than this rank's parts."""
@@ -77,23 +75,19 @@ class _Parts:
         if not self.whole:
             raise LayoutError("there is no parameter to train: no parameter of the model requires a gradient")
         for name, param in self.whole.items():
-            self._refuse(name, param)
+            if not hasattr(param, "to_local"):
+                raise UnsupportedError(
+                    f"parameter {name!r} is not sharded, so its gradient stays each rank's own within a node: call fully_shard "
+                    "on the model itself too (and on nothing with ignored_params), or freeze it"
+                )
+            if param.to_local().is_meta:
+                raise UsageError(f"parameter {name!r} lies on the meta device: materialise the model first")
         ranks = refuse_meshes(self.whole.items(), group)
         self.place = ranks.index(dist.get_rank())
         """Of this rank in its node."""
         self.plain = {
             name: nn.Parameter(param.to_local().detach().clone()) for name, param in self.whole.items()
         }
-
-    @staticmethod
-    def _refuse(name: str, param: Any) -> None:
-        if not hasattr(param, "to_local"):
-            raise UnsupportedError(
-                f"parameter {name!r} is not sharded, so its gradient stays each rank's own within a node: call fully_shard on "
-                "the model itself too (and on nothing with ignored_params), or freeze it"
-            )
-        if param.to_local().is_meta:
-            raise UsageError(f"parameter {name!r} lies on the meta device: materialise the model first")
 
     @torch.no_grad()
     def pull(self) -> None:

@@ -12,8 +12,6 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
-__all__ = ["IEEE", "INTEGERS", "Formula", "aligned", "rows", "turns_of"]
-
 IEEE: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 """What makes a kernel round as the CPU does: a product and a sum are two roundings."""
 

@@ -9,8 +9,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["decode", "encode"]
-
 _BLOCK: Final = 1024
 
 

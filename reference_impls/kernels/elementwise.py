@@ -12,8 +12,6 @@ from reference_impls.kernels import IEEE, rows, turns_of
 from reference_impls.kernels.formulas import numerator, ordinary, quotient, rounded, scaled, share
 from reference_impls.kernels.randomness import bits_at, stream, uniform_at
 
-__all__ = ["encode", "look_up"]
-
 _KINDS: Final = {"dithering": 0, "exponential": 1}
 _BLOCK: Final = 1024
 

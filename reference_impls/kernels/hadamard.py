@@ -10,8 +10,6 @@ from torch import Tensor
 
 from reference_impls.kernels import IEEE
 
-__all__ = ["transform"]
-
 _LEAST: Final = 1024  # elements of a program
 
 

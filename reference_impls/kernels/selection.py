@@ -16,8 +16,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["largest"]
-
 _GROUP: Final = 32
 _COARSE: Final = 1 << 13  # bins of the upper bits of the groups' maxima
 _UPPER, _LOWER = 1 << 15, 1 << 16  # bins of the upper and of the lower bits of a magnitude

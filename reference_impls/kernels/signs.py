@@ -10,8 +10,6 @@ from torch import Tensor
 
 from reference_impls.kernels import IEEE, aligned, rows
 
-__all__ = ["ABOVE", "NOT_BELOW", "SET", "count", "decode_accumulate", "pack", "unpack"]
-
 ABOVE: Final = 0
 NOT_BELOW: Final = 1
 SET: Final = 2
@@ -115,8 +113,17 @@ def _unpack(out, wire, words, out_step, wire_step, d, full, blocks, SIGNS: tl.co
 
 
 @triton.jit
+def _vote(bit, scale, SCALED: tl.constexpr):
+    if SCALED:
+        own = tl.load(scale)
+        bit = tl.where(bit == 1, own, -own)
+    return bit
+
+
+@triton.jit
 def _accumulate(out, wire, words, scales, out_step, wire_step, wires_step, scale_step, scales_step, d, n, full, blocks,
-                ALIGNED: tl.constexpr, BLOCK: tl.constexpr, PLANES: tl.constexpr):  # fmt: skip
+                SCALED: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, PLANES: tl.constexpr):  # fmt: skip
+    """SCALED: signs times scales are added to `out`; else it is filled with counts of ones."""
     block = tl.program_id(0) % blocks
     row = (tl.program_id(0) // blocks).to(tl.int64)
     out += row * out_step
@@ -128,55 +135,24 @@ def _accumulate(out, wire, words, scales, out_step, wire_step, wires_step, scale
         plane = first + tl.arange(0, PLANES)[:, None]
         inside = (place < full) & (plane < 32)
         at = out + plane * full + place
-        total = tl.load(at, mask=inside, other=0)
+        total = tl.load(at, mask=inside, other=0) if SCALED else tl.zeros([PLANES, BLOCK], tl.int32)
         message, own_words = wire, words
         for r in range(n):
-            own = load_words(message, own_words, place + 0 * plane, inside, ALIGNED)
-            scale = tl.load(scales + r * scale_step)
-            total += tl.where(((own >> plane) & 1) == 1, scale, -scale)
+            bit = (load_words(message, own_words, place + 0 * plane, inside, ALIGNED) >> plane) & 1
+            total += _vote(bit, scales + r * scale_step, SCALED)
             message += wire_step
             own_words += wire_step // 4
         tl.store(at, total, mask=inside)
     rest = d - 32 * full
     if (block == blocks - 1) & (rest > 0):
         k = tl.arange(0, 32)
-        last = tl.load(out + 32 * full + k, mask=k < rest, other=0)
+        ending = out + 32 * full + k
+        last = tl.load(ending, mask=k < rest, other=0) if SCALED else tl.zeros([32], tl.int32)
         behind = wire
         for r in range(n):
-            scale = tl.load(scales + r * scale_step)
-            last += tl.where(_last(behind, full, rest) == 1, scale, -scale)
+            last += _vote(_last(behind, full, rest), scales + r * scale_step, SCALED)
             behind += wire_step
-        tl.store(out + 32 * full + k, last, mask=k < rest)
-
-
-@triton.jit
-def _count(votes, wire, words, votes_step, wire_step, wires_step, d, n, full, blocks, ALIGNED: tl.constexpr,
-           BLOCK: tl.constexpr, PLANES: tl.constexpr):  # fmt: skip
-    block = tl.program_id(0) % blocks
-    row = (tl.program_id(0) // blocks).to(tl.int64)
-    votes += row * votes_step
-    wire += row * wires_step
-    words += row * (wires_step // 4)
-    place = (block * BLOCK + tl.arange(0, BLOCK))[None, :]
-    for first in tl.static_range(0, 32, PLANES):
-        plane = first + tl.arange(0, PLANES)[:, None]
-        inside = (place < full) & (plane < 32)
-        total = tl.zeros([PLANES, BLOCK], tl.int32)
-        message, own_words = wire, words
-        for r in range(n):
-            total += (load_words(message, own_words, place + 0 * plane, inside, ALIGNED) >> plane) & 1
-            message += wire_step
-            own_words += wire_step // 4
-        tl.store(votes + plane * full + place, total, mask=inside)
-    rest = d - 32 * full
-    if (block == blocks - 1) & (rest > 0):
-        k = tl.arange(0, 32)
-        last = tl.zeros([32], tl.int32)
-        behind = wire
-        for r in range(n):
-            last += _last(behind, full, rest)
-            behind += wire_step
-        tl.store(votes + 32 * full + k, last, mask=k < rest)
+        tl.store(ending, last, mask=k < rest)
 
 
 def words_of(wire: Tensor) -> object:
@@ -229,18 +205,18 @@ def unpack(wire: Tensor, out: Tensor, signs: bool) -> None:
 def decode_accumulate(wire: Tensor, scales: Tensor, out: Tensor) -> None:
     """``out += sum_r scales[r] * sign[r]``: wire [..., n, bytes], scales [..., n], out [..., d], both float32."""
     for target, factors, messages in rows(out, scales, wire):
-        d, (lead, n, _), blocks = target.shape[1], messages.shape, _blocks(target.shape[1], _FEW)
-        _accumulate[(blocks * lead,)](
-            target, messages, words_of(messages), factors, target.stride(0), messages.stride(1), messages.stride(0),
-            factors.stride(1), factors.stride(0), d, n, d // 32, blocks, aligned(messages), _FEW, _PLANES, num_warps=8, **IEEE,
-        )  # fmt: skip
+        _add_up(target, messages, factors, True)
 
 
 def count(wire: Tensor, votes: Tensor) -> None:
     """wire [..., n, bytes] -> votes, int32 [..., d]."""
     for target, messages in rows(votes, wire):
-        d, (lead, n, _), blocks = target.shape[1], messages.shape, _blocks(target.shape[1], _FEW)
-        _count[(blocks * lead,)](
-            target, messages, words_of(messages), target.stride(0), messages.stride(1), messages.stride(0), d, n, d // 32, blocks,
-            aligned(messages), _FEW, _PLANES, num_warps=8,
-        )  # fmt: skip
+        _add_up(target, messages, target, False)
+
+
+def _add_up(out: Tensor, messages: Tensor, scales: Tensor, scaled: bool) -> None:
+    d, (lead, n, _), blocks = out.shape[1], messages.shape, _blocks(out.shape[1], _FEW)
+    _accumulate[(blocks * lead,)](
+        out, messages, words_of(messages), scales, out.stride(0), messages.stride(1), messages.stride(0), scales.stride(1),
+        scales.stride(0), d, n, d // 32, blocks, scaled, aligned(messages), _FEW, _PLANES, num_warps=8, **IEEE,
+    )  # fmt: skip

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from reference_impls.kernels import IEEE
 
-__all__ = ["fixed_sum"]
-
 _BLOCK: Final = 1024
 _BLOCKS: Final = 32  # of a program
 _MOST: Final = (

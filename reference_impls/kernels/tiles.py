@@ -17,23 +17,8 @@ from reference_impls.kernels.formulas import numerator, ordinary, rounded, scale
 from reference_impls.kernels.randomness import bits_at, stream, uniform_at
 from reference_impls.kernels.signs import load_words, store_words, words_of
 
-__all__ = ["decode", "encode", "fuses"]
-
-INTEGERS: Final = 0
-UNIFORM: Final = 1
-GEOMETRIC: Final = 2
-NATURAL: Final = 3
-NEAREST: Final = 4
-STOCHASTIC: Final = 5
-_LARGEST: Final = 1
-_ENDS: Final = 2
-_MEASURES: Final = {"linf": _LARGEST, "ends": _ENDS}
-
-
-_KINDS: Final = {
-    "integers": INTEGERS, "uniform": UNIFORM, "geometric": GEOMETRIC, "natural": NATURAL, "nearest": NEAREST,
-    "stochastic": STOCHASTIC,
-}  # fmt: skip
+_KINDS: Final = {"integers": 0, "uniform": 1, "geometric": 2, "natural": 3, "nearest": 4, "stochastic": 5}
+_MEASURES: Final = {"linf": 1, "ends": 2}
 
 
 @triton.jit

@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -36,6 +36,8 @@ from reference_impls.core.errors import ExchangeError, MismatchError, PeerError,
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+
+    from reference_impls.runtime.engine import ProcessGroupBackend
 
 Check = Literal["first", "each", "off"]
 Settings = Mapping[str, Any]
@@ -61,16 +63,6 @@ class _Sign(NamedTuple):
     asked: int
     doing: str
     place: str
-
-
-class Maximum(Protocol):
-    """What takes maxima over all ranks: a `ProcessGroupBackend`."""
-
-    def maximum(self, x: Tensor) -> Any:
-        """Begin the element-wise maximum of `x`, in place; answers its work."""
-
-    def await_work(self, work: Any, signature: tuple[str, ...]) -> None:
-        """Wait for it."""
 
 
 class Agreement:
@@ -149,7 +141,9 @@ class Agreement:
         """The next step counts as the first again (after a checkpoint was loaded)."""
         self._fresh = self.compares
 
-    def end_step(self, steps: int, launched: int, settings: Callable[[], Settings], backend: Maximum) -> None:
+    def end_step(
+        self, steps: int, launched: int, settings: Callable[[], Settings], backend: ProcessGroupBackend
+    ) -> None:
         """This rank has completed so many steps. Compare settings now and then, after steps that communicated.
 
         launched: collectives so far, by which a step that sent nothing is known. backend: takes the element-wise maximum of an

@@ -19,6 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -48,18 +49,16 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 
+@dataclass(slots=True, eq=False)
 class _InFlight:
-    """One exchange per local rank, suspended at a collective that `backend` has launched."""
+    """One exchange per local rank, suspended at a collective that `backend` has launched. asked: collectives launched."""
 
-    __slots__ = ("exchanges", "backend", "handle", "results", "done", "asked")
-
-    def __init__(self, exchanges: Sequence[Any]) -> None:
-        self.exchanges = exchanges
-        self.backend: Any = None
-        self.handle: Any = None
-        self.results: list[Any] = [None] * len(exchanges)
-        self.done = False
-        self.asked = 0  # collectives launched
+    exchanges: Sequence[Any]
+    results: list[Any]
+    backend: Any = None
+    handle: Any = None
+    done: bool = False
+    asked: int = 0
 
 
 Lanes = Callable[[int], AbstractContextManager[Sequence[AbstractContextManager[Any]]]]
@@ -87,9 +86,8 @@ class Engine:
         self.lanes = one_lane
         self._submitted: list[_InFlight] = []
         self._background: list[_InFlight] = []
-        self._lengths: dict[
-            tuple[str, int], int
-        ] = {}  # kind of step, submission: its collectives the last time
+        self._lengths: dict[tuple[str, int], int] = {}
+        """(Kind of step, submission) -> its collectives the last time."""
 
     def run(self, exchanges: Sequence[Any]) -> list[Any]:
         """Drive one exchange per local rank to its end; plain values pass through. Answers one result per rank."""
@@ -158,7 +156,7 @@ class Engine:
         return pending.result
 
     def _begin(self, exchanges: Sequence[Any]) -> _InFlight:
-        in_flight = _InFlight(exchanges)
+        in_flight = _InFlight(exchanges, [None] * len(exchanges))
         generators = [isinstance(exchange, Generator) for exchange in exchanges]
         if not any(generators):
             in_flight.results, in_flight.done = list(exchanges), True
@@ -211,21 +209,16 @@ class Engine:
                 self.launched += 1
                 in_flight.handle = self.backend.launch(requests)
                 return
-            answers = self._start(requests) if isinstance(requests[0], Start) else self._finish(requests)
+            if isinstance(requests[0], Start):
+                answers = self._start(requests)
+            else:
+                answers = [self.complete(request.pending) for request in requests]
 
     def _start(self, requests: Sequence[Start]) -> list[Pending]:
         child = self._begin([request.exchange for request in requests])
         if not child.done:
             self._background.append(child)
-        pendings = []
-        for i in range(len(requests)):
-            pending = Pending()
-            pending.in_flight, pending.rank_index = child, i
-            pendings.append(pending)
-        return pendings
-
-    def _finish(self, requests: Sequence[Finish]) -> list[Any]:
-        return [self.complete(request.pending) for request in requests]
+        return [Pending(child, i) for i in range(len(requests))]
 
     def _compare(self, requests: Sequence[Any]) -> None:
         """All local ranks must ask for the same thing; the message names the first two that do not."""
@@ -434,7 +427,15 @@ _CACHED: Final = 1 << 15
 """Elements that are added at a time on a processor: their sum stays in its cache. Elsewhere every piece costs launches."""
 
 
-class SimulatedBackend:
+class AtOnce:
+    """A backend that carries a collective out when it is launched; the handle is the list of answers."""
+
+    def wait(self, handle: list[Any]) -> list[Any]:
+        """The answers."""
+        return handle
+
+
+class SimulatedBackend(AtOnce):
     """Backend of a simulation: `size` ranks in one process, in lock-step, no threads.
 
     Answers are computed as a process group would give them: all-reduce in place, sums in the order of ranks. Integer sums,
@@ -449,7 +450,7 @@ class SimulatedBackend:
         self.size = size
 
     def launch(self, requests: Sequence[Collective]) -> list[Any]:
-        """Carry the collective out at once; the handle is the list of answers."""
+        """Carry the collective out."""
         first = requests[0]
         sent = [request.buffer for request in requests]
         if isinstance(first, AllReduce):
@@ -461,10 +462,6 @@ class SimulatedBackend:
         if isinstance(first, SendRecv):
             return _send_recv(cast("Sequence[SendRecv]", requests))
         raise UnsupportedError(f"the simulation cannot carry out {type(first).__name__}")
-
-    def wait(self, handle: list[Any]) -> list[Any]:
-        """The answers."""
-        return handle
 
 
 def _all_reduce(sent: Sequence[Tensor], op: str) -> list[Tensor]:
@@ -519,7 +516,7 @@ def _send_recv(requests: Sequence[SendRecv]) -> list[Tensor | None]:
 # ---- nobody -----------------------------------------------------------------------------------------------------------
 
 
-class NoOpBackend:
+class NoOpBackend(AtOnce):
     """Stands in for `backend`: the same ranks, and no messages. A collective is answered from this rank's own buffer.
 
     For timing: a step over it encodes, decodes and updates as always, so a real step's time minus its time is the
@@ -532,12 +529,8 @@ class NoOpBackend:
         self.size = backend.size
 
     def launch(self, requests: Sequence[Collective]) -> list[Any]:
-        """Answer at once; the handle is the list of answers."""
+        """Answer for nobody."""
         return [answer(request, self.size) for request in requests]
-
-    def wait(self, handle: list[Any]) -> list[Any]:
-        """The answers."""
-        return handle
 
 
 def answer(request: Collective, n: int) -> Tensor | None:
@@ -613,7 +606,7 @@ class Untraced(Trace):
         """Nothing."""
 
 
-class SerialBackend:
+class SerialBackend(AtOnce):
     """Backend without overlap: carries collectives out over `backend` one at a time, as phase ``communication`` of `trace`.
 
     Every collective is complete when its launch returns. They are launched in the order of the backend below, so all results
@@ -627,12 +620,8 @@ class SerialBackend:
         self.size = backend.size
 
     def launch(self, requests: Sequence[Collective]) -> list[Any]:
-        """Carry the collective out; the handle is the list of answers."""
+        """Carry the collective out, timed."""
         before = self.trace.enter("communication")
         answers = self.backend.wait(self.backend.launch(requests))
         self.trace.enter(before)
         return answers
-
-    def wait(self, handle: list[Any]) -> list[Any]:
-        """The answers."""
-        return handle

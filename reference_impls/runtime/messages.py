@@ -22,8 +22,6 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["Messages"]
-
 
 class Messages:
     """Messages of this rank to others of a group. What is begun is answered as works, to be waited for.

@@ -47,27 +47,23 @@ class LocalWorkers:
         self.last_grad_norm: Tensor | None = None
         self.launched = 0
         self.planned = False
+        self.under_way = False
+        """Whether a step has begun and is not complete."""
         self.replays: Replays | None = None
-        self._interrupted = False
 
     @property
     def buckets(self) -> int:
         """Buckets of each worker."""
         return len(self.workers[0].buckets)
 
-    @property
-    def under_way(self) -> bool:
-        """Whether a step has begun and is not complete."""
-        return self._interrupted
-
     def plan(self) -> None:
         """Decide what kind of step this is; called once, before the first bucket is submitted."""
-        if self._interrupted:
+        if self.under_way:
             raise UsageError(
                 "an earlier step broke off half-way (an exception in backward or in a collective), so ranks may have "
                 "diverged: load a checkpoint into a fresh optimizer"
             )
-        self._interrupted = True
+        self.under_way = True
         before = self.engine.trace.enter("plan")
         self._mark("plan")
         for worker in self.workers:
@@ -112,7 +108,7 @@ class LocalWorkers:
                 self.replays.take(self._carry_out)
         for worker in self.workers:
             worker.train_state.step += 1
-        self.launched, self.planned, self._interrupted = 0, False, False
+        self.launched, self.planned, self.under_way = 0, False, False
         self.engine.trace.enter(before)
 
     def _carry_out(self) -> None:
@@ -147,11 +143,11 @@ class LocalWorkers:
         Only where no rank waits for their messages, and before the state of an earlier step is loaded.
         """
         self.engine.discard()
-        self.launched, self.planned, self._interrupted = 0, False, False
+        self.launched, self.planned, self.under_way = 0, False, False
 
     def state_dict(self) -> list[dict[str, Any]]:
         """The state of every local worker. Finishes what is pending, which may communicate: call it on all ranks."""
-        if self._interrupted:
+        if self.under_way:
             raise UsageError("a step is under way; save between steps")
         for worker in self.workers:
             for bucket in worker.buckets:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -106,22 +106,8 @@ def named(params: nn.Module | Iterable[Any]) -> list[tuple[str, Tensor]]:
     return [(bare_name(name), param) for name, param in pairs]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One parameter in canonical order. `start`: model-wide index of its first element."""
-
-    name: str
-    param: Tensor
-    group: int
-    start: int
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.param.numel()
-
-
-def canonical(groups: Sequence[Mapping[str, Any]]) -> list[Place]:
-    """All parameters in canonical order.
+def canonical(groups: Sequence[Mapping[str, Any]]) -> list[View]:
+    """All parameters in canonical order, as parts of the whole model.
 
     groups: parameter groups as in torch.optim, with `params` and `param_names`. Raises `LayoutError` for missing or
     repeated names and repeated or overlapping parameters (empty tensors are passed over), `UnsupportedError` for dtypes
@@ -144,43 +130,43 @@ def canonical(groups: Sequence[Mapping[str, Any]]) -> list[Place]:
             found.append((str(param.device), str(param.dtype), number, name, param))
     _refuse_repeats([name for *_, name, _ in found], [param for *_, param in found])
     found.sort(key=lambda item: item[:3])
-    places, start = [], 0
+    views, start = [], 0
     for _, _, number, name, param in found:
-        places.append(Place(name, param, number, start))
-        start += param.numel()
-    if not places:
+        views.append(View(name, param, slice(start, start + param.numel()), number, start))
+        start = views[-1].stop
+    if not views:
         raise LayoutError("there is no parameter to train; pass model.named_parameters()")
-    return places
+    return views
 
 
-def cut(places: Sequence[Place], bucket_bytes: int | None) -> list[list[Place]]:
+def cut(views: Sequence[View], bucket_bytes: int | None) -> list[list[View]]:
     """Consecutive runs of parameters, one a bucket.
 
     A run never mixes devices or dtypes. With `bucket_bytes` it also ends at a change of parameter group and before it
     would exceed that size, unless it is still smaller than a sixteenth of it: between large weights a bias would else
     be a bucket of its own, and collectives have a price each. None puts everything into one bucket.
     """
-    runs: list[list[Place]] = []
+    runs: list[list[View]] = []
     size = 0
-    for place in places:
-        nbytes = place.param.numel() * place.param.element_size()
+    for view in views:
+        nbytes = view.param.nbytes
         if runs:
             last = runs[-1][-1]
-            same_memory = (last.param.device, last.param.dtype) == (place.param.device, place.param.dtype)
+            same_memory = (last.param.device, last.param.dtype) == (view.param.device, view.param.dtype)
             fits = bucket_bytes is None or (
-                last.group == place.group
+                last.group == view.group
                 and (size + nbytes <= bucket_bytes or size < bucket_bytes // SMALL_SHARE)
             )
             if same_memory and fits:
-                runs[-1].append(place)
+                runs[-1].append(view)
                 size += nbytes
                 continue
             if bucket_bytes is None:
                 raise UnsupportedError(
-                    f"this method sees the whole model as one vector, but {last.name!r} and {place.name!r} differ in "
+                    f"this method sees the whole model as one vector, but {last.name!r} and {view.name!r} differ in "
                     "device or dtype; keep all parameters in one dtype on one device"
                 )
-        runs.append([place])
+        runs.append([view])
         size = nbytes
     return runs
 
@@ -458,12 +444,12 @@ class Worker:
             raise UnsupportedError(
                 f"{own.__name__} changes no parameter: write `update`, or `inner_optimizer` with the optimizer to be stepped"
             )
-        places = canonical(groups)
-        self.train_state.device = places[0].param.device
+        views = canonical(groups)
+        self.train_state.device = views[0].param.device
         if bucket_bytes is None:
             bucket_bytes = (4 if self.train_state.device.type == "cpu" else 25) << 20
         self.bucket_bytes = _BUCKET_BYTES.checked(type(algorithm).__name__, bucket_bytes)
-        runs = cut(places, self.bucket_bytes if algorithm.scope == "bucket" else None)
+        runs = cut(views, self.bucket_bytes if algorithm.scope == "bucket" else None)
         self.buckets = [self._bucket(i, len(runs), run, storage) for i, run in enumerate(runs)]
         self._grad_views = [
             [flat_view(s.grads, v.part.start, v.param) for v in s.views] for s in self.buckets
@@ -476,7 +462,7 @@ class Worker:
         """Had one on this rank since then; None: nobody counts (they come in the storage, or count as zeros)."""
 
     def _bucket(
-        self, index: int, count: int, run: Sequence[Place], storage: tuple[Tensor, Tensor] | None
+        self, index: int, count: int, run: Sequence[View], storage: tuple[Tensor, Tensor] | None
     ) -> Bucket:
         start, stop = run[0].start, run[-1].stop
         like = run[0].param
@@ -492,12 +478,11 @@ class Worker:
                 )
         views = []
         with torch.no_grad():
-            for place in run:
-                part = slice(place.start - start, place.stop - start)
-                home = flat_view(params, part.start, place.param)
-                home.copy_(place.param)
-                place.param.data = with_own_storage(home)
-                views.append(View(place.name, place.param, part, place.group, place.start))
+            for view in run:
+                home = flat_view(params, view.start - start, view.param)
+                home.copy_(view.param)
+                view.param.data = with_own_storage(home)
+                views.append(replace(view, part=slice(view.start - start, view.stop - start)))
         bucket = Bucket(
             index, params, grads, tuple(views), self.train_state, lambda: self.optimizer.param_groups, start, count,
             lambda param: self.optimizer.state.get(param, {}),
@@ -654,7 +639,7 @@ class Worker:
                 param.copy_(state["parameters"][name])
         for bucket in self.buckets:
             bucket.pending = {
-                key.split(":", 1)[1]: Pending.completed(copied(result, bucket.params.device))
+                key.split(":", 1)[1]: Pending(result=copied(result, bucket.params.device), done=True)
                 for key, result in state["pending"].items()
                 if key.split(":", 1)[0] == str(bucket.index)
             }

@@ -155,7 +155,14 @@ def test_release_gives_the_parameters_back_and_what_comes_after_says_so() -> Non
         assert torch.equal(p, value)
         assert p.untyped_storage().nbytes() == p.numel() * 4
     loss(model, 0).backward()
-    for use in (optimizer.step, optimizer.state_dict, lambda: optimizer.load_state_dict({})):
+    blocks = (optimizer.averaged, optimizer.traced, optimizer.without_communication)
+    for use in (
+        optimizer.step,
+        optimizer.state_dict,
+        optimizer.consolidate,
+        lambda: optimizer.load_state_dict({}),
+        *(lambda block=block: block().__enter__() for block in blocks),
+    ):
         with pytest.raises(UsageError, match=r"release\(\) has finished this optimizer"):
             use()
 

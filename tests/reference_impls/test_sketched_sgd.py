@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 import torch
@@ -129,7 +130,7 @@ def test_heavymix_keeps_the_largest_where_too_many_seem_heavy():
     assert crowded > 6
 
 
-@pytest.mark.parametrize("form", folds.FOLDS)
+@pytest.mark.parametrize("form", get_args(folds.Fold))
 def test_gs_sgd_is_sketched_sgd_but_for_the_order_of_sums(form):
     """Integers: every order is exact, and both are equal to the bit; otherwise to rounding, whoever is which rank."""
     for n in (3, 4):
