@@ -1,30 +1,25 @@
-"""DES-LOC, SPARTA and Eager DiLoCo written out, what they equal at the ends of their options, and what they send."""
+"""DES-LOC, SPARTA and Eager DiLoCo written out. What they equal at the ends of their options: `test_equal_methods`."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from reference_impls import SimulatedCluster, create
-from reference_impls.core.errors import UnsupportedError
+from reference_impls import SimulatedCluster
 from reference_impls.core.optimizers import local_optimizer
-from reference_impls.runtime.alone import traced
 from tests.reference_impls.local_training import (
     RATE,
     D,
     advance,
-    close,
     cluster,
     equal_on_all_ranks,
     gradient,
     point,
     sent,
     start,
-    trained,
 )
 from tests.support import each
 
@@ -67,30 +62,6 @@ def test_des_loc_written_out(x_every: int, m_every: int, v_every: int) -> None:
         }
 
 
-def test_moments_that_always_meet_are_local_adam_and_never_averaging_alone() -> None:
-    for every, policy in ((1, "average"), (0, "keep")):
-        ours = trained("des-loc", 3, 13, period=3, first_every=every, second_every=every)
-        other = trained("local-adamw", 3, 13, period=3, inner_state=policy)
-        close(ours, other, 0.0)
-
-
-def test_recommended_periods_send_half_of_local_adam() -> None:
-    """1 / Kx + 1 / Ku + 1 / Kv of parameters a step, as the sheet has it; of a model of which only shapes are known too."""
-    ours, local = (
-        sum(trained(name, 3, 24, period=2, **options).ledger.frame(0)["wire_bytes"])
-        for name, options in (("des-loc", {}), ("local-adamw", {"inner_state": "average"}))
-    )
-    assert ours == pytest.approx(RING * D * 24 * (1 / 2 + 1 / 6 + 1 / 12))
-    assert local == pytest.approx(2 * ours)
-    method = create("des-loc", period=2)
-    assert traced(method, [(D,)], 3)["average"] == pytest.approx(2 * 2 / 3 * 4 * D * 1.5)
-
-
-def test_des_loc_says_itself_what_becomes_of_moments() -> None:
-    with pytest.raises(UnsupportedError, match="leave inner_state='keep'"):
-        cluster("des-loc", 2, inner_state="average")
-
-
 # ---- SPARTA ------------------------------------------------------------------------------------------------------------
 
 
@@ -124,12 +95,6 @@ def test_the_same_share_of_all_workers_becomes_its_mean() -> None:
     assert untouched <= 0.9**60 + 4 * math.sqrt(0.9**60 / D)
 
 
-def test_of_all_places_it_is_averaging_after_every_step() -> None:
-    ours, other = trained("sparta", 3, 9, share=1.0), trained("local-adamw", 3, 9, period=1)
-    close(ours, other, 1e-12)
-    assert equal_on_all_ranks(ours)
-
-
 def test_what_one_worker_alone_begins_to_use_is_averaged_too() -> None:
     """Steps that average a share are local ones, between which ranks do not ask otherwise who has used what."""
     ours = SimulatedCluster(
@@ -140,22 +105,6 @@ def test_what_one_worker_alone_begins_to_use_is_averaged_too() -> None:
         ours.step([[torch.ones(4), late[rank]] for rank in range(2)])
         assert torch.allclose(ours.parameters(0)[1], torch.full((3,), -0.05 * step))
         equal_on_all_ranks(ours)
-
-
-def test_between_the_rounds_of_diloco_shares_are_averaged() -> None:
-    """A share of one place in 60 changes little; rounds meet, and their last step sends everything once."""
-    options: dict[str, Any] = {"period": 5, "outer_lr": 0.7, "outer_momentum": 0.9}
-    ours = cluster("sparta-diloco", 3, share=1e-9, **options)
-    diloco = cluster("diloco", 3, **options)
-    for step in range(10):
-        advance(ours, step, step + 1)
-        advance(diloco, step, step + 1)
-        both = step % 5 == 4
-        assert equal_on_all_ranks(ours) == both
-        assert sent(ours, step) == ({"progress": pytest.approx(RING * D)} if both else {"share": RING})
-    off = (point(ours) - point(diloco)).abs()
-    assert 0 < off.max() < 0.2
-    assert create("sparta-diloco").algorithm.rule.h == 10_000  # type: ignore[attr-defined]
 
 
 # ---- Eager DiLoCo ------------------------------------------------------------------------------------------------------
@@ -191,22 +140,3 @@ def test_eager_rounds_written_out(optimizer: str, carrier: str) -> None:
         "progress": pytest.approx(3 * RING * D),
         "anchor": pytest.approx(RING * D),
     }
-
-
-def test_of_one_worker_it_is_diloco() -> None:
-    close(trained("eager-diloco", 1, 13, period=4), trained("diloco", 1, 13, period=4), 0.0)
-
-
-def test_with_the_same_gradients_the_mean_is_one_round_old() -> None:
-    """D~ = ((n - 1) D' + D) / n: of four equal workers as of anyone of them."""
-    ours = cluster(
-        "eager-diloco", 4, optimizer="sgd", period=1, outer="sgd", outer_lr=1.0, outer_momentum=0.0
-    )
-    x, last = start(), torch.zeros(D, dtype=torch.float64)
-    for step in range(6):
-        g = gradient(x, step, 0)
-        ours.step([[g[: D // 3], g[D // 3 :]]] * 4)
-        d = RATE * g
-        x = x - (3 * last + d) / 4
-        last = d
-        torch.testing.assert_close(point(ours, 2), x, rtol=0, atol=1e-12)
