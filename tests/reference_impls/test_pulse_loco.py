@@ -8,17 +8,8 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms.pulse_loco import visible
-from reference_impls.core.optimizers import local_optimizer
 from reference_impls.runtime.alone import traced
-from tests.reference_impls.local_training import (
-    D,
-    advance,
-    cluster,
-    gradient,
-    point,
-    sent,
-    start,
-)
+from tests.reference_impls.local_training import Alone, D, advance, cluster, point, sent, start
 from tests.support import each
 
 SMALL = 1e-3
@@ -40,23 +31,20 @@ def errors(ours: SimulatedCluster, rank: int) -> Tensor:
 def test_rounds_of_three_workers_written_out(period: int, a: float, b: float) -> None:
     """Lone optimizers; each entry tested, added and forgotten by itself; bytes by the largest count."""
     n, rounds = 3, 6
-    own = [torch.nn.Parameter(start()) for _ in range(n)]
-    alone = [local_optimizer("adamw").build([{"params": [p], "lr": SMALL}]) for p in own]
+    alone = Alone("adamw", n)
     anchor, u = start(), torch.zeros(D, dtype=torch.float64)
     e = torch.zeros(n, D, dtype=torch.float64)
     ours = cluster("pulse-loco", n, period=period, outer_lr=a, outer_momentum=b, bucket_bytes=1 << 20)
     fired = 0
     for step in range(rounds * period):
-        for rank, worker in enumerate(alone):
-            own[rank].grad = gradient(own[rank].detach(), step, rank)
-            worker.step()
+        ends = alone.step(step, SMALL)
         advance(ours, step, step + 1, lambda step: SMALL)
         if step % period < period - 1:
             assert not sent(ours, step)
             continue
         total, counts = torch.zeros(D, dtype=torch.float64), []
         for rank in range(n):
-            s = e[rank] + (anchor - own[rank].detach())
+            s = e[rank] + (anchor - ends[rank])
             fires = rounded(anchor) != rounded(anchor - s)
             for i in range(D):
                 total[i] += s[i] if fires[i] else 0.0
@@ -65,8 +53,7 @@ def test_rounds_of_three_workers_written_out(period: int, a: float, b: float) ->
         d = total / n
         u = b * u + d
         anchor = anchor - a * (d + b * u)
-        for p in own:
-            p.data.copy_(anchor)
+        alone.begin(anchor)
         for rank in range(n):
             torch.testing.assert_close(point(ours, rank), anchor, rtol=0, atol=1e-13)
             torch.testing.assert_close(errors(ours, rank), e[rank], rtol=0, atol=1e-13)
