@@ -96,7 +96,7 @@ def train(model: Net, optimizer: DataParallelOptimizer, rank: int, first: int, l
         optimizer.zero_grad()
         optimizer.observe(**observed(step))
         x, y = batch(rank, step)
-        take(optimizer, lambda x=x, y=y: (model(x) - y).square().mean().backward())  # type: ignore[misc]
+        take(optimizer, lambda x=x, y=y: (model(x) - y).square().mean().backward())
         kinds.append(optimizer.kind)
     return kinds
 

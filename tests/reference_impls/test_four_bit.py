@@ -128,6 +128,7 @@ def test_of_gradients_that_lose_nothing_it_is_plain_training_to_the_bit(optimize
         for members in (ours, plain):
             members.step([[row.clone()] for row in rows])
         assert torch.equal(master(ours), flat(plain))
+        assert torch.equal(flat(ours, 3), flat(ours))  # though each decays all of it
 
 
 def test_the_mean_gradient_is_clipped_by_its_norm_over_all_pieces_and_buckets() -> None:

@@ -13,6 +13,7 @@ from tests.reference_impls.local_training import (
     equal_on_all_ranks,
     gradient,
     point,
+    sent,
     start,
 )
 from tests.support import each
@@ -37,3 +38,4 @@ def test_outer_steps_written_out(optimizer: str, momentum: float) -> None:
         assert ours.kind == ("outer" if step in (4, 8, 12) else "step")
         assert equal_on_all_ranks(ours)
         torch.testing.assert_close(point(ours), x.detach(), rtol=0, atol=1e-12)
+    assert set(sent(ours)) == {"gradient"}
