@@ -29,13 +29,13 @@ def mean_gradient(step: int, size: int) -> Tensor:
     return torch.stack([gradient(step, rank) for rank in range(size)]).mean(0)
 
 
-def cluster(size: int, dtype: torch.dtype = torch.float64, **options: Any) -> SimulatedCluster:
-    return SimulatedCluster("apmsqueeze", [start(dtype)], size, lr=RATE, seed=2, **options)
+def cluster(size: int, **options: Any) -> SimulatedCluster:
+    return SimulatedCluster("apmsqueeze", [start()], size, lr=RATE, seed=2, **options)
 
 
-def advance(trained: SimulatedCluster, first: int, last: int, dtype: torch.dtype = torch.float64) -> None:
+def advance(trained: SimulatedCluster, first: int, last: int) -> None:
     for step in range(first, last):
-        trained.step([[gradient(step, rank, dtype)] for rank in range(trained.world_size)])
+        trained.step([[gradient(step, rank)] for rank in range(trained.world_size)])
 
 
 def error(trained: SimulatedCluster) -> Tensor:
@@ -64,11 +64,15 @@ def test_without_compression_it_is_momentum_in_a_frozen_metric(size: int) -> Non
     assert float(error(trained).abs().max()) == 0
 
 
-@pytest.mark.parametrize("compressor", ["sign", "none"])
-def test_coordinates_without_variance_are_not_moved(compressor: str) -> None:
-    """scale / eps would throw them away: 1e5 rates in one step."""
+@pytest.mark.parametrize(
+    ("name", "compressor"), [("apmsqueeze", "sign"), ("apmsqueeze", "none"), ("one-bit-adam", "sign")]
+)
+def test_coordinates_without_variance_are_not_moved(name: str, compressor: str) -> None:
+    """scale / eps would throw them away: 1e5 rates in one step. 1-bit Adam has no momentum there either."""
     size, dead = 4, slice(20, 40)
-    trained = cluster(size, torch.float32, warmup_steps=5, compressor=compressor)
+    trained = SimulatedCluster(
+        name, [start(torch.float32)], size, lr=RATE, warmup_steps=5, compressor=compressor
+    )
     for step in range(15):
         rows = [gradient(step, rank, torch.float32) for rank in range(size)]
         for row in rows:
@@ -78,6 +82,7 @@ def test_coordinates_without_variance_are_not_moved(compressor: str) -> None:
     moved = (trained.parameters(0)[0] - start(torch.float32)).abs()
     assert (moved > 0).sum() == D - 20
     assert moved.max() < 10
+    assert bool(trained.state(0, "momentum")[0][dead].any()) == (name == "apmsqueeze")
 
 
 @pytest.mark.parametrize(

@@ -153,3 +153,12 @@ def test_no_sum_overflows(bits: int, n: int) -> None:
         codes, flag = rounded(torch.tensor([1.0, -1.0, 0.5]), 3e12, limit, rounding)
         assert codes.tolist() == [limit, -limit, limit]
         assert flag == 0
+
+
+def test_rounding_is_unbiased() -> None:
+    draws = 40_000
+    for value in (0.3, -0.3, 2.75, -7.01):
+        codes, _ = rounded(torch.full((draws,), value / 10), 10.0, 31)
+        assert set(codes.tolist()) == {math.floor(value), math.ceil(value)}
+        p = value - math.floor(value)
+        assert abs(float(codes.double().mean()) - value) <= 5 * math.sqrt(p * (1 - p) / draws) + 1e-6
