@@ -23,6 +23,20 @@ def stepped(algorithm, rows, sizes=None, *, seed=0, **options):
     return cluster
 
 
+def moved(cluster: SimulatedCluster, rows: Tensor, lr: float | None = None) -> Tensor:
+    """One more step on gradients [n, d]; minus the update, as rank 0 has it, flat."""
+    params = cluster.parameters(0)
+    before = torch.cat([p.flatten() for p in params])
+    parts = [row.clone().split([p.numel() for p in params]) for row in rows]
+    cluster.step([[g.view_as(p) for g, p in zip(own, params, strict=True)] for own in parts], lr=lr)
+    return before - torch.cat([p.flatten() for p in cluster.parameters(0)])
+
+
+def held(cluster: SimulatedCluster, name: str) -> Tensor:
+    """[n, d]: a state of every rank."""
+    return torch.stack([torch.cat(cluster.state(r, name)) for r in range(cluster.world_size)])
+
+
 def answers(cluster: SimulatedCluster) -> Tensor:
     """[n, d]: the mean as each rank sees it."""
     return -torch.stack([torch.cat(cluster.parameters(rank)) for rank in range(cluster.world_size)])
@@ -38,6 +52,12 @@ def mean(algorithm, rows, sizes=None, *, seed=0, **options):
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def grid(*shape: int, seed: int = 0) -> Tensor:
+    """float64, multiples of 1/1024: sums of a few are exact in float32."""
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return (x * 1024).round() / 1024
 
 
 def sent(cluster: SimulatedCluster, rank: int = 0) -> dict[str, tuple[int, int, float]]:

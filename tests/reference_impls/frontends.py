@@ -31,10 +31,11 @@ def net(seed: int = 1, wrap: str = "") -> Any:
     return model
 
 
-def loss(model: nn.Module, rank: int, step: int) -> Tensor:
+def loss(model: nn.Module, rank: int, step: int, widths: tuple[int, int] = (6, 1), **options: Any) -> Tensor:
+    """On data of the rank and the step; widths: of what goes into the model and comes out."""
     generator = torch.Generator().manual_seed(100 * step + rank)
-    x, y = torch.randn(4, 6, generator=generator), torch.randn(4, 1, generator=generator)
-    return (model(x) - y).square().mean()
+    x, y = (torch.randn(4, width, generator=generator) for width in widths)
+    return (model(x, **options) - y).square().mean()
 
 
 def two_nodes(size: int = 4) -> DeviceMesh:

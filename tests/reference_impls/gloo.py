@@ -94,10 +94,13 @@ class Ranks:
             self.close()
         return answers
 
-    def run(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0) -> list[Any]:
-        """`submit`, then `results`."""
+    def run(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = 200.0) -> list[Any]:
+        """`submit`, then `results`, which no rank may fail to have; some are long in starting."""
         self.submit(function, *arguments)
-        return self.results(timeout_s)
+        answers = self.results(timeout_s)
+        failed = [answer for answer in answers if answer is None or _failed(answer)]
+        assert not failed, failed
+        return answers
 
     def leave(self) -> None:
         """Let the processes end by themselves, and see that they do."""

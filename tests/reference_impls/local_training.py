@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
+from reference_impls.core.optimizers import local_optimizer
 from reference_impls.core.registry import Method
 
 D, RATE = 60, 0.05
@@ -45,6 +46,29 @@ def advance(trained: SimulatedCluster, first: int, last: int, lr: Any = None) ->
             own = gradient(x, step, rank)
             grads.append([own[: len(x) // 3], own[len(x) // 3 :]])
         trained.step(grads, lr=None if lr is None else lr(step))
+
+
+class Alone:
+    """Workers by hand, each with a local optimizer of its own. x: their parameters."""
+
+    def __init__(self, optimizer: str, size: int, **hyper: Any) -> None:
+        self.x = [torch.nn.Parameter(start()) for _ in range(size)]
+        self._optimizers = [
+            local_optimizer(optimizer).build([{"params": [x], "lr": RATE, **hyper}]) for x in self.x
+        ]
+
+    def step(self, step: int, lr: float = RATE) -> Tensor:
+        """[n, D]: where the local step of each has led."""
+        for rank, (x, optimizer) in enumerate(zip(self.x, self._optimizers, strict=True)):
+            optimizer.param_groups[0]["lr"] = lr
+            x.grad = gradient(x.detach(), step, rank)
+            optimizer.step()
+        return torch.stack([x.detach() for x in self.x])
+
+    def begin(self, rows: Tensor) -> None:
+        """Go on from there: a row a worker, or one for all."""
+        for x, own in zip(self.x, rows.expand(len(self.x), -1), strict=True):
+            x.data.copy_(own)
 
 
 def trained(algorithm: str, size: int, steps: int, lr: Any = None, **options: Any) -> SimulatedCluster:

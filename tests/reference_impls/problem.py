@@ -87,5 +87,19 @@ def take(optimizer: DataParallelOptimizer, backward: Callable[[], Any]) -> None:
         optimizer.step()
 
 
+def train(model: Net, optimizer: DataParallelOptimizer, rank: int, first: int, last: int) -> list[str]:
+    """Steps first .. last of a rank, as `gradients` are; their kinds."""
+    kinds = []
+    for step in range(first, last):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step)
+        optimizer.zero_grad()
+        optimizer.observe(**observed(step))
+        x, y = batch(rank, step)
+        take(optimizer, lambda x=x, y=y: (model(x) - y).square().mean().backward())
+        kinds.append(optimizer.kind)
+    return kinds
+
+
 def names() -> list[str]:
     return [name for name, _ in Net().named_parameters()]

@@ -29,13 +29,13 @@ def mean_gradient(step: int, size: int) -> Tensor:
     return torch.stack([gradient(step, rank) for rank in range(size)]).mean(0)
 
 
-def cluster(size: int, dtype: torch.dtype = torch.float64, **options: Any) -> SimulatedCluster:
-    return SimulatedCluster("apmsqueeze", [start(dtype)], size, lr=RATE, seed=2, **options)
+def cluster(size: int, **options: Any) -> SimulatedCluster:
+    return SimulatedCluster("apmsqueeze", [start()], size, lr=RATE, seed=2, **options)
 
 
-def advance(trained: SimulatedCluster, first: int, last: int, dtype: torch.dtype = torch.float64) -> None:
+def advance(trained: SimulatedCluster, first: int, last: int) -> None:
     for step in range(first, last):
-        trained.step([[gradient(step, rank, dtype)] for rank in range(trained.world_size)])
+        trained.step([[gradient(step, rank)] for rank in range(trained.world_size)])
 
 
 def error(trained: SimulatedCluster) -> Tensor:
@@ -64,11 +64,15 @@ def test_without_compression_it_is_momentum_in_a_frozen_metric(size: int) -> Non
     assert float(error(trained).abs().max()) == 0
 
 
-@pytest.mark.parametrize("compressor", ["sign", "none"])
-def test_coordinates_without_variance_are_not_moved(compressor: str) -> None:
-    """scale / eps would throw them away: 1e5 rates in one step."""
+@pytest.mark.parametrize(
+    ("name", "compressor"), [("apmsqueeze", "sign"), ("apmsqueeze", "none"), ("one-bit-adam", "sign")]
+)
+def test_coordinates_without_variance_are_not_moved(name: str, compressor: str) -> None:
+    """scale / eps would throw them away: 1e5 rates in one step. 1-bit Adam has no momentum there either."""
     size, dead = 4, slice(20, 40)
-    trained = cluster(size, torch.float32, warmup_steps=5, compressor=compressor)
+    trained = SimulatedCluster(
+        name, [start(torch.float32)], size, lr=RATE, warmup_steps=5, compressor=compressor
+    )
     for step in range(15):
         rows = [gradient(step, rank, torch.float32) for rank in range(size)]
         for row in rows:
@@ -78,6 +82,7 @@ def test_coordinates_without_variance_are_not_moved(compressor: str) -> None:
     moved = (trained.parameters(0)[0] - start(torch.float32)).abs()
     assert (moved > 0).sum() == D - 20
     assert moved.max() < 10
+    assert bool(trained.state(0, "momentum")[0][dead].any()) == (name == "apmsqueeze")
 
 
 @pytest.mark.parametrize(
@@ -148,21 +153,6 @@ def one_bit(size: int, name: str = "one-bit-adam", **options: Any) -> SimulatedC
     return SimulatedCluster(name, [start()], size, lr=RATE, seed=2, **options)
 
 
-def test_the_mask_is_where_the_variance_is_nothing() -> None:
-    """The agreed momentum there is 0; errors are kept as they are; elsewhere it is one magnitude."""
-    dead, own = slice(30, 50), one_bit(4, warmup_steps=4)
-    for step in range(12):
-        rows = [gradient(step, rank) for rank in range(4)]
-        for row in rows:
-            row[dead] = 0
-        own.step([[row] for row in rows])
-    m = own.state(0, "momentum")[0]
-    assert torch.equal(m[dead], torch.zeros(20, dtype=torch.float64))
-    assert (m != 0).sum() == D - 20
-    assert torch.equal(own.parameters(0)[0][dead], start()[dead])
-    assert own.state(0, "worker_error")[0][dead].abs().max() > 0
-
-
 # ---- the freeze that comes by itself -----------------------------------------------------------------------------------
 
 
@@ -187,11 +177,7 @@ def test_it_freezes_when_the_variance_stands_still_and_not_while_it_grows_or_fal
     falls_then_stands = frozen_at(lambda step: 1.5 ** -min(step, 20), 60, auto_window=5, auto_ratio=0.8)
     assert falls_then_stands is not None
     assert falls_then_stands > 25
-
-
-def test_it_does_not_freeze_before_the_learning_rate_has_warmed_up() -> None:
-    early = frozen_at(lambda step: 1.0, 40, auto_window=5, auto_ratio=0.8)
-    assert early is not None
+    # and not before the learning rate has warmed up
     assert frozen_at(lambda step: 1.0, 60, auto_window=5, auto_ratio=0.8, lr_warmup_steps=31) == 31
 
 
@@ -232,13 +218,6 @@ def test_rounds_double_up_to_the_longest_and_the_last_one_ends_with_the_training
     assert lengths == [1, 1, 1, 1, 1, 1, 2, 2, 2, 4, 4, 5, 5, 5, 3]
     assert found[-1] == "average"
     assert found[:2] == ["variance", "variance"]
-
-
-def test_shares_of_the_training_are_those_published() -> None:
-    algorithm = create("zero-one-adam", total_steps=125_000).algorithm
-    assert algorithm.local_from == 12_500
-    lengths = [algorithm.round_length(12_500 + k * 32_500) for k in range(4)]
-    assert lengths == [1, 2, 4, 8]
     assert create("zero-one-adam", total_steps=100, lr_warmup_steps=30).algorithm.local_from == 30
 
 

@@ -1,4 +1,4 @@
-"""Dion written out, K workers and one on their mean, what the momentum keeps, bytes, and what is no thin matrix."""
+"""Dion written out, what is no thin matrix, and numbers of any kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms.dion import basis, unit_rows
 from reference_impls.core.compute import Key
 from reference_impls.core.errors import UnsupportedError
-from tests.reference_impls.local_training import sent
 from tests.support import each
 
 SHAPES = {
@@ -58,11 +57,6 @@ def matrices(
 def slot(own: SimulatedCluster, rank: int, name: str) -> dict[str, Tensor]:
     """State per tensor of a rank, over all buckets."""
     return {key: value for part in own.state(rank, name) for key, value in part.items()}
-
-
-def same(a: SimulatedCluster, b: SimulatedCluster, rank: int, atol: float) -> None:
-    for ours, theirs in zip(a.parameters(rank), b.parameters(0), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=atol)
 
 
 def upright(x: Tensor) -> Tensor:
@@ -133,49 +127,7 @@ def test_dion_written_out(fraction: float) -> None:
         torch.testing.assert_close(value.T.abs(), q[name].abs(), rtol=0, atol=1e-11)  # signs are those of P
 
 
-@each(("workers", "fraction"), [(2, FRACTION), (5, FRACTION), (5, 0.05)])
-def test_workers_are_one_on_the_mean_of_their_gradients(workers: int, fraction: float) -> None:
-    """Weights equal to rounding after 25 steps on gradients that differ; the mean of momenta is the one's."""
-    many, one = (cluster(size, rank_fraction=fraction) for size in (workers, 1))
-    for step in range(25):
-        grads = [draw(step, rank) for rank in range(workers)]
-        many.step(grads)
-        one.step([[torch.stack(parts).mean(0) for parts in zip(*grads, strict=True)]])
-    same(many, one, workers - 1, 1e-9)
-    own = [slot(many, rank, "momentum") for rank in range(workers)]
-    assert own[0]
-    for name, value in slot(one, 0, "momentum").items():
-        torch.testing.assert_close(
-            torch.stack([kept[name] for kept in own]).mean(0), value, rtol=0, atol=1e-9
-        )
-        assert torch.dist(own[0][name], own[1][name]) > 0.1 * value.norm()
-
-
 # ---- error feedback ------------------------------------------------------------------------------------------------------
-
-
-@each("shape", [(20, 12), (12, 20)])
-def test_of_the_momentum_decays_what_was_captured_and_nothing_else(shape: tuple[int, int]) -> None:
-    """In mean, B <- B - (1 - mu) P P^T B; the range of P is known from the move, whose columns of Q have norm 1."""
-    ours, rank = matrices(3, shape, momentum=MU, rank_fraction=0.25), 3
-    before = torch.zeros(shape, dtype=torch.float64)
-    for step in range(4):
-        grads = [
-            torch.randn(shape, generator=torch.Generator().manual_seed(10 * step + r)).double()
-            for r in range(3)
-        ]
-        at = ours.parameters(0)[0].clone()
-        ours.step([[g] for g in grads])
-        move = at - ours.parameters(0)[0]
-        whole = before + torch.stack(grads).mean(0)
-        before = torch.stack([slot(ours, r, "momentum")["0"] for r in range(3)]).mean(0)
-        assert float(move.square().sum()) == pytest.approx(rank * shape[0] / shape[1], rel=1e-6)
-        u, singular, _ = torch.linalg.svd(upright(move), full_matrices=False)
-        assert int((singular > 1e-9).sum()) == rank
-        p = u[:, :rank]
-        captured = p @ p.T @ upright(whole)
-        assert captured.norm() > 0.3 * whole.norm()
-        torch.testing.assert_close(upright(before), upright(whole) - (1 - MU) * captured, rtol=0, atol=1e-10)
 
 
 def test_a_matrix_of_zeros_stays_and_is_followed_when_it_moves() -> None:
@@ -194,20 +146,6 @@ def test_a_matrix_of_zeros_stays_and_is_followed_when_it_moves() -> None:
     assert all(bool(row.any()) for row in slot(ours, 0, "q")["0"]), (
         "columns of Q that were dropped are drawn anew"
     )
-
-
-# ---- bytes ---------------------------------------------------------------------------------------------------------------
-
-
-def of_factors(own: SimulatedCluster, step: int) -> float:
-    return sum(sent(own, step).values())
-
-
-@each(("fraction", "thin"), [(0.5, False), (0.4, True), (1.0, False)])
-def test_a_square_matrix_is_thin_below_a_half(fraction: float, thin: bool) -> None:
-    ours = matrices(2, (10, 10), rank_fraction=fraction)
-    ours.step([[torch.eye(10, dtype=torch.float64)]] * 2)
-    assert of_factors(ours, 0) == 8 * (2 * 10 * 4 if thin else 100)
 
 
 # ---- who is a hidden matrix, and numbers of any kind -----------------------------------------------------------------------

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 import torch
 
-from reference_impls import SimulatedCluster, create
-from reference_impls.core.errors import UnsupportedError
-from reference_impls.core.optimizers import Dion2, local_optimizer
-from reference_impls.frontends.sharded import _refuse_whole
+from reference_impls import SimulatedCluster
+from reference_impls.core.optimizers import Dion2
 from tests.reference_impls.test_muon import DECAY, RATE, SHAPES, draw, orthogonalised, state
 from tests.support import each
 
@@ -112,17 +109,3 @@ def test_in_bfloat16_the_momentum_is_not_normalised() -> None:
     optimizer.step()
     assert torch.equal(optimizer.state[x]["momentum_buffer"], torch.cat([g[:2], g[2:] / 2]))
     assert torch.equal(x.grad, g)
-
-
-def test_it_sends_the_whole_gradient() -> None:
-    ours = cluster(2)
-    ours.step([draw(0, rank) for rank in range(2)])
-    (rows,) = [ours.ledger.frame(0)]
-    assert rows.wire_bytes.sum() == 8 * sum(math.prod(shape) for shape in SHAPES.values())
-
-
-def test_what_muon_refuses_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"^dion2 knows tables .* give \(name, parameter\) pairs"):
-        local_optimizer("dion2").build([{"params": [torch.zeros(2, 2)]}])
-    with pytest.raises(UnsupportedError, match=r"^allreduce-dion2 steps dion2 on whole matrices"):
-        _refuse_whole(create("allreduce-dion2"))

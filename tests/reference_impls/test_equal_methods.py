@@ -92,6 +92,7 @@ UNCUT: list[Given] = [
     ("dion", {}),
     ("random-k", {"granularity": "tensor"}),
     ("noloco", {"period": 3}),
+    ("pulse-loco", {"period": 2}),
 ]
 
 
@@ -151,7 +152,8 @@ def test_each_parameter_group_is_trained_as_if_it_were_alone(name: str, options:
 # ---- local steps, on a problem that is linear in x, in double precision -----------------------------------------------
 
 SGD, BIT, LAST = {"momentum": 0.9}, 0.0, 1e-12
-NESTEROV = {"outer": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.9}
+OUTER_STEP = {"outer_lr": 0.7, "outer_momentum": 0.9}
+NESTEROV = {"outer": "nesterov", **OUTER_STEP}
 PLAIN = {"outer": "sgd", "outer_lr": 1.0, "outer_momentum": 0.0}
 ONE = {"fragments": 1, "overlap": 0, "mixing": 0.0, "outer_lr": 0.7}
 LOCAL: list[tuple[str, dict[str, Any], str, dict[str, Any], float]] = [
@@ -159,6 +161,7 @@ LOCAL: list[tuple[str, dict[str, Any], str, dict[str, Any], float]] = [
     ("diloco-sgd", SGD, "local-sgd", {**SGD, **NESTEROV}, BIT),
     ("diloco", {}, "local-adamw", NESTEROV, BIT),
     ("diloco-sgd", {**SGD, **PLAIN}, "local-sgd", SGD, BIT),  # federated averaging
+    ("muloco", {}, "local-muon", {**NESTEROV, "outer_momentum": 0.6}, BIT),
     ("bmuf", SGD, "local-sgd", {**SGD, "outer": "bmuf", "outer_momentum": 0.875}, BIT),
     ("bmuf-nesterov", SGD, "local-sgd", {**SGD, "outer": "bmuf-nesterov", "outer_momentum": 0.875}, BIT),
     ("bmuf", {"outer_momentum": 0.0}, "local-sgd", {}, LAST),
@@ -176,6 +179,10 @@ LOCAL: list[tuple[str, dict[str, Any], str, dict[str, Any], float]] = [
     ("post-local-sgd", {**SGD, "switch_step": 0}, "local-sgd", SGD, BIT),
     ("swap", {**SGD, "switch_step": 0}, "local-sgd", {**SGD, "period": 24}, BIT),
     ("control-no-communication", {**SGD}, "local-sgd", {**SGD, "period": 24}, BIT),
+    # by parts
+    ("des-loc", {"first_every": 1, "second_every": 1}, "local-adamw", {"inner_state": "average"}, BIT),
+    ("des-loc", {"first_every": 0, "second_every": 0}, "local-adamw", {}, BIT),
+    ("sparta", {"share": 1.0}, "local-adamw", {"period": 1}, LAST),
     # data-parallel training
     ("post-local-sgd", {"optimizer": "adamw", "switch_step": 24}, "allreduce-adamw", {}, BIT),
     ("diloco-sgd", {**PLAIN, "period": 1}, "allreduce-sgd", {}, LAST),
@@ -200,6 +207,16 @@ LOCAL: list[tuple[str, dict[str, Any], str, dict[str, Any], float]] = [
     ),  # values travel as float32
 ]  # fmt: skip
 
+ALONE: list[tuple[str, dict[str, Any], str, dict[str, Any], float]] = [
+    *(
+        ("snoo", {**OUTER_STEP, "optimizer": optimizer}, other, OUTER_STEP, BIT)
+        for optimizer, other in (("adamw", "diloco"), ("sgd", "diloco-sgd"), ("muon", "muloco"))
+    ),
+    ("eager-diloco", {}, "diloco", {}, BIT),
+    ("pulse-loco", {}, "diloco", {}, BIT),
+]
+"""Of one worker."""
+
 
 def after_24_steps(name: str, size: int, options: dict[str, Any]) -> SimulatedCluster:
     """Rounds of 4 steps in a training of 24, where nothing else is said and the method takes it."""
@@ -212,10 +229,13 @@ def after_24_steps(name: str, size: int, options: dict[str, Any]) -> SimulatedCl
     return found
 
 
-@each(("name", "options", "other", "others", "atol"), LOCAL)
-def test_local_methods_are_one(name, options, other, others, atol):
-    """Four workers, 24 steps; ``BIT``: to the bit."""
-    a, b = after_24_steps(name, 4, options), after_24_steps(other, 4, others)
-    for rank in range(4):
+@each(
+    ("size", "name", "options", "other", "others", "atol"),
+    [(size, *own) for size, some in ((4, LOCAL), (1, ALONE)) for own in some],
+)
+def test_local_methods_are_one(size, name, options, other, others, atol):
+    """24 steps; ``BIT``: to the bit."""
+    a, b = after_24_steps(name, size, options), after_24_steps(other, size, others)
+    for rank in range(size):
         torch.testing.assert_close(point(a, rank), point(b, rank), rtol=0, atol=atol)
     assert (point(a) - start()).abs().max() > 0.1

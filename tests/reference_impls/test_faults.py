@@ -152,7 +152,6 @@ DIFFERENCES = {
 def test_ranks_with_other_settings_are_named_with_both_values(ranks: Callable[[int], Ranks]) -> None:
     """At construction, in the first step, or within the sixteen steps between two comparisons."""
     for found in ranks(2).run(_different):
-        assert isinstance(found, dict), found
         for what, parts in DIFFERENCES.items():
             kind, message = found[what]
             assert kind == "MismatchError", (what, message)

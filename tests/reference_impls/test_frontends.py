@@ -20,7 +20,7 @@ from tests.reference_impls.gloo import Ranks, told
 from tests.reference_impls.states import contents, equal
 
 pytestmark = pytest.mark.gloo
-CUT, STEPS, PATIENCE_S = 3, 6, 200.0
+CUT, STEPS = 3, 6
 WRAP = "compiled, checkpointed"
 DRAWN = {"rank": 1, "warm_start": False, "min_compression_rate": 1.0}
 """PowerSGD draws its factors by the parameters' names, anew in every step."""
@@ -92,7 +92,7 @@ def _resumed(rank: int, size: int, frontend: str, folder: str) -> list[tuple[str
 def test_a_training_goes_on_to_the_bit_from_every_way_of_saving(frontend, ranks, tmp_path):
     """What `torch.compile` and ``checkpoint_wrapper`` put into names changes neither bits nor checkpoints."""
     size = FRONTENDS[frontend]
-    assert ranks(size).run(_resumed, frontend, str(tmp_path), timeout_s=PATIENCE_S) == [[]] * size
+    assert ranks(size).run(_resumed, frontend, str(tmp_path)) == [[]] * size
 
 
 def test_a_simulation_goes_by_the_same_names() -> None:
@@ -139,7 +139,6 @@ def _lost(rank: int, size: int) -> dict[str, str]:
 
 def test_what_would_be_lost_is_refused_with_the_remedy(ranks: Callable[[int], Ranks]) -> None:
     for rank, found in enumerate(ranks(2).run(_lost)):
-        assert isinstance(found, dict), found
         assert 'save {"model": model, "optimizer": optimizer}' in found["by parameter"]
         assert "what ranks share is of step 1" in found["mixed"]
         assert "All ranks must save" in found["mixed"]
@@ -222,7 +221,6 @@ def _bad_step(rank: int, size: int, frontend: str, name: str, value: float) -> d
 def test_one_step_that_is_not_finite_leaves_the_state(frontend, name, value, ranks):
     results = ranks(2).run(_bad_step, frontend, name, value)
     for own in results:
-        assert isinstance(own, dict), own
         assert own["norm"] == math.inf
         assert own["scale"] == 512
         for key in ("slots", "counters"):

@@ -42,17 +42,6 @@ def test_standard_variance(n, norm, d):
     assert bound / 100 < error <= bound
 
 
-@each(("n", "form"), [(3, TREE), (8, TREE), (4, HALVING)])
-@each("equal", [False, True])
-def test_exponential_variance(n, form, equal):
-    """The derived worst case: theta = sum over layers of (9/4)^l / (8 n); error <= theta / n * |X|^2."""
-    d = 4000
-    x = normal(1, d).expand(n, d).clone() if equal else normal(n, d, seed=n)
-    error = sum(float((mean(x, seed=k, **form) - x.mean(0)).square().sum()) for k in range(4)) / 4
-    theta = sum((9 / 4) ** layer for layer in range(head_room(n) + 1)) / (8 * n)
-    assert error <= theta / n * float(x.square().sum())
-
-
 @each(("n", "options"), [*CASES, (16, TREE), (16, HALVING), (16, STANDARD), (64, STANDARD)])
 def test_all_ranks_at_the_maximum_do_not_overflow(n, options):
     x = torch.tensor([1.7, -1.7, 0.0, 1.7] * 3).expand(n, 12).clone()

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from reference_impls import DataParallelOptimizer
 from reference_impls.runtime.messages import Messages
 from tests.reference_impls.gloo import Ranks
-from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
+from tests.reference_impls.problem import LR, Net, train
 from tests.reference_impls.table import FIRST, OVER_GLOO, ROWS, STEPS, Row
 from tests.reference_impls.trajectories import trajectory
 
@@ -27,13 +27,7 @@ def _trained(rank: int, size: int, row: Row) -> tuple[torch.Tensor, list[dict[st
     optimizer = DataParallelOptimizer(
         model.named_parameters(), row.algorithm, lr=LR, seed=3, bucket_bytes=256, timeout_s=20, **row.options
     )
-    for step in range(STEPS):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step)
-        optimizer.zero_grad()
-        optimizer.observe(**observed(step))
-        x, y = batch(rank, step)
-        take(optimizer, lambda x=x, y=y: (model(x) - y).square().mean().backward())
+    train(model, optimizer, rank, 0, STEPS)
     sent = optimizer.ledger.totals()
     optimizer.release()
     return torch.cat([p.detach().flatten() for p in model.parameters()]), sent

@@ -1,4 +1,4 @@
-"""The GPU path without a GPU: the Triton source of every compiled function, and compressors that never wait for the device.
+"""The GPU path without a GPU: the Triton source of every compiled function. Who waits for the device: `test_gpu_steps.py`.
 
 What is run here is the compiler's code generator; that the codes on a GPU are those of the CPU has not been measured.
 """
@@ -9,7 +9,6 @@ import re
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from reference_impls.core import compile_cache as programs
 from reference_impls.core.compute import GPU_OPTIONS, THRESHOLD, Compiled
@@ -21,9 +20,6 @@ from tests.reference_impls.triton_source import (
     open_source,
     triton_source,
 )
-from tests.support import each
-
-aten = torch.ops.aten
 
 # More than one pass over the vector: draws that rows share are made once.
 PASSES = {"lookup.encode": 2}
@@ -95,22 +91,6 @@ def test_triton_takes_each_function_with_what_a_training_leaves_open(calls, tmp_
         assert compile_kernels(open_source(function, args, GPU_OPTIONS), tmp_path) > 0, name
 
 
-class NoWaiting(TorchDispatchMode):
-    """No operation that has to know a value: on a GPU it would wait for all that is under way."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        chosen = args[1] if func.overloadpacket is aten.index else ()
-        waits = func.overloadpacket in (
-            aten._local_scalar_dense,
-            aten.is_nonzero,
-            aten.nonzero,
-            aten.masked_select,
-        )
-        waits |= any(x.dtype is torch.bool for x in chosen)
-        assert not waits, f"{func} waits for the device"
-        return func(*args, **(kwargs or {}))
-
-
 class _OnGPU(torch.Tensor):
     is_cuda = True  # type: ignore[assignment]
 
@@ -120,16 +100,3 @@ def test_a_weight_that_no_kernel_may_take_for_aligned_shows_its_offset():
     assert flat.data_ptr() % 16 == 0
     assert [with_own_storage(flat[i : i + 3]).storage_offset() for i in (0, 1, 4, 7)] == [0, 1, 0, 7]
     assert with_own_storage(torch.zeros(16)[1:4]).storage_offset() == 0
-
-
-@each("work", FUNCTIONS)
-def test_nothing_waits_for_the_device(work):
-    with NoWaiting():
-        work()
-
-
-def test_waiting_would_be_seen():
-    x = torch.ones(3)
-    for wait in (lambda: x.sum().item(), lambda: bool((x > 0).any()), lambda: x.nonzero(), lambda: x[x > 0]):
-        with pytest.raises(AssertionError, match="waits for the device"), NoWaiting():
-            wait()

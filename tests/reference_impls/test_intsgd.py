@@ -13,7 +13,7 @@ from reference_impls import SimulatedCluster
 from reference_impls.aggregators import integer_sum as sums
 from reference_impls.core.collectives import Group
 from reference_impls.core.errors import UnsupportedError
-from tests.reference_impls.averages import mean, normal, sent, stepped
+from tests.reference_impls.averages import mean, moved, normal, sent, stepped
 from tests.reference_impls.exchanges import run
 from tests.support import each
 
@@ -24,14 +24,6 @@ def cluster(n: int, sizes: list[int] | None = None, lr: float = 0.1, **options: 
     return SimulatedCluster(
         "intsgd", [torch.zeros(k) for k in sizes or SIZES], n, lr=lr, bucket_bytes=1 << 30, **options
     )
-
-
-def feed(workers: SimulatedCluster, rows: Tensor, lr: float | None = None) -> Tensor:
-    """One step; what rank 0 took for the mean gradient."""
-    sizes = [p.numel() for p in workers.parameters(0)]
-    before = torch.cat(workers.parameters(0)).clone()
-    workers.step([list(row.clone().split(sizes)) for row in rows], lr=lr)
-    return (before - torch.cat(workers.parameters(0))) / (0.1 if lr is None else lr)
 
 
 def r_of(workers: SimulatedCluster, rank: int = 0) -> list[float]:
@@ -49,7 +41,7 @@ def test_the_factor_follows_the_rule() -> None:
             math.sqrt(k) / math.sqrt(2 * n * r / lr**2 + 1e-8) for k, r in zip(SIZES, expected, strict=False)
         ]
         rows = normal(n, sum(SIZES), seed=step)
-        applied = feed(workers, rows, lr).split(SIZES)
+        applied = (moved(workers, rows, lr) / lr).split(SIZES)
         if step == 0:
             torch.testing.assert_close(torch.cat(applied), rows.mean(0), rtol=1e-5, atol=1e-6)
         for part, factor in zip(applied, factors, strict=bool(step)):
@@ -83,8 +75,8 @@ def test_nothing_has_moved_and_no_rate() -> None:
     """Zero gradients, then others: the factor falls back to the initial one, and nothing becomes NaN."""
     for options in ({}, {"scale": "bucket"}):
         workers = cluster(2, initial_factor=50.0, **options)
-        assert feed(workers, torch.zeros(2, 80)).abs().max() == 0
-        got = feed(workers, torch.full((2, 80), 0.3))
+        assert moved(workers, torch.zeros(2, 80)).abs().max() == 0
+        got = moved(workers, torch.full((2, 80), 0.3)) / 0.1
         torch.testing.assert_close(got, torch.full((80,), 0.3), rtol=0, atol=0.02)
         workers.step([[torch.ones(k) for k in SIZES]] * 2, lr=0.0)
         assert all(p.isfinite().all() for p in workers.parameters(0))

@@ -30,7 +30,6 @@ def _values(model: nn.Module) -> dict[str, Tensor]:
 def _close(results: list[Any]) -> None:
     """(ours, theirs) of every rank are the same training, and all replicas are equal."""
     for result in results:
-        assert result[0] != "error", result
         ours, theirs = result
         for name, value in ours.items():
             torch.testing.assert_close(value, theirs[name], rtol=0, atol=2e-6)
@@ -115,7 +114,6 @@ def test_batch_norms_buffers_are_those_of_rank_zero_as_with_ddp(ranks: Callable[
 
 def test_a_model_wrapped_in_ddp_is_refused_by_that_name(ranks: Callable[[int], Ranks]) -> None:
     for result in ranks(SIZE).run(_wrapped):
-        assert isinstance(result, dict), result
         for how, (kind, message) in result.items():
             assert kind == UsageError.__name__, (how, kind, message)
             assert "DistributedDataParallel" in message, how
@@ -157,7 +155,6 @@ def _scaled(rank: int, size: int) -> Any:
 
 def test_a_grad_scaler_is_refused_and_scaled_gradients_are_never_applied(ranks):
     for result in ranks(SIZE).run(_scaled):
-        assert isinstance(result, dict), result
         for how, ((kind, message), untouched) in result.items():
             assert (kind, untouched) == ("UsageError", True), (how, kind, message)
             assert "bfloat16 autocast" in message

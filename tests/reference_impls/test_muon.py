@@ -1,9 +1,9 @@
-"""Muon as a local optimizer, and MuLoCo: what Newton-Schulz does to singular values, who gets it, rounds written out."""
+"""Muon as a local optimizer, and MuLoCo: what Newton-Schulz does to singular values, who gets it, coded rounds written out."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +12,6 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms.four_bit import SDP4Bit
-from reference_impls.algorithms.local_updates import DecayingFeedback, MuLoCo
-from reference_impls.compressors.sparse import ChunkTopK
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.optimizers import ByName, Dion2, Muon, local_optimizer
 from reference_impls.core.registry import Method
@@ -101,16 +99,6 @@ def state(own: SimulatedCluster) -> list[dict[str, Any]]:
     return [optimizer.state[p] for p in optimizer.param_groups[0]["params"]]
 
 
-def test_the_size_of_gradients_is_no_matter() -> None:
-    """To the bit for a power of two, but for the epsilon of the norm."""
-    small, large = (cluster("allreduce-muon", 1) for _ in range(2))
-    for step in range(3):
-        small.step([draw(step)])
-        large.step([[1024 * g for g in draw(step)]])
-    for a, b in zip(small.parameters(0)[:2], large.parameters(0)[:2], strict=True):
-        assert torch.equal(a, b)
-
-
 @each("own", [Muon, Dion2])
 def test_a_rate_that_nobody_may_read_gives_the_step_of_the_number(own: type[ByName]) -> None:
     """Two steps on the same gradients, matrices of both shapes and what AdamW has; one has no gradient, and stays."""
@@ -187,41 +175,15 @@ def test_every_method_with_a_local_optimizer_takes_it(name: str) -> None:
     assert flat(ours).isfinite().all()
 
 
-def test_parameters_without_names_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"give \(name, parameter\) pairs"):
-        local_optimizer("muon").build([{"params": [torch.zeros(2, 2)]}])
+@each("optimizer", ["muon", "dion2"])
+def test_parameters_without_names_are_refused(optimizer: str) -> None:
+    with pytest.raises(
+        UnsupportedError, match=rf"^{optimizer} knows tables .* give \(name, parameter\) pairs"
+    ):
+        local_optimizer(optimizer).build([{"params": [torch.zeros(2, 2)]}])
 
 
 # ---- MuLoCo ----------------------------------------------------------------------------------------------------------------
-
-
-def test_rounds_of_muloco_written_out() -> None:
-    """Lone optimizers, their mean progress d, u <- 0.6 u + d, A <- A - 0.7 (d + 0.6 u); 30 steps but for `period`."""
-    assert create("muloco").algorithm.rule.h == 30  # type: ignore[attr-defined]
-    ours = cluster("muloco", 3, period=4)
-    own = [dict(zip(SHAPES, draw(99), strict=True)) for _ in range(3)]
-    alone = [Muon(params.items(), lr=RATE) for params in own]
-    anchor = draw(99)
-    u = [torch.zeros_like(a) for a in anchor]
-    for step in range(9):
-        for rank, optimizer in enumerate(alone):
-            for p, x in zip(own[rank].values(), draw(step, rank), strict=True):
-                p.grad = p - x
-            optimizer.step()
-        if step % 4 == 3:
-            for i, ends in enumerate(zip(*(params.values() for params in own), strict=True)):
-                d = anchor[i] - torch.stack(ends).mean(0)
-                u[i] = 0.6 * u[i] + d
-                anchor[i] = anchor[i] - 0.7 * (d + 0.6 * u[i])
-                for p in ends:
-                    p.copy_(anchor[i])
-        advance(ours, step, step + 1)
-        for rank, params in enumerate(own):
-            wanted = torch.cat([p.flatten() for p in params.values()])
-            torch.testing.assert_close(flat(ours, rank), wanted, rtol=0, atol=1e-10)
-    (mean,) = {sent(ours, step).get("progress") for step in (3, 7)}
-    assert mean == pytest.approx(2 * 2 / 3 * 8 * len(flat(ours)))
-    assert not sent(ours, 4)
 
 
 def coded(e: Tensor, bits: int, levels: str) -> Tensor:
@@ -276,23 +238,7 @@ def test_coded_rounds_written_out(name: str, levels: str) -> None:
     assert sent(ours, 7) == {"progress": 2 * sum(-(-size * bits // 8) + table for size in sizes)}
 
 
-@dataclass(frozen=True)
-class Exact(MuLoCo):
-    """Feedback whose code loses nothing but what float32 does."""
-
-    compression = DecayingFeedback(ChunkTopK(4, 4, 32), 1.0)
-
-
-def test_feedback_of_a_code_that_loses_nothing_changes_nothing() -> None:
-    """The outer rate is applied once: the published code's, twice where it has error feedback, would fail."""
-    method = replace(create("muloco", period=3), algorithm=Exact(optimizer="muon", period=3))
-    ours, plain = cluster(method, 3), cluster("muloco", 3, period=3)
-    for own in (ours, plain):
-        advance(own, 0, 9)
-    torch.testing.assert_close(flat(ours), flat(plain), rtol=0, atol=1e-6)
-
-
-@each("name", ["muloco", "allreduce-muon"])
-def test_parts_of_matrices_are_refused(name: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"^{name} steps muon on whole matrices"):
+@each(("name", "optimizer"), [("muloco", "muon"), ("allreduce-muon", "muon"), ("allreduce-dion2", "dion2")])
+def test_parts_of_matrices_are_refused(name: str, optimizer: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"^{name} steps {optimizer} on whole matrices"):
         _refuse_whole(create(name))

@@ -41,17 +41,6 @@ def error(members: SimulatedCluster, rank: int, name: str = "0") -> Tensor:
     return members.state(rank, "error")[0][name]
 
 
-@each(("r", "rank_of_mean"), [(1, 2), (2, 2), (5, 2)])
-def test_exact_after_one_step_where_the_rank_suffices(r: int, rank_of_mean: int) -> None:
-    """Only the mean need be of low rank: what workers add to it and take from each other is not."""
-    mean = normal(30, rank_of_mean) @ normal(rank_of_mean, 20, seed=1)
-    noise = normal(30, 20, seed=2)
-    members = cluster(4, (30, 20), rank=r, **ALL)
-    (applied,) = step(members, [[mean + sign * noise] for sign in (1, -1, 2, -2)])
-    off = float((applied - mean).norm() / mean.norm())
-    assert off < 1e-12 if r >= rank_of_mean else off > 1e-3
-
-
 @each("r", [1, 4])
 def test_the_same_arithmetic_as_the_hook_of_torch(r: int) -> None:
     """Same Q at the start: torch's orthogonalisation, its order of operations, warm start and error feedback."""

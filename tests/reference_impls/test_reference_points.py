@@ -13,7 +13,9 @@ from reference_impls import DataParallelOptimizer, SimulatedCluster
 from reference_impls.core.algorithm import Algorithm, Bucket, replicated
 from reference_impls.core.errors import LayoutError, UsageError
 from reference_impls.core.registry import Method
+from tests.reference_impls.frontends import values
 from tests.reference_impls.problem import LR, Net, batch, gradients, names
+from tests.reference_impls.states import equal
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,6 @@ METHOD = Method("extrapolated", Extrapolated(), {})
 
 def optimizer_of(model: nn.Module) -> DataParallelOptimizer:
     return DataParallelOptimizer(model.named_parameters(), METHOD, lr=LR, bucket_bytes=256)
-
-
-def values(model: nn.Module) -> list[Tensor]:
-    return [p.detach().clone() for p in model.parameters()]
-
-
-def same(a: list[Tensor], b: list[Tensor]) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def expected(steps: int) -> list[Tensor]:
@@ -81,14 +75,14 @@ def test_the_closure_is_called_at_each_probe_and_last_at_the_parameters() -> Non
         answer = optimizer.step(closure)
         x, y = batch(0, step)
         assert len(seen) == (2 if step else 1)
-        assert same(seen[-1], history[-1])
-        assert not step or same(seen[0], history[-2])
+        assert equal(seen[-1], history[-1])
+        assert not step or equal(seen[0], history[-2])
         net = Net()
         for own, there in zip(net.parameters(), seen[-1], strict=True):
             own.data.copy_(there)
         assert torch.equal(answer, (net(x) - y).square().mean())
         history.append(values(model))
-    assert same(values(model), expected(5))
+    assert equal(values(model), expected(5))
 
 
 def test_a_simulated_step_without_them_is_refused_and_changes_nothing() -> None:
@@ -100,7 +94,7 @@ def test_a_simulated_step_without_them_is_refused_and_changes_nothing() -> None:
         cluster.step(grads)
     with pytest.raises(LayoutError, match="at reference point 'previous'"):
         cluster.step(grads, reference_points={"previous": [[torch.zeros(2)] * 5]})
-    assert same(before, cluster.parameters(0))
+    assert equal(before, cluster.parameters(0))
     cluster.step(grads, reference_points={"previous": grads})
     assert cluster.steps == 2
 
@@ -118,7 +112,7 @@ def test_without_a_closure_it_is_refused_before_anything_is_sent() -> None:
     assert optimizer.ledger.totals() == []
     optimizer.zero_grad()
     optimizer.step(lambda: (model(x) - y).square().mean().backward())
-    assert same(values(model), expected(1))
+    assert equal(values(model), expected(1))
 
 
 @pytest.mark.usefixtures("one_rank")
@@ -139,7 +133,7 @@ def test_all_calls_draw_the_same_random_numbers_and_the_generator_moves_on_once(
     torch.manual_seed(7)
     plain = [torch.rand(4) for _ in range(3)]
     assert len(drawn) == 5
-    assert same(drawn, [plain[0], plain[1], plain[1], plain[2], plain[2]])
+    assert equal(drawn, [plain[0], plain[1], plain[1], plain[2], plain[2]])
 
 
 @pytest.mark.usefixtures("one_rank")
@@ -163,7 +157,7 @@ def test_a_closure_that_fails_leaves_the_parameters_where_they_were(at: str) -> 
     calls.clear()
     with pytest.raises(InterruptedError):
         optimizer.step(lambda: closure(2, True))
-    assert same(values(model), before)
+    assert equal(values(model), before)
     calls.clear()
     optimizer.step(lambda: closure(2, False))
-    assert same(values(model), expected(3))
+    assert equal(values(model), expected(3))

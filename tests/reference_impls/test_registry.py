@@ -81,24 +81,6 @@ def test_info_of_every_algorithm(name: str) -> None:
         assert option.type
 
 
-@pytest.mark.parametrize(
-    ("name", "begins", "of_all"),
-    [
-        ("allreduce-bf16", "from torch's DDP hooks: those divide by n", ""),
-        ("signum", "the abstracts could be read", "Of all: decay comes before the step"),
-        ("lion-cub-pbit", "a zero update", "Of all: decay comes before the step"),
-        ("top-k", "selection is exact", "Of all: one worker compresses nothing."),
-        ("sparta", "exactly k places", "Of all: none of the papers could be read"),
-        ("allreduce", "", ""),
-    ],
-)
-def test_differences_of_a_class_and_of_all_in_its_file_are_told(name: str, begins: str, of_all: str) -> None:
-    told = info(name).differences
-    assert told.startswith(begins)
-    assert of_all in told
-    assert ("Of all:" in told) is bool(of_all)
-
-
 def test_a_typo_gets_the_nearest_match() -> None:
     with pytest.raises(UnknownAlgorithmError, match="lion-cub-1bit"):
         create("lion-cub-1bt")

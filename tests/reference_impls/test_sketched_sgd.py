@@ -12,16 +12,12 @@ from reference_impls import SimulatedCluster
 from reference_impls.aggregators import folds
 from reference_impls.compressors.count_sketch import CountSketch
 from reference_impls.compressors.sparse import kept
+from tests.reference_impls.averages import grid, held, moved
 
 SHAPES = [(20, 10), (30,), (5, 8), ()]  # 240 sketched, 31 dense
 D = 271
 DENSE = torch.cat([torch.zeros(200), torch.ones(30), torch.zeros(40), torch.ones(1)]).bool()
 SIZES = {"ratio": 0.1, "column_ratio": 0.3}
-
-
-def normal(*shape, seed=0):
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return (x * 1024).round() / 1024
 
 
 def cluster(name, n, shapes=SHAPES, *, lr=1.0, dtype=torch.float64, **options):
@@ -30,17 +26,6 @@ def cluster(name, n, shapes=SHAPES, *, lr=1.0, dtype=torch.float64, **options):
 
 def flat(workers, rank=0):
     return torch.cat([p.flatten() for p in workers.parameters(rank)]).clone()
-
-
-def step(workers, rows, shapes=SHAPES):
-    before = flat(workers)
-    parts = [row.split([math.prod(s) for s in shapes]) for row in rows]
-    workers.step([[p.view(s) for p, s in zip(own, shapes, strict=True)] for own in parts])
-    return before - flat(workers)
-
-
-def slot(workers, n, name):
-    return torch.stack([workers.state(r, name)[0] for r in range(n)])
 
 
 @pytest.mark.parametrize(("name", "n"), [("sketched-sgd", 1), ("sketched-sgd", 3), ("gs-sgd", 3)])
@@ -52,7 +37,7 @@ def test_the_rule_written_down_gives_the_same(name, n):
     x = torch.zeros(D, dtype=torch.float64)
     u, v = torch.zeros(n, D, dtype=torch.float64), torch.zeros(n, D, dtype=torch.float64)
     for t in range(5):
-        g = normal(n, D, seed=t)
+        g = grid(n, D, seed=t)
         u = m * u + g + 0.01 * x
         v = v + u
         table = torch.zeros(5, 72, dtype=torch.float64)
@@ -69,10 +54,10 @@ def test_the_rule_written_down_gives_the_same(name, n):
         v[:, top] = 0
         v[:, DENSE] = 0
         x = x - 0.1 * update
-        step(workers, g)
+        moved(workers, g)
         torch.testing.assert_close(flat(workers), x, rtol=0, atol=1e-9)
-        torch.testing.assert_close(slot(workers, n, "momentum"), u, rtol=0, atol=1e-9)
-        torch.testing.assert_close(slot(workers, n, "error"), v, rtol=0, atol=1e-9)
+        torch.testing.assert_close(held(workers, "momentum"), u, rtol=0, atol=1e-9)
+        torch.testing.assert_close(held(workers, "error"), v, rtol=0, atol=1e-9)
 
 
 def test_the_theory_version_loses_nothing_and_carries_the_learning_rate():
@@ -80,26 +65,23 @@ def test_the_theory_version_loses_nothing_and_carries_the_learning_rate():
     n = 3
     workers, given = cluster("sketched-sgd-theory", n, **SIZES), torch.zeros(D, dtype=torch.float64)
     for t in range(20):
-        g, lr = normal(n, D, seed=t), 1 / (t + 5)
-        parts = [row.split([math.prod(s) for s in SHAPES]) for row in g]
-        before = flat(workers)
-        workers.step([[p.view(s) for p, s in zip(own, SHAPES, strict=True)] for own in parts], lr=lr)
-        assert int((flat(workers) != before).sum()) <= kept(0.1, D)
+        g, lr = grid(n, D, seed=t), 1 / (t + 5)
+        assert int((moved(workers, g, lr) != 0).sum()) <= kept(0.1, D)
         given += lr * g.mean(0)
-    torch.testing.assert_close(slot(workers, n, "error").mean(0) - flat(workers), given, rtol=0, atol=1e-12)
+    torch.testing.assert_close(held(workers, "error").mean(0) - flat(workers), given, rtol=0, atol=1e-12)
 
 
 def test_heavymix_takes_all_heavy_coordinates_and_random_others():
     """Two heavy ones of k = 10: these always, the other eight drawn anew, evenly, and never the same twice in a step."""
     d, seen = 500, torch.zeros(500)
-    x = normal(d, seed=1) / 100
+    x = grid(d, seed=1) / 100
     x[3], x[77] = 50.0, -60.0
     for seed in range(60):
         workers = cluster("sketched-sgd-theory", 2, [(d,)], ratio=10 / d, column_ratio=0.5, seed=seed)
-        moved = step(workers, x.expand(2, d), [(d,)])
-        assert int((moved != 0).sum()) == 10
-        torch.testing.assert_close(moved[[3, 77]], x[[3, 77]], rtol=0, atol=1e-12)
-        seen += moved != 0
+        went = moved(workers, x.expand(2, d))
+        assert int((went != 0).sum()) == 10
+        torch.testing.assert_close(went[[3, 77]], x[[3, 77]], rtol=0, atol=1e-12)
+        seen += went != 0
     seen[[3, 77]] = 0
     expected = 60 * 8 / 498
     assert int(seen.sum()) == 60 * 8
@@ -138,17 +120,17 @@ def test_gs_sgd_is_sketched_sgd_but_for_the_order_of_sums(form):
         b = cluster("gs-sgd", n, momentum=0.5, form=form, **SIZES)
         c = cluster("gs-sgd", n, momentum=0.5, form=form, **SIZES)
         for t in range(4):
-            g = (normal(n, D, seed=t) * 64).round()
-            assert torch.equal(step(a, g), step(b, g))
-            step(c, g.flip(0))
+            g = (grid(n, D, seed=t) * 64).round()
+            assert torch.equal(moved(a, g), moved(b, g))
+            moved(c, g.flip(0))
         torch.testing.assert_close(flat(b), flat(c), rtol=0, atol=1e-9)
 
 
 def test_heavymix_finds_the_same_coordinates_where_squares_overflow() -> None:
     """Gradients of 2^70, whose squares are none of float32, take the steps of those of 1, times 2^70."""
-    rows = normal(2, D, seed=5).float()
+    rows = grid(2, D, seed=5).float()
     steps = [
-        step(cluster("sketched-sgd-theory", 2, dtype=torch.float32, **SIZES), rows * scale)
+        moved(cluster("sketched-sgd-theory", 2, dtype=torch.float32, **SIZES), rows * scale)
         for scale in (1.0, 2.0**70)
     ]
     assert torch.equal(steps[0] * 2.0**70, steps[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from bandwise import attach
 from reference_impls import DataParallelOptimizer
 from tests.reference_impls.gloo import Ranks, outcome
-from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
+from tests.reference_impls.problem import LR, Net, batch, observed, train
 from tests.reference_impls.states import equal
 from tests.reference_impls.table import SOME, Row
 from tests.support import each
@@ -28,10 +27,9 @@ def _saved(model: nn.Module, state: Any) -> Any:
     return [p.detach().clone() for p in model.parameters()], state
 
 
-def _backward(model: Net, x: Tensor, y: Tensor, bad: bool) -> None:
-    """A bad batch gives a gradient to a parameter that none of the others uses."""
-    loss = (model(x) - y).square().mean()
-    (loss * float("nan") + model.unused.sum() if bad else loss).backward()
+def _bad_backward(model: Net, x: Tensor, y: Tensor) -> None:
+    """It gives a gradient to a parameter that no other batch uses."""
+    ((model(x) - y).square().mean() * float("nan") + model.unused.sum()).backward()
 
 
 def _with_and_without(rank: int, size: int, row: Row) -> list[Any]:
@@ -51,23 +49,17 @@ def _with_and_without(rank: int, size: int, row: Row) -> list[Any]:
         )
         step = 0
         for number in range(TAKEN + len(BAD)):
-            bad = number in BAD
-            if bad and not skips:
-                continue
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(step)
-            optimizer.zero_grad()
-            optimizer.observe(**observed(step))
-            backward = partial(_backward, model, *batch(rank, step), bad)
-            if not bad:
-                take(optimizer, backward)
+            if number not in BAD:
+                train(model, optimizer, rank, step, step + 1)
                 step += 1
-                continue
-            # whose gradients come out of the step's closure
-            if not optimizer.method.algorithm.reference_points:
-                backward()
-            optimizer.skip_step()
-            assert all(p.grad is None for p in model.parameters())
+            elif skips:
+                optimizer.zero_grad()
+                optimizer.observe(**observed(step))
+                # others' gradients come out of the step's closure
+                if not optimizer.method.algorithm.reference_points:
+                    _bad_backward(model, *batch(rank, step))
+                optimizer.skip_step()
+                assert all(p.grad is None for p in model.parameters())
         trained.append(_saved(model, optimizer.state_dict()))
         optimizer.release()
     return trained
@@ -79,7 +71,6 @@ FEW = [row for row in SOME if row.id in ("allreduce-adamw", "powersgd", "apmsque
 @each("row", FEW)
 def test_the_training_goes_on_as_if_it_never_had_the_batch(row: Row, ranks: Callable[[int], Ranks]) -> None:
     for answer in ranks(SIZE).run(_with_and_without, row):
-        assert answer[0] != "error", answer
         assert equal(*answer)
 
 
@@ -108,7 +99,6 @@ def _attached(rank: int, size: int) -> dict[str, Any]:
 def test_around_an_own_optimizer_and_with_buffers(ranks: Callable[[int], Ranks]) -> None:
     answers = ranks(SIZE).run(_attached)
     for answer in answers:
-        assert isinstance(answer, dict), answer
         assert equal(answer["attached, True"], answer["attached, False"])
         assert equal(answer["buffers"], answers[0]["buffers"])
 

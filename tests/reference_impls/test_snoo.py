@@ -1,8 +1,7 @@
-"""SNOO written out, and between what it stands: plain training, and DiLoCo and MuLoCo of one worker."""
+"""SNOO written out. What it equals at the ends of its options: `test_equal_methods`."""
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from reference_impls.core.optimizers import local_optimizer
@@ -16,7 +15,6 @@ from tests.reference_impls.local_training import (
     point,
     sent,
     start,
-    trained,
 )
 from tests.support import each
 
@@ -40,19 +38,4 @@ def test_outer_steps_written_out(optimizer: str, momentum: float) -> None:
         assert ours.kind == ("outer" if step in (4, 8, 12) else "step")
         assert equal_on_all_ranks(ours)
         torch.testing.assert_close(point(ours), x.detach(), rtol=0, atol=1e-12)
-
-
-@each(("optimizer", "other"), [("adamw", "diloco"), ("sgd", "diloco-sgd"), ("muon", "muloco")])
-def test_of_one_worker_it_is_diloco(optimizer: str, other: str) -> None:
-    outer = {"period": 5, "outer_lr": 0.7, "outer_momentum": 0.9}
-    ours, diloco = (
-        trained("snoo", 1, 17, optimizer=optimizer, **outer),
-        trained(other, 1, 17, **outer),
-    )
-    assert torch.equal(point(ours), point(diloco))
-
-
-def test_the_outer_step_sends_nothing() -> None:
-    ours, plain = trained("snoo", 4, 6, period=3), trained("allreduce-adamw", 4, 6)
-    assert sent(ours) == sent(plain) == {"gradient": pytest.approx(6 * 2 * 3 / 4 * 8 * D)}
-    assert sent(ours, 2) == sent(ours, 1)
+    assert set(sent(ours)) == {"gradient"}

@@ -102,17 +102,3 @@ def test_the_paper_s_savings_are_exact() -> None:
     assert period == pytest.approx(gathered * (1 + 4 / 256))  # and a scale for each 512 elements
     assert 100 * (2 * (n - 1) / n * 2 * d) / gathered == 400
     assert said["average"] == pytest.approx(said["final"] / 8)
-
-
-def test_later_phases_of_a_carrier_go_to_the_steps_that_send_them() -> None:
-    """int4 asks for a scale when the fragment leaves and sends its codes a step later, in the background."""
-    ours = model(period=4, fragments=1, overlap=2, carrier="int4")
-    walk(ours, 0, 12)
-    stages = ours.ledger.frame(0)[["step", "stage"]].drop_duplicates().to_numpy().tolist()
-    assert {tuple(x) for x in stages} == {
-        (step + late, f"progress-{stage}") for step in (3, 7) for late, stage in ((0, "scale"), (1, "codes"))
-    } | {(11, "progress-scale")}
-    method = create("streaming-diloco", period=4, fragments=1, overlap=2, carrier="int4")
-    bytes_ = traced(method, [(d,) for d in LENGTHS], 3)
-    assert bytes_["average"] == pytest.approx(2 * 2 / 3 * 4)
-    assert bytes_["local"] == pytest.approx(2 * 2 / 3 * -(-sum(LENGTHS) // 2) / 3)

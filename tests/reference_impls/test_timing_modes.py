@@ -11,7 +11,9 @@ import torch.distributed as dist
 from reference_impls import DataParallelOptimizer, create
 from reference_impls.core.errors import UsageError
 from reference_impls.core.registry import Method
-from tests.reference_impls.problem import LR, Net, batch, learning_rate, observed, take
+from tests.reference_impls.frontends import values
+from tests.reference_impls.problem import LR, Net, batch, train
+from tests.reference_impls.states import equal
 from tests.reference_impls.table import ROWS, STEPS, Row
 from tests.reference_impls.test_engine import Delayed
 
@@ -33,24 +35,6 @@ def _optimizer(model: Net, method: Method) -> DataParallelOptimizer:
     return DataParallelOptimizer(
         model.named_parameters(), method, lr=LR, seed=3, bucket_bytes=256, unused="zeros"
     )
-
-
-def _train(model: Net, optimizer: DataParallelOptimizer, rank: int, first: int, last: int) -> list[str]:
-    """Steps first .. last; their kinds."""
-    kinds = []
-    for step in range(first, last):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step)
-        optimizer.zero_grad()
-        optimizer.observe(**observed(step))
-        x, y = batch(rank, step)
-        take(optimizer, lambda x=x, y=y: (model(x) - y).square().mean().backward())
-        kinds.append(optimizer.kind)
-    return kinds
-
-
-def _values(model: Net) -> list[torch.Tensor]:
-    return [p.detach().clone() for p in model.parameters()]
 
 
 class _Forbidden:
@@ -79,10 +63,6 @@ class _Forbidden:
         raise AssertionError("something was sent")
 
 
-def _same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    return all(map(torch.equal, a, b))
-
-
 def _bytes(optimizer: DataParallelOptimizer, name: str) -> Any:
     frame = optimizer.ledger.frame(optimizer._worker.train_state.world.rank)
     if name != "in-the-background":
@@ -97,34 +77,34 @@ def _trained_twice(rank: int, size: int) -> dict[str, list[str]]:
     for name, method in METHODS.items():
         plain = Net()
         optimizer = _optimizer(plain, method)
-        kinds = _train(plain, optimizer, rank, 0, STEPS)
+        kinds = train(plain, optimizer, rank, 0, STEPS)
         ledger = _bytes(optimizer, name)
         optimizer.release()
 
         model = Net()
         optimizer = _optimizer(model, method)
-        again = _train(model, optimizer, rank, 0, 3)
-        before = _values(model)
+        again = train(model, optimizer, rank, 0, 3)
+        before = values(model)
         with optimizer.without_communication():
-            inside = _values(model)
+            inside = values(model)
             with _Forbidden(optimizer):
-                silent = _train(model, optimizer, rank, 3, 8)
-            moved = not _same(before, _values(model))
-        after, step = _values(model), optimizer._worker.train_state.step
-        again += _train(model, optimizer, rank, 3, 6)
+                silent = train(model, optimizer, rank, 3, 8)
+            moved = not equal(before, values(model))
+        after, step = values(model), optimizer._worker.train_state.step
+        again += train(model, optimizer, rank, 3, 6)
         with optimizer.traced() as trace:
-            again += _train(model, optimizer, rank, 6, 11)
+            again += train(model, optimizer, rank, 6, 11)
         measured = dict(trace.seconds)
-        again += _train(model, optimizer, rank, 11, STEPS)
+        again += train(model, optimizer, rank, 11, STEPS)
         holds = {
-            "the same bits": _same(_values(plain), _values(model)),
+            "the same bits": equal(values(plain), values(model)),
             "the same bytes": len(ledger) > 0 and ledger.equals(_bytes(optimizer, name)),
             "the same kinds of steps": again == kinds,
             # of which there is none in silence where data decide
             "silent ones go on where the training stands": method.algorithm.plans_from_data
             or silent == kinds[3:8],
-            "untouched at entry": _same(before, inside),
-            "moved in silence, of which nothing is left": moved and _same(before, after) and step == 3,
+            "untouched at entry": equal(before, inside),
+            "moved in silence, of which nothing is left": moved and equal(before, after) and step == 3,
             "steps after the block are not measured": measured == trace.seconds,
         }
         found[name] = [what for what, held in holds.items() if not held]
@@ -133,7 +113,7 @@ def _trained_twice(rank: int, size: int) -> dict[str, list[str]]:
 
 
 def test_a_training_with_silent_and_traced_steps_in_it_has_the_same_bits_and_bytes(ranks):
-    assert ranks(SIZE).run(_trained_twice, timeout_s=200) == [{name: [] for name in METHODS}] * SIZE
+    assert ranks(SIZE).run(_trained_twice) == [{name: [] for name in METHODS}] * SIZE
 
 
 # ---- one rank: what happens around the blocks --------------------------------------------------------------------------
@@ -142,7 +122,7 @@ def test_a_training_with_silent_and_traced_steps_in_it_has_the_same_bits_and_byt
 def _started(row: Row) -> tuple[Net, DataParallelOptimizer]:
     model = Net()
     optimizer = _optimizer(model, METHODS[row.id])
-    _train(model, optimizer, 0, 0, 2)
+    train(model, optimizer, 0, 0, 2)
     return model, optimizer
 
 
@@ -171,14 +151,14 @@ def test_training_goes_on_after_a_silent_block_that_broke_off(row: Row, ending: 
     plain, other = _started(row)
     try:
         with optimizer.without_communication():
-            _train(model, optimizer, 0, 2, 4)
+            train(model, optimizer, 0, 2, 4)
             x, y = batch(0, 4)
             (model(x) - y).square().mean().backward()
             if ending == "by an exception":
                 raise InterruptedError
     except InterruptedError:
         pass
-    assert _train(model, optimizer, 0, 2, 9) == _train(plain, other, 0, 2, 9)
+    assert train(model, optimizer, 0, 2, 9) == train(plain, other, 0, 2, 9)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
 
 
@@ -189,7 +169,7 @@ def test_learning_rates_and_what_was_observed_are_as_before() -> None:
     before = [dict(group, params=None) for group in optimizer.param_groups]
     with optimizer.without_communication():
         optimizer.observe(loss=9.0)
-        _train(model, optimizer, 0, 2, 4)
+        train(model, optimizer, 0, 2, 4)
         assert optimizer.param_groups[0]["lr"] != before[0]["lr"]
     assert [dict(group, params=None) for group in optimizer.param_groups] == before
     assert optimizer._worker.train_state.observed["loss"] == 1.0
@@ -203,9 +183,9 @@ def test_the_first_step_after_a_silent_block_is_still_compared(monkeypatch: pyte
     model = Net()
     optimizer = _optimizer(model, METHODS["allreduce-adamw"])
     with optimizer.without_communication():
-        _train(model, optimizer, 0, 0, 3)
+        train(model, optimizer, 0, 0, 3)
     compared: list[Any] = []
     monkeypatch.setattr(optimizer._agreement, "compare_settings", compared.append)
     for step in range(3):
-        _train(model, optimizer, 0, step, step + 1)
+        train(model, optimizer, 0, step, step + 1)
         assert len(compared) == 1

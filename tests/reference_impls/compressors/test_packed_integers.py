@@ -155,12 +155,10 @@ def test_no_sum_overflows(bits: int, n: int) -> None:
         assert flag == 0
 
 
-def test_rounding_is_unbiased_until_it_is_cut() -> None:
+def test_rounding_is_unbiased() -> None:
     draws = 40_000
     for value in (0.3, -0.3, 2.75, -7.01):
         codes, _ = rounded(torch.full((draws,), value / 10), 10.0, 31)
         assert set(codes.tolist()) == {math.floor(value), math.ceil(value)}
         p = value - math.floor(value)
         assert abs(float(codes.double().mean()) - value) <= 5 * math.sqrt(p * (1 - p) / draws) + 1e-6
-    codes, _ = rounded(torch.full((draws,), 5.5), 1.0, 5)
-    assert set(codes.tolist()) == {5}
