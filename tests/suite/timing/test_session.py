@@ -110,6 +110,12 @@ def test_the_record(spec: SessionSpec, tmp_path: Path) -> None:
     assert held.ended()
 
 
+def test_a_record_that_was_written_before_is_read(tmp_path: Path) -> None:
+    record = json.loads((Path(__file__).parent / "frozen" / "done.json").read_text(encoding="utf-8"))
+    store.put(tmp_path, record)
+    assert store.records(tmp_path, record["name"]) == [record]
+
+
 def test_one_cluster_and_one_set_of_ranks_for_all_links(spec: SessionSpec, tmp_path: Path) -> None:
     """Building and first steps happen once, over the fastest link; then the link is changed under the ranks."""
     held = Held(spec, tmp_path)
