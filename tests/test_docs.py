@@ -17,9 +17,8 @@ import torch.distributed as dist
 
 from docs import calculator, gpu, make, measured
 from tests.reference_impls.gloo import output_of, run_ranks
-from tests.support import blocks
+from tests.support import ROOT, blocks
 
-ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 
 
