@@ -140,6 +140,15 @@ def _method_case(case: Case) -> dict[str, Any]:
 
 def record(path: Path | None, arms: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A session of the sweep at `path`, or of `arms` alone, over one link that gave numbers."""
+    return changed(_of_sweep(path) if path else _record(None, arms))
+
+
+@cache
+def _of_sweep(path: Path) -> dict[str, Any]:
+    return _record(path)
+
+
+def _record(path: Path | None, arms: Mapping[str, Any] | None = None) -> dict[str, Any]:
     if path is not None:
         parts = {key: spec.algorithm for key, spec in _trainings(path).items()}
     else:
