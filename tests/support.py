@@ -93,6 +93,17 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def committed(folder: Path, files: dict[str, str]) -> Path:
+    """A repository with these files, given by path and text."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    git(folder, "init", "--quiet")
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "first")
+    return folder
+
+
 def blocks(path: str, language: str) -> list[str]:
     """The blocks of code of a document, given by its path in the checkout, in one language."""
     text = (ROOT / path).read_text(encoding="utf-8")

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
 
 from docs import calculator, gpu, make, measured
 from tests.reference_impls.gloo import output_of, run_ranks
-from tests.support import blocks
+from tests.support import ROOT, blocks
 
-ROOT = Path(__file__).parents[1]
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 
 
@@ -153,29 +153,20 @@ def test_bars_of_gpus_stand_beside_what_was_measured_last(
     lines = gpu.bars(tmp_path).splitlines()[2:]
     assert len(lines) == 13
     assert all(line.endswith("| *not measured* |") for line in lines)
-    old, new = (
-        {"device": "A", "torch": "2.11", "date": "2026-01-01"},
-        {"device": "B", "torch": "2.12", "date": "2026-02-01"},
-    )
-    arms = {
-        "fused AdamW": {"own_s": 0, "torch_own_s": "", "met": "", "launches": 900, "waits": 0},
-        "hook: powersgd": {"own_s": 0.004, "torch_own_s": 0.003, "met": "no", "launches": 1500, "waits": 0},
-        "optimizer: lion-cub-1bit": {
-            "own_s": 0.002,
-            "torch_own_s": "",
-            "met": "yes",
-            "launches": 1000,
-            "waits": 0,
-        },
-    }
-    over = {
-        "over_torch": 1.02,
-        "over_torch_q1": 1.01,
-        "over_torch_q3": 1.03,
-        "gpu": "B, NCCL 2.28.9, shared by 4 ranks",
-    }
+    old = {"device": "A", "torch": "2.11", "date": "2026-01-01"}
+    new = {"device": "B", "torch": "2.12", "date": "2026-02-01"}
+    heads = ("arm", "own_s", "torch_own_s", "met", "launches", "waits")
+    arms = [
+        dict(zip(heads, row, strict=True))
+        for row in (
+            ("fused AdamW", 0, "", "", 900, 0),
+            ("hook: powersgd", 0.004, 0.003, "no", 1500, 0),
+            ("optimizer: lion-cub-1bit", 0.002, "", "yes", 1000, 0),
+        )
+    ]
+    over = {"over_torch": 1.02, "over_torch_q1": 1.01, "over_torch_q3": 1.03, "gpu": "B, NCCL 2.28.9"}
     tables: dict[str, list[dict[str, object]]] = {
-        "steps": [{"arm": arm, **row, **place} for place in (new, old) for arm, row in arms.items()],
+        "steps": [row | place for place in (new, old) for row in arms],
         "session": [
             {"link": "1 Gbit/s", "case": "powersgd: compressed", "bar": 1.05, "met": "yes", **over, **new}
         ],
@@ -186,10 +177,7 @@ def test_bars_of_gpus_stand_beside_what_was_measured_last(
         ],
     }
     for name, rows in tables.items():
-        with (tmp_path / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0].keys())
-            writer.writeheader()
-            writer.writerows(rows)
+        pd.DataFrame(rows).to_csv(tmp_path / f"{name}.csv", index=False)
     of_b = "B, torch 2.12, 2026-02-01"
     found = gpu.bars(tmp_path)
     for line in (
@@ -197,7 +185,7 @@ def test_bars_of_gpus_stand_beside_what_was_measured_last(
         f"| PowerSGD hook | 1.1 x torch's | **4; torch's 3**; {of_b} |",
         f"| own launches a step, at most | 500 | **600 (hook: powersgd)**; {of_b} |",
         f"| waits of the host, at most | 0 | 0 (hook: powersgd); {of_b} |",
-        f"| PowerSGD over torch's hook, 1 Gbit/s | 1.05 | 1.02 [1.01, 1.03]; B, NCCL 2.28.9, shared by 4 ranks; {of_b} |",
+        f"| PowerSGD over torch's hook, 1 Gbit/s | 1.05 | 1.02 [1.01, 1.03]; B, NCCL 2.28.9; {of_b} |",
         f"| raced trainings that are right | all | **1 of 2**; {of_b} |",
         f"| simulated training, 0.9m: TFLOP/s | 50 | 51; {of_b} |",
         f"| methods' share | 0.25 | **0.5 (powersgd)**; {of_b} |",

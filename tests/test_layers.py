@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support import ROOT
 
 # A package may import what stands in a lower layer, and itself.
 LAYER = {"reference_impls": 0, "suite": 1, "report": 2, "slurm": 2, "bandwise": 3}

@@ -14,8 +14,7 @@ from reference_impls.core.catalogue import BUILT_IN
 from suite.micro.cases import COMPRESSORS
 from suite.micro.compressors import TimeAccumulate, TimeDecode, TimeEncode, TrackCompressor
 from suite.micro.steps import METHODS, TimeStep, TrackStep
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.support import ROOT
 
 
 def test_the_methods_that_are_timed_are_those_of_the_index() -> None:

@@ -51,6 +51,7 @@ ONE_WORKER = "control-one-worker"
 CELL = ["workload", "sharding", "world_size"]
 ARM = [*CELL, "arm"]
 PLACE = ["link", "sharding", "arm"]
+OVER = ["over", "over_low", "over_high", "over_p"]
 Key = tuple[Any, ...]
 
 
@@ -114,6 +115,12 @@ class Published:
         half = (again[2] - again[1]) / 2
         self.numbers(columns, again, max(half if math.isfinite(half) else 0.0, 1e-5 * size))
 
+    def over(self, again: Sequence[float], least_p: float) -> None:
+        """A ratio to another arm, the ends of its interval, and its p, which deviates by a share of itself, or of `least_p`."""
+        for column, value in zip(OVER[:3], again, strict=False):
+            self.number(column, value, allowed=TOLERANCE if column == "over" else OF_RATIO)
+        self.number("over_p", again[3], max(again[3], least_p), OF_TUNING)
+
 
 # ---- means and paired differences
 
@@ -164,6 +171,9 @@ class Known:
     df: float
 
 
+EXACT = Known(0.0, 0.0, math.inf)
+
+
 class Reference:
     """The reference's loss over the logarithm of its budget: seed by seed, and the slope of their mean."""
 
@@ -185,6 +195,15 @@ class Reference:
         mean, error = gaps.mean(axis=0), np.sqrt(total)
         return mean, stats.t.isf(0.025, df) * error, 2 * stats.t.sf(abs(mean) / error, df)
 
+    def against(
+        self, losses: np.ndarray, tuning: Known, time: Known, times: np.ndarray
+    ) -> tuple[Any, Any, Any]:
+        """As `gap`, at budgets equal to times; beyond the budgets at the nearest, where p is 1 if that tells a bound alone."""
+        least, most = self.ends
+        mean, half, p = self.gap(losses, [tuning], time, times.clip(least, most))
+        bound = ((times < least) & (mean <= 0)) | ((times > most) & (mean > 0))
+        return mean, half, np.where(bound, 1.0, p)
+
 
 def crossing(function: Callable[[Any], Any], ends: tuple[float, float], lower: bool) -> float:
     """The first (lower) or last budget where a function of the budget falls to 0; inf, 0 where there is none."""
@@ -203,9 +222,7 @@ def speedup(reference: Reference, losses: np.ndarray, tuning: Known, time: Known
     if not np.isfinite(losses).all():
         return {"net": (0.0, 0.0, 0.0), "gain": (math.nan,) * 3, "p": 0.0}
     (least, most), own = reference.ends, math.exp(time.value)
-    mean, half, p = (one[0] for one in reference.gap(losses, [tuning], time, min(max(own, least), most)))
-    if not least <= own <= most and (mean > 0) != (own < least):
-        p = 1.0
+    mean, half, p = (one[0] for one in reference.against(losses, tuning, time, np.array([own])))
 
     def side(times: float) -> Callable[[Any], Any]:
         def bound(at: Any) -> Any:
@@ -240,7 +257,7 @@ def noise_of(arms: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Known]:
         df[arm] = float(len(apart) - 1) if known else 0.0
     told = [arm for arm in arms if df[arm] > 0]
     if not any(squares.values()):
-        return {arm: Known(0.0, 0.0, math.inf) for arm in arms}
+        return dict.fromkeys(arms, EXACT)
     ss, own = np.array([squares[arm] for arm in told]), np.array([df[arm] for arm in told])
     means, middle = np.maximum(ss, 1e-30 * ss.max()) / own, math.log(ss.sum() / own.sum())
 
@@ -455,7 +472,7 @@ def summed(parts: Sequence[Known]) -> Known:
 def tuning_of(row: Any) -> Known:
     """The error of tuning as the table has it; where it is unknown, it is no part of the intervals."""
     sd, df = row["tuning_sd"], row["tuning_df"]
-    return Known(0.0, 0.0, math.inf) if math.isnan(sd) else Known(0.0, sd**2, df)
+    return EXACT if math.isnan(sd) else Known(0.0, sd**2, df)
 
 
 def allowed_of(variance: float, of_draws: float) -> float:
@@ -492,8 +509,13 @@ def audit_worth(path: Path, tables: Path, sweeps: Path, found: Compared) -> None
         at.number("mean", one.mean)
         again = (math.nan,) * 3
         if one.reference:
-            again = speedup(one.reference, one.losses, tuning_of(row), Known(0.0, 0.0, math.inf))["net"]
+            again = speedup(one.reference, one.losses, tuning_of(row), EXACT)["net"]
         at.numbers(("worth", "low", "high"), again)
+
+
+def whole(rounds: pd.DataFrame) -> pd.DataFrame:
+    """Those of sessions with six of them."""
+    return rounds.groupby("session_id").filter(lambda own: len(own) >= FEWEST)
 
 
 def time_of(rounds: pd.DataFrame) -> Known | None:
@@ -518,8 +540,7 @@ def log_ratio(one: Trained, other: Trained, tunings: tuple[Known, Known]) -> Kno
         return None
     reference = one.reference
     assert reference is not None
-    known = Known(0.0, 0.0, math.inf)
-    at = [speedup(reference, arm.losses, known, known)["net"][0] for arm in (one, other)]
+    at = [speedup(reference, arm.losses, EXACT, EXACT)["net"][0] for arm in (one, other)]
     if not all(0 < budget < math.inf for budget in at):
         return None
     slopes = [float(reference.slope(math.log(budget))) for budget in at]
@@ -543,19 +564,12 @@ def log_ratio(one: Trained, other: Trained, tunings: tuple[Known, Known]) -> Kno
     return Known(math.log(at[0]) - math.log(at[1]), max(total.variance, 1e-300), total.df)
 
 
-def ratio(
-    one: Trained, other: Trained, tunings: tuple[Known, Known], time: Known
-) -> tuple[float, float, float, float] | None:
-    """Net speedup of one arm over another's with its 95 % interval and p; None beyond the budgets."""
-    own = log_ratio(one, other, tunings)
-    if own is None:
-        return None
-    total = own.variance + time.variance
-    df = total**2 / max(own.variance**2 / own.df + time.variance**2 / time.df, 1e-300)
-    middle = own.value - time.value
-    reach = stats.t.isf(0.025, df) * math.sqrt(total)
-    ends = (math.exp(middle + side * reach) for side in (0, -1, 1))
-    return (*ends, float(2 * stats.t.sf(abs(middle) / math.sqrt(total), df)))
+def ends_of(middle: Any, known: Known) -> tuple[Any, Any, Any, Any]:
+    """Of a ratio whose logarithm is `middle`, with that error: itself, the ends of its 95 % interval, and p."""
+    sd = np.sqrt(known.variance)
+    reach = stats.t.isf(0.025, known.df) * sd
+    p = 2 * stats.t.sf(abs(middle) / sd, known.df)
+    return np.exp(middle), np.exp(middle - reach), np.exp(middle + reach), p
 
 
 def holm(p: pd.Series) -> pd.Series:
@@ -584,8 +598,7 @@ def audit_net(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
         if place[1:] not in arms:
             Published(found, "net", at.where, {"arms": "a row"}).same("arms", "no run of the study")
             continue
-        one, of_place = arms[place[1:]], by_place.get(place, rounds.iloc[:0])
-        of_place = of_place.groupby("session_id").filter(lambda own: len(own) >= FEWEST)
+        one, of_place = arms[place[1:]], whole(by_place.get(place, rounds.iloc[:0]))
         at.same("n", len(one.losses))
         at.same("sessions", of_place["session_id"].nunique())
         at.same("rounds", len(of_place))
@@ -603,7 +616,7 @@ def audit_net(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
         panel = [place for place in again if place[:2] == (link, sharding)]
         audit_verdicts(name, panel, rows, again, arms, by_place, worth, found)
         own = by_place.get((link, sharding, net["reference"].iloc[0]), rounds.iloc[:0])
-        own = time_of(own.groupby("session_id").filter(lambda one: len(one) >= FEWEST))
+        own = time_of(whole(own))
         driver = spread_of(own and Known(-own.value, own.variance, own.df))
         for place in (one for one in rows if one[:2] == (link, sharding)):
             at = Published(found, "net", f"{name}: {', '.join(place)}", rows[place])
@@ -613,12 +626,9 @@ def audit_net(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
             Published(found, "net", f"{name}: {', '.join(place)}", rows[place]).same(column, None)
 
 
-def spread_of(time: Known | None) -> list[float]:
+def spread_of(time: Known | None) -> Sequence[float]:
     """A ratio whose logarithm is known, with the ends of its 95 % interval; nan where it is not."""
-    if time is None:
-        return [math.nan] * 3
-    spread = stats.t.isf(0.025, time.df) * math.sqrt(time.variance)
-    return [math.exp(time.value + side * spread) for side in (0, -1, 1)]
+    return (math.nan,) * 3 if time is None else ends_of(time.value, time)[:3]
 
 
 def words_of(p: Mapping[Key, float], estimates: Mapping[Key, float]) -> dict[Key, str]:
@@ -628,6 +638,16 @@ def words_of(p: Mapping[Key, float], estimates: Mapping[Key, float]) -> dict[Key
         place: "undecided" if value > 0.05 else "worth it" if estimates[place] > 1 else "not worth it"
         for place, value in zip(p, adjusted, strict=True)
     }
+
+
+def apart(own: Sequence[float], other: Sequence[float]) -> str:
+    """By intervals that lie apart, where there is no ratio."""
+    return "worth it" if own[1] > other[2] else "not worth it" if own[2] < other[1] else "undecided"
+
+
+def together(words: Sequence[str]) -> str:
+    """The verdict against several."""
+    return next((word for word in ("not worth it", "undecided") if word in words), "worth it")
 
 
 def audit_verdicts(
@@ -651,30 +671,23 @@ def audit_verdicts(
         assert worker is not None
         both = by_place[place].merge(by_place[worker], on=["session_id", "round"])
         both = both.assign(seconds=both["seconds_x"], reference_s=both["seconds_y"])
-        time = time_of(both.groupby("session_id").filter(lambda own: len(own) >= FEWEST))
+        time = time_of(whole(both))
         pair = arms[place[1:]], arms[worker[1:]]
         tunings = tuning_of(worth.loc[place[1:]]), tuning_of(worth.loc[worker[1:]])
-        one = ratio(*pair, tunings, time) if time is not None else None
-        if one is not None:
-            ratios[place] = one
-            continue
-        (_, low, high), (_, least, most) = again[place]["net"], again[worker]["net"]
-        alone[place] = "worth it" if low > most else "not worth it" if high < least else "undecided"
+        own = log_ratio(*pair, tunings) if time is not None else None
+        if own is None or time is None:
+            alone[place] = apart(again[place]["net"], again[worker]["net"])
+        else:
+            ratios[place] = ends_of(own.value - time.value, summed([own, time]))
     alone |= words_of(
         {place: one[3] for place, one in ratios.items()}, {p: one[0] for p, one in ratios.items()}
     )
     for place in panel:
         at = Published(found, "net", f"{name}: {', '.join(place)}", rows[place])
-        over, low, high, p = ratios.get(place, (math.nan,) * 4)
-        at.number("over", over)
-        at.number("over_low", low, allowed=OF_RATIO)
-        at.number("over_high", high, allowed=OF_RATIO)
-        at.number("over_p", p, max(p, 1e-8), OF_TUNING)
-        words = [plain[place], *([] if place == worker else [alone.get(place, "undecided")])]
-        word = "worth it" if set(words) == {"worth it"} else "undecided"
+        at.over(ratios.get(place, (math.nan,) * 4), 1e-8)
         at.same("plain", plain[place])
         at.same("alone", alone.get(place))
-        at.same("verdict", "not worth it" if "not worth it" in words else word)
+        at.same("verdict", together([plain[place]] + [alone.get(place, "undecided")] * (place != worker)))
 
 
 # ---- rho and windows
@@ -704,11 +717,7 @@ class Line:
         assert reference is not None
         if not np.isfinite(self.arm.losses).all():
             return np.zeros_like(times)
-        least, most = reference.ends
-        exact = Known(0.0, 0.0, math.inf)
-        mean, _, p = reference.gap(self.arm.losses, [self.tuning], exact, times.clip(least, most))
-        bound = ((times < least) & (mean < 0)) | ((times > most) & (mean > 0))
-        found: np.ndarray = np.where(bound, 1.0, p)
+        found: np.ndarray = reference.against(self.arm.losses, self.tuning, EXACT, times)[2]
         return found
 
 
@@ -723,11 +732,11 @@ def lines_of(
     for arm, row in windows.iterrows():
         if arm not in spent or arms[arm].reference is None:
             continue
-        one, exact = arms[arm], Known(0.0, 0.0, math.inf)
+        one = arms[arm]
         steps, batch, sent = spent[arm] / spent[plain]
         kappa = 0.0 if pd.isna(row["kappa"]) else row["kappa"]
         tuning = tuning_of(row)
-        worth = speedup(one.reference, one.losses, tuning, exact)["net"]
+        worth = speedup(one.reference, one.losses, tuning, EXACT)["net"]
         alone = one.algorithm == ONE_WORKER
         found[arm] = Line(one, row["role"], steps, batch * (1 + kappa), 0.0 if alone else sent, tuning, worth)
     return found
@@ -756,10 +765,7 @@ class Panel:
         if ratio is None:
             return None
         middle = ratio.value - np.log(self.time(arm, rho) / self.time(rival, rho))
-        sd = math.sqrt(ratio.variance)
-        reach = stats.t.isf(0.025, ratio.df) * sd
-        columns = {"over": middle, "over_low": middle - reach, "over_high": middle + reach}
-        return pd.DataFrame(columns).apply(np.exp).assign(over_p=2 * stats.t.sf(abs(middle) / sd, ratio.df))
+        return pd.DataFrame(dict(zip(OVER, ends_of(middle, ratio), strict=True)))
 
     def time(self, arm: str, rho: np.ndarray) -> np.ndarray:
         """Of an arm."""
@@ -785,18 +791,9 @@ class Panel:
                     {k: o["over_p"] for k, o in tested.items()}, {k: o["over"] for k, o in tested.items()}
                 )
                 for arm in self.methods:
-                    (_, low, high), (_, least, most) = nets[arm][i], nets[rival][i]
-                    apart = "worth it" if low > most else "not worth it" if high < least else "undecided"
-                    words[arm].append(told.get((arm,), apart))
+                    words[arm].append(told.get((arm,), apart(nets[arm][i], nets[rival][i])))
             plain.append({arm: of_plain[arm,] for arm in self.methods})
-            verdict.append(
-                {
-                    arm: "not worth it"
-                    if "not worth it" in own
-                    else max(own, key=lambda word: word == "undecided")
-                    for arm, own in words.items()
-                }
-            )
+            verdict.append({arm: together(own) for arm, own in words.items()})
         return pd.DataFrame(plain), pd.DataFrame(verdict)
 
     def ends(self, arm: str, which: int, grid: np.ndarray) -> dict[str, tuple[float, float]]:
@@ -806,8 +803,7 @@ class Panel:
             other = self.lines.get(rival) if rival in self.rivals else None
             share = own.worth[which]
             if other is not None and (ratio := self.ratios[arm, rival]) is not None:
-                reach = stats.t.isf(0.025, ratio.df) * math.sqrt(ratio.variance)
-                share = math.exp(ratio.value + (0, -reach, reach)[which])
+                share = ends_of(ratio.value, ratio)[which]
             elif other is not None:
                 worth = other.worth[(0, 2, 1)[which]]
                 share = share / worth if worth else math.inf if share else 0.0
@@ -937,16 +933,13 @@ def audit_rho_rows(
         at.numbers(("net", "net_low", "net_high"), net)
         at.number("p", p[i], max(p[i], 1e-8))
         best = nets.iloc[i].idxmax()
-        over = pd.Series([*net, p[i]], ["over", "over_low", "over_high", "over_p"])
+        over = pd.Series([*net, p[i]], OVER)
         if best != panel.plain:
             of_best = overs.get(best)
             over = over * math.nan if of_best is None else of_best.iloc[i]
         if arm not in panel.methods:
             best, over = None, over * math.nan
-        at.number("over", over["over"])
-        at.number("over_low", over["over_low"], allowed=OF_RATIO)
-        at.number("over_high", over["over_high"], allowed=OF_RATIO)
-        at.number("over_p", over["over_p"], max(over["over_p"], OF_P), OF_TUNING)
+        at.over(over.tolist(), OF_P)
         at.same("alternative", best)
         at.same("plain", words[0][arm].iloc[i] if arm in words[0] else None)
         at.same("verdict", words[1][arm].iloc[i] if arm in words[1] else None)

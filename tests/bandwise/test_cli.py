@@ -30,9 +30,7 @@ from suite.runs.store import Status, Store, failed
 from suite.training.execute import Tally, execute
 from tests.bandwise.said import answer, refusal
 from tests.suite.runs.project import SWEEP, one_spec, train_here, write_sweep
-from tests.support import Capsys, Patch
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support import ROOT, Capsys, Patch
 
 
 def test_a_terminal_gets_what_its_encoding_has(results: Path, tmp_path: Path, monkeypatch: Patch) -> None:

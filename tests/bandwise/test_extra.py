@@ -9,8 +9,8 @@ import tomllib
 from pathlib import Path
 
 from bandwise.cli import SUITE_PACKAGES, VERBS, extra_needed
+from tests.support import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = [
     ["list"], ["list", "sweeps"], ["list", "--json"], ["info", "lion-cub-1bit"], ["info", "digits-mlp"],
     ["run", "--algorithm", "allreduce-sgd", "--workload", "quadratic", "--steps", "2"],

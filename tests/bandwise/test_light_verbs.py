@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from tests.suite.runs.project import SWEEP, write_sweep
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support import ROOT
 
 HEAVY = ("torch", "numpy", "pandas", "seaborn", "submitit")
 CODE = f"""

@@ -13,8 +13,7 @@ from report.study import build_page
 from suite.analysis.collect import collect, write
 from suite.analysis.tables import Row
 from suite.runs.store import Status
-from tests.report import made_up_speed
-from tests.suite.analysis import made_up_curves
+from tests.suite.analysis import made_up_curves, made_up_session
 from tests.suite.analysis import made_up_study as made
 from tests.support import undrawn
 
@@ -82,6 +81,6 @@ def timed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The same study with two timing sessions: its own over two links, and one of another model."""
     root = tmp_path_factory.mktemp("timed")
     shutil.copytree(built.root / "tables", root / "tables")
-    made_up_speed.save_both(root)
+    made_up_session.write_both(root)
     with undrawn():
         return build(root)

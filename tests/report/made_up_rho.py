@@ -1,6 +1,7 @@
-"""Made-up tables of a study that is judged over rho: what each training is worth, and what it costs, is known.
+"""Made-up tables of a study that is judged over rho, and of its sessions: what each training is worth, and costs, is known.
 
-The reference ends at `loss(budget)` bits a byte; an arm that is worth the budget b ends at loss(b).
+The reference ends at `loss(budget)` bits a byte; an arm that is worth the budget b ends at loss(b), and has the net speedup b / t
+where its training takes t times the seconds of the reference.
 """
 
 from __future__ import annotations
@@ -11,13 +12,18 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from suite.analysis.collect import collect, write
+from suite.analysis.equal_time import net_table, round_rows
+from suite.analysis.published import runs_at_all_budgets
 from suite.analysis.study import Arm, Entry, Study, Yardstick
+from suite.analysis.tables import NET, NET_ROUNDS, frame_of, session_table_path, write_table
 from suite.runs.spec import Part, Rate, RunSpec
 from suite.runs.store import Status, Store
 from suite.runs.sweep import PLAIN
+from tests.suite.analysis import made_up_session as session
 from tests.suite.analysis import made_up_study as made
 
 NAME: Final = "over-rho"
@@ -148,3 +154,64 @@ def save(root: Path, study: Study | None = None, noise: float = 0.002, **worths:
         patch.setattr("suite.analysis.rho.HALVINGS", 4)
         write(root, collect(root, found))
     return found
+
+
+# ---- sessions
+
+RHOS: Final[Mapping[str, float]] = {"10 Mbit/s": 20.0, "100 Mbit/s": 2.0, "1 Gbit/s": 0.06}
+"""By link, slowest first."""
+LINKS: Final = tuple(RHOS)
+BY_NAME: Final = {one.arm.name: one for one in MADE if one.arm.name != PLAIN}
+CHECKED: Final = ("diloco", "snoo")
+"""Arms that direct runs of their own confirm."""
+UNTIMED: Final = "local-adamw-32"
+"""Refused at 1 Gbit/s."""
+
+
+def time(arm: str, link: str) -> float:
+    """Seconds of an arm's training over those of the reference's: computing, and bytes that the link carries."""
+    one, rho = BY_NAME[arm], RHOS[link]
+    return one.steps * (one.batch + rho * one.nbytes) / (1 + rho)
+
+
+def is_timed(arm: str, link: str) -> bool:
+    """Whether an arm has rounds on a link; what has a batch of its own has none."""
+    return BY_NAME[arm].batch == 1 and (arm, link) != (UNTIMED, LINKS[-1])
+
+
+def rounds() -> pd.DataFrame:
+    """Three sessions of eight rounds on each of the links."""
+    rng, rows = np.random.default_rng(4), []
+    for number in range(3):
+        found = {}
+        for link in LINKS:
+            reference = pd.Series(10 * np.exp(0.02 * rng.standard_normal(8)))
+            for arm in BY_NAME:
+                if is_timed(arm, link):
+                    noise = np.exp(0.01 * rng.standard_normal() + 0.01 * rng.standard_normal(8))
+                    found[link, "iid", arm] = (reference * time(arm, link) * noise, reference)
+        rows += round_rows(f"s{number}", found)
+    return frame_of(NET_ROUNDS, rows)
+
+
+def save_session(root: Path, study: Study) -> None:
+    """Tables of a session over the links, beside those of the study."""
+    record = session.record(None)
+    gpt = {"name": "python-gpt", "version": 1, "options": {"size": "0.15m"}}
+    links = [
+        session.changed(record["links"][0], label=link, link={"workers": WORLD, "rate_bps": rate})
+        for link, rate in reversed([*zip(LINKS, (1e7, 1e8, 1e9), strict=True)])
+    ]
+    session.write_tables(root, {**record, "name": "timed", "workload": gpt, "links": links}, study.name)
+    told = pd.DataFrame(
+        [
+            (link, "iid", arm, "confirmed", arm if arm in CHECKED else "qsr-adamw", "direct runs disagree")
+            for link in LINKS
+            for arm in BY_NAME
+        ],
+        columns=["link", "sharding", "arm", "check", "checked_by", "reason"],
+    )
+    taken, runs = rounds(), runs_at_all_budgets(root, study.name)
+    net = net_table(study, runs, taken, told, ("python-gpt(size=0.15m)", WORLD))
+    for table, frame in ((NET_ROUNDS, taken), (NET, net)):
+        write_table(session_table_path(root, table, "timed"), table, frame)

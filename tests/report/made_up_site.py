@@ -9,8 +9,8 @@ from pathlib import Path
 from suite.analysis.collect import collect, write
 from suite.analysis.published import facts_path
 from suite.runs.store import Status, Store
-from tests.report import made_up_speed
 from tests.report.conftest import HOSTILE
+from tests.suite.analysis import made_up_session
 from tests.suite.analysis import made_up_study as made
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "published"
@@ -33,7 +33,7 @@ def results(root: Path) -> Store:
     damaged.write_text(damaged.read_text()[:200])
     (store.folder(ids["local-sgd H=16", "iid", 4]) / "result.json").unlink()
     write(root, collect(root, study))
-    made_up_speed.save_both(root)
+    made_up_session.write_both(root)
     for name in ("claims.csv", "claims-parts.csv"):
         shutil.copy(RESULTS / "tables" / name, root / "tables" / name)
     facts_path(root, "broken").write_text("{")

@@ -19,11 +19,10 @@ from bandwise.evidence import interval
 from report.site import build_site
 from tests.bandwise.said import answer
 from tests.report import made_up_site
-from tests.support import Capsys, find_program, undrawn
+from tests.support import ROOT, Capsys, find_program, undrawn
 
 pytestmark = pytest.mark.chromium
 
-ROOT = Path(__file__).resolve().parents[2]
 KINDS = (
     "index",
     "calculator",

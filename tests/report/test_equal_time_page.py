@@ -27,10 +27,12 @@ from report.equal_time import (
     sentences,
     timed_links,
 )
+from report.numbers import factor
 from report.pages import Place
 from report.rho import rho_figures
 from suite.analysis.tables import NET, WORTH, read_frame, rows_of, session_table_path, table_path, write_table
-from tests.report import made_up_equal_time as made
+from suite.runs.sweep import ONE_WORKER, PLAIN
+from tests.report import made_up_rho as made
 from tests.report.conftest import Built, build
 from tests.report.test_page import Page, whole
 from tests.support import undrawn
@@ -40,9 +42,9 @@ SLOW, MIDDLE, FAST = made.LINKS
 
 @pytest.fixture(scope="module")
 def equal(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A study with a reference at seven budgets and sessions over three links."""
+    """A study with a reference at six budgets and sessions over three links."""
     root = tmp_path_factory.mktemp("equal")
-    made.save(root)
+    made.save_session(root, made.save(root))
     with undrawn():
         return build(root, made.NAME)
 
@@ -80,45 +82,43 @@ def by_method(view):
 
 def test_net_speedups_in_the_table_are_those_that_were_made(panel, links):
     lines = by_method(equal_time_view(panel, links, curve_of(panel)))
-    assert lines.keys() == made.WORTHS.keys()
-    assert next(iter(lines)) == "lion-cub-1bit K=100", "the best on the slowest link"
+    assert lines.keys() == made.BY_NAME.keys()
+    assert next(iter(lines)) == "diloco", "the best on the slowest link"
     for arm, cells in lines.items():
         worth = cells["worth, % of steps"]
-        if made.WORTHS[arm] < made.BUDGETS[0]:
-            assert (worth.raw, worth.text) == (0.0, "< 6.25 %")
-            continue
-        assert worth.raw == pytest.approx(made.WORTHS[arm], rel=0.05)
+        assert worth.raw == pytest.approx(made.BY_NAME[arm].worth, rel=0.05)
         assert re.fullmatch(r"\[[\d.]+, [\d.]+\]", worth.note)
         for one in links:
             cell, row = cells[one.label], one.net[arm]
-            if (arm, one.label) == (made.UNTIMED, FAST):
+            if not made.is_timed(arm, one.label):
                 assert (cell.raw, cells["why not"].text) == (None, "direct runs disagree")
                 continue
-            assert cell.raw == pytest.approx(made.WORTHS[arm] / made.time(arm, one.label), rel=0.07)
+            net = made.BY_NAME[arm].worth / made.time(arm, one.label)
+            assert cell.raw == pytest.approx(net, rel=0.07)
             assert row["net_low"] < cell.raw < row["net_high"]
-            assert cell.note.startswith(f"[{row['net_low']:.2f}, ")
+            assert cell.note.startswith(f"[{factor(row['net_low'])}, ")
             assert cell.text.startswith(SIGNS[row["verdict"]][0])
             assert cell.note.endswith("†") == (row["check"] != "confirmed")
-        assert (cells["seeds"].text, worth.css) == ("8", "")
+        assert (cells["seeds"].text, worth.css) == ("6", "")
+    least = replace(panel, worth=[{**row, "worth": 0.0, "low": 0.0, "high": 1 / 8} for row in panel.worth])
+    cells = by_method(equal_time_view(least, links, curve_of(least)))["diloco"]
+    assert cells["worth, % of steps"].text == "< 12.5 %"
     assert {row["verdict"] for one in links for row in one.net.values()} >= {WORTH_IT, NOT, UNDECIDED}
 
 
 def test_every_method_with_a_number_is_a_mark_at_its_time_and_metric(panel, links):
     for one in links:
-        marks, absent = marks_of(panel, one)
-        untimed = one.label == FAST
-        assert len(marks) == len(made.WORTHS) - untimed
-        assert absent == ([f"{made.UNTIMED} (direct runs disagree)"] if untimed else [])
+        marks, (absent,) = marks_of(panel, one)
+        timed = {arm for arm in made.BY_NAME if made.is_timed(arm, one.label)}
+        assert set(marks["arm"]) == timed
+        assert absent == f"{', '.join(sorted(made.BY_NAME.keys() - timed))} (direct runs disagree)"
         for mark in marks.itertuples():
             assert mark.name == mark.arm.removeprefix("control-")
             assert mark.x == pytest.approx(made.time(mark.arm, one.label), rel=0.05)
             assert mark.x_low < mark.x < mark.x_high
-            assert mark.y == pytest.approx(made.loss(made.WORTHS[mark.arm]), abs=0.01)
+            assert mark.y == pytest.approx(made.loss(made.BY_NAME[mark.arm].worth), abs=0.01)
             assert mark.y_low < mark.y < mark.y_high
-            family = next(m.arm.family for m in made.made.MADE if m.arm.name == mark.arm)
-            assert mark.family == ("baseline" if mark.arm == "control-one-worker" else family), (
-                "no negative control"
-            )
+            assert mark.family == made.BY_NAME[mark.arm].arm.family
             assert mark.verdict == one.net[mark.arm]["verdict"]
 
 
@@ -130,12 +130,20 @@ def test_what_a_session_timed_and_the_study_no_longer_has_is_no_mark(panel, link
         assert gone not in set(marks_of(fewer, one)[0]["arm"])
 
 
+def test_one_worker_alone_is_no_negative_control(panel, links) -> None:
+    (row,) = (row for row in panel.summary if row["arm"] == "one-worker")
+    others = [own for own in panel.summary if own is not row]
+    control = {**row, "algorithm": ONE_WORKER, "family": "control", "control": True}
+    marks, _ = marks_of(replace(panel, summary=[*others, control]), links[0])
+    assert marks.set_index("arm").loc["one-worker", "family"] == "baseline"
+
+
 def test_the_curve_is_the_ladder_of_the_reference(panel):
     curve = curve_of(panel)
     assert curve is not None
-    assert (curve.arm, curve.budgets) == (made.REFERENCE, made.BUDGETS)
+    assert (curve.arm, curve.budgets) == (PLAIN, made.BUDGETS)
     assert list(curve.mean) == pytest.approx([made.loss(b) for b in made.BUDGETS], abs=0.01)
-    assert curve.at(0.5) == pytest.approx(curve.mean[3])
+    assert curve.at(0.5) == pytest.approx(curve.mean[2])
     assert all(low < mean < high for low, mean, high in zip(curve.low, curve.mean, curve.high, strict=True))
 
 
@@ -158,7 +166,7 @@ def test_a_picture_a_link_with_up_for_better_and_one_of_all_that_is_published(eq
     section = equal.html.partition('id="equal-time"')[2].partition("</section>")[0]
     assert len(re.findall(r'<img src="([^"]*)"', section)) == len(links) == 3
     ((name, figure),) = equal_time_figures(equal.study).items()
-    assert name == "equal-time-digits-mlp-iid-n4"
+    assert name == "equal-time-python-gpt-size-0-15m-iid-n4"
     for axes, one in zip(figure.axes, links, strict=True):
         words = {text.get_text() for text in axes.findobj(matplotlib.text.Text)}
         assert set(marks_of(panel, one)[0]["name"]) <= words, "every method has its name"
@@ -182,7 +190,7 @@ def test_what_beats_plain_training_but_not_one_worker_alone_is_told_apart(equal,
     plain = [sum(one.net[arm]["plain"] == WORTH_IT for arm in methods) for one in (slow, fast)]
     assert plain[0] > 3
     assert (
-        f"{SLOW}: none of 11 methods is shown to be worth it. {plain[0]} beat plain training, 0 one worker alone."
+        f"{SLOW}: none of 7 methods is shown to be worth it. {plain[0]} beat plain training, 0 one worker alone."
         in text
     )
     assert f"{plain[1]} beat plain training, and one worker alone was not timed." in text
@@ -190,21 +198,21 @@ def test_what_beats_plain_training_but_not_one_worker_alone_is_told_apart(equal,
 
 def test_plain_training_is_not_counted_among_the_methods(panel):
     """Where it is itself a method with a baseline, as bf16 is beside fp32."""
-    worth = [{**row, "reference": "apmsqueeze"} for row in panel.worth if row["arm"] != "apmsqueeze"]
+    worth = [{**row, "reference": "snoo"} for row in panel.worth if row["arm"] != "snoo"]
     said = sentences(replace(panel, worth=worth), [])[0]
-    assert "0 of 10 methods end better and 9 worse; 1 is undecided." in said
+    assert "0 of 6 methods end better and 5 worse; 1 is undecided." in said
 
 
 def test_a_diverged_arm_is_told_in_words(equal, tmp_path):
     def change(row):
-        if row["arm"] == "qsr-sgd":
+        if row["arm"] == "qsr-adamw":
             row.update(n_diverged=2, worth=0.0, low=0.0, high=0.0)
 
     diverged = edited(equal, tmp_path, table_path(equal.root, WORTH, made.NAME), WORTH, change)
     assert "2 diverged" in said(diverged)
     (panel,) = diverged.study.panels
     marks, _ = marks_of(panel, timed_links(diverged.study, panel)[0])
-    assert "qsr-sgd (2 diverged)" in set(marks["name"])
+    assert "qsr-adamw (2 diverged)" in set(marks["name"])
 
 
 def test_a_page_without_these_tables_has_no_trace_of_them(built, timed, tmp_path):
@@ -216,9 +224,14 @@ def test_a_page_without_these_tables_has_no_trace_of_them(built, timed, tmp_path
         assert not {"rho", "gates"} & set(Page(other.html).ids)
 
 
-def test_the_first_page_leads_with_it(equal, tmp_path, monkeypatch, no_pictures):
+def test_the_first_page_leads_with_it_where_nothing_is_judged_over_rho(
+    equal, tmp_path, monkeypatch, no_pictures
+):
+    shutil.copytree(equal.root / "tables", tmp_path / "tables")
+    for table in ("rho", "windows"):
+        (tmp_path / "tables" / f"{made.NAME}-{table}.csv").unlink()
     monkeypatch.setattr(overview, "documents", dict)
-    page = whole(overview.build_site(equal.root, tmp_path).path)
+    page = whole(overview.build_site(tmp_path, tmp_path / "site").path)
     assert [name for name in page.sections if name][:2] == ["equal-time", "headline"]
     assert f"From the study {made.NAME}" in page.sections["equal-time"]
     assert f"{made.NAME}.html" in page.references

@@ -14,7 +14,7 @@ from reference_impls.core.catalogue import Family
 from report.accuracy import seeds
 from report.figures import FAMILIES, MARKS, SHADES, svg
 from report.sessions import phases
-from tests.report import made_up_speed as fast
+from tests.suite.analysis import made_up_session as made
 
 
 def test_every_family_has_a_mark_of_its_own() -> None:
@@ -48,13 +48,13 @@ def test_a_bar_is_its_phases_and_the_stroke_the_step(timed) -> None:
         name: [bars.patches[line].get_width() for bars in axes.containers[:5]]
         for line, name in enumerate(names)
     }
-    case = next(row for row in link.cases if row["case"] == "qsr-sgd: step")
+    case = next(row for row in link.cases if row["case"] == "lion-cub-1bit: step")
     columns = ("forward_backward_s", "encode_s", "exposed_s", "decode_s")
-    assert lengths["qsr-sgd: step"][:4] == pytest.approx(
+    assert lengths["lion-cub-1bit: step"][:4] == pytest.approx(
         [1e3 * max(0.0, case[name] or 0.0) for name in columns]
     )
-    own = next(row for row in link.cases if row["case"] == fast.REFERENCE)
-    assert sum(lengths[fast.REFERENCE]) == pytest.approx(1e3 * own["step_s"]), (
+    own = next(row for row in link.cases if row["case"] == made.REFERENCE)
+    assert sum(lengths[made.REFERENCE]) == pytest.approx(1e3 * own["step_s"]), (
         "not told apart: computing and exposed"
     )
     assert all(length >= 0 for bars in lengths.values() for length in bars)

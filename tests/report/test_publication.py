@@ -15,8 +15,8 @@ from suite.analysis import published
 from suite.analysis.published import PublishedError, facts_path, read_manifest, source, verify
 from suite.analysis.tables import CLAIMS, PARTS, SUMMARY, read_table, table_path, write_table
 from suite.runs.files import StoreError
-from tests.report import made_up_speed
 from tests.report.conftest import Built
+from tests.suite.analysis import made_up_session
 from tests.support import Capsys, Patch
 
 DAY = "2027-02-01"
@@ -103,7 +103,7 @@ def test_nothing_different_is_replaced_in_silence(root: Path) -> None:
 
 
 def test_a_session_needs_every_link(root: Path) -> None:
-    made_up_speed.save_both(root)
+    made_up_session.write_both(root)
     name = "code-gpt"
     for path in (root / "tables").glob("session-timed-*"):
         path.rename(path.with_name(path.name.replace("timed", name)))

@@ -6,7 +6,6 @@ import math
 import re
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +38,7 @@ from report.trust import gates_view
 from suite import workloads
 from suite.analysis.rho import GRID
 from suite.analysis.tables import GATES, table_path, write_table
+from suite.runs.sweep import PLAIN
 from tests.report import made_up_rho as made
 from tests.report.conftest import Built, build
 from tests.report.test_page import Page, whole
@@ -307,43 +307,28 @@ def test_the_first_page_leads_with_it(over, tmp_path, monkeypatch, no_pictures) 
     assert {"#rho", "#sizes"} <= set(page.references)
 
 
-@pytest.fixture
-def gated(over, tmp_path) -> Path:
-    """A results folder with the same tables and one of gates, of which one is of no arm and one has not been passed."""
-    place = {"workload": "python-gpt(size=0.15m)", "sharding": "iid", "world_size": 4}
-    rows: list[dict[str, Any]] = [
-        {
-            "gate": "horizon",
-            "arm": None,
-            "measured": 20.01,
-            "bar": 10.0,
-            "passed": True,
-            "words": "bytes a parameter",
-        },
-        {
-            "gate": "batch",
-            "arm": "allreduce-bf16",
-            "measured": 2.9,
-            "bar": 3.2,
-            "passed": False,
-            "words": "steps",
-        },
-    ]
-    shutil.copytree(over.root / "tables", tmp_path / "tables")
-    write_table(table_path(tmp_path, GATES, made.NAME), GATES, [{**place, **row} for row in rows])
-    return tmp_path
-
-
-def test_gates_stand_on_the_page_where_there_are_any(over, gated, no_pictures) -> None:
+def test_gates_stand_on_the_page_where_there_are_any(over, tmp_path, no_pictures) -> None:
+    """One of no arm, and one that has not been passed."""
     assert "gates" not in Page(over.html).ids
-    built = build(gated, made.NAME)
+    shutil.copytree(over.root / "tables", tmp_path / "tables")
+    place = {"workload": "python-gpt(size=0.15m)", "sharding": "iid", "world_size": 4}
+    horizon = {
+        "gate": "horizon",
+        "measured": 20.01,
+        "bar": 10.0,
+        "passed": True,
+        "words": "bytes a parameter",
+    }
+    batch = {"gate": "batch", "arm": PLAIN, "measured": 2.9, "bar": 3.2, "passed": False, "words": "steps"}
+    write_table(table_path(tmp_path, GATES, made.NAME), GATES, [place | horizon, place | batch])
+    built = build(tmp_path, made.NAME)
     assert "#gates" in whole(built.path).references
     lines = [[cell.text for cell in cells] for cells in gates_view(built.study).lines]
     assert lines == [
         ["batch", "allreduce-bf16", "2.9", "3.2", "not passed", "steps"],
         ["horizon", "–", "20.01", "10", "passed", "bytes a parameter"],
     ]
-    assert "Gates passed: 1 of 2. Not passed: batch." in windows.regime(gated, made.NAME, "iid")
+    assert "Gates passed: 1 of 2. Not passed: batch." in windows.regime(tmp_path, made.NAME, "iid")
 
 
 # ---- README

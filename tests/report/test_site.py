@@ -21,9 +21,7 @@ from suite.runs.store import Store
 from tests.report import made_up_site
 from tests.report.test_page import Page, whole
 from tests.suite.runs.project import SWEEP, train_here, write_sweep
-from tests.support import Capsys, Patch, undrawn
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support import ROOT, Capsys, Patch, undrawn
 
 
 @pytest.fixture(scope="module")

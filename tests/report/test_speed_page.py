@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
@@ -16,11 +15,10 @@ from report.study import build_page
 from suite.analysis import session_tables
 from suite.analysis.session_tables import timed_words
 from suite.analysis.tables import ARMS, CASES, TableError, read_table, session_table_path
-from tests.report import made_up_speed as fast
 from tests.report.conftest import build
 from tests.report.test_page import SWEEP, Page
 from tests.report.test_page import whole as sound
-from tests.suite.analysis import made_up_session
+from tests.suite.analysis import made_up_session as fast
 from tests.suite.analysis import made_up_study as made
 
 
@@ -39,9 +37,9 @@ def flat(text):
     return " ".join(text.split())
 
 
-def with_session(root, rows=None, links=(), **fields):
-    """The page of the study beside a session with these facts."""
-    fast.save(root, fast.facts("timed", "made-up", list(links), **fields), rows)
+def with_session(root, record):
+    """The page of the study beside a session of this record."""
+    fast.write_tables(root, record)
     built = build(root)
     return built, Page(built.html)
 
@@ -56,20 +54,20 @@ def test_the_numbers_shown_are_those_of_the_tables(timed, page):
         for row in read_table(session_table_path(timed.root, table, "timed"), table):
             assert all(row[c] is None or row[c] in values for c in columns)
     shown = flat(page.sections["session-timed"])
-    assert "17.4 ms [16.9, 17.9] 6 4.60× [4.46, 4.74] 9.20× [8.92, 9.48] 11.4 ms [11, 11.7]" in shown
-    assert f"Reference: {fast.REFERENCE}, the fastest uncompressed run of torch's DDP, 80 ms a step." in shown
-    assert f"As installed: {fast.DEFAULT}, 160 ms." in shown
+    assert "19.6 ms [14.2, 25.5] 6 2.50× [2.50, 2.50] 5.00× [5.00, 5.00] 11.8 ms [8.55, 15.3]" in shown
+    assert f"Reference: {fast.REFERENCE}, the fastest uncompressed run of torch's DDP, 49 ms a step." in shown
+    assert f"As installed: {fast.DEFAULT}, 97.9 ms." in shown
     assert (
-        "rho = 6 [5.5, 6.5]: a ring of bf16 gradients would take 75 ms a step, computing takes 12.5 ms."
-        in shown
+        "rho = 4.1 [3.15, 5.64]: a ring of bf16 gradients would take 80.3 ms a step, computing takes" in shown
     )
-    assert "6 rounds of 300 blocks in all, 2 disturbed, others used at most 4 % of the machine." in shown
-    assert "94.9 Mbit/s 94.9 %" in shown
+    assert "6 rounds of 216 blocks in all, 0 disturbed, others used at most 5 % of the machine." in shown
+    assert "90 Mbit/s 90 %" in shown
     assert "1.010 [0.980, 1.040] confirmed" in shown
 
 
 def test_what_was_timed_here_is_said_in_a_line():
-    facts = fast.facts("timed", "made-up", [fast.link_facts("100 Mbit/s")])
+    link = {"label": fast.SLOW, "status": "done", "rounds": 6, "blocks": 300, "disturbed_blocks": 2}
+    facts = {"name": "timed", "status": "done", "reason": "", "links": [link]}
     assert timed_words(facts) == "session timed: 100 Mbit/s 6 rounds, 2 of 300 blocks disturbed"
     facts["links"][0] |= {"status": "disturbed", "reason": "the reference has 2 undisturbed rounds"}
     assert timed_words(facts).endswith(" disturbed, no numbers: the reference has 2 undisturbed rounds")
@@ -81,8 +79,8 @@ def test_findings_come_from_the_tables(timed):
     (session,) = load_sessions(timed.root, None)
     alone = alone_sentence(session, session.links[0])
     assert alone.startswith(
-        f"Speed only, code-gpt (size 3.3m), 4 workers at 100 Mbit/s: lion-cub-1bit is 4.60× [4.46, 4.74] as fast as "
-        f"{fast.REFERENCE} and 9.20× [8.92, 9.48] as fast as DDP fp32 as installed; apmsqueeze (compressed steps) 2.20× "
+        f"Speed only, code-gpt (size 3.3m), 4 workers at 100 Mbit/s: lion-cub-1bit is 2.50× [2.50, 2.50] as fast as "
+        f"{fast.REFERENCE} and 5.00× [5.00, 5.00] as fast as DDP fp32 as installed; apmsqueeze (compressed steps) 1.67× "
     )
     assert alone.endswith("not trained to the end here.)")
     assert [one.name for one in timed.study.sessions] == ["timed"], (
@@ -98,7 +96,8 @@ FIX = "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0"
 
 
 def test_where_nothing_could_be_timed_it_says_why_and_what_to_do(root):
-    built, page = with_session(root, status="unavailable", reason=FORBIDDEN, fix=FIX)
+    told = {"status": "unavailable", "reason": FORBIDDEN, "fix": FIX, "cases": [], "uses": {}}
+    built, page = with_session(root, fast.over_links(root, **told))
     assert built.headline[0] == (
         f"No speedup is shown for session timed: no emulated cluster can be made here ({FORBIDDEN}). What to do: {FIX}"
     )
@@ -112,15 +111,11 @@ def test_where_nothing_could_be_timed_it_says_why_and_what_to_do(root):
 
 def test_what_was_timed_before_a_session_broke_is_kept_and_a_disturbed_link_gives_no_number(root):
     why = "4 undisturbed rounds of the reference, and it takes 6; stop what else runs here"
-    links = [
-        fast.link_facts(fast.SLOW),
-        fast.link_facts(fast.FAST, status="disturbed", reason=why, rho=None, rho_reason=why),
-    ]
-    built, page = with_session(
-        root, fast.tables((fast.SLOW,)), links, status="error", reason="rank 2 was lost", fix=""
-    )
+    record = fast.over_links(root, fast.SLOW, fast.FAST, status="error", reason="rank 2 was lost")
+    record["links"][1] |= {"status": "disturbed", "reason": why}
+    built, page = with_session(root, record)
     shown = flat(page.sections["session-timed"])
-    for words in ("rho = 6", f"No numbers: {why}.", f"No rho: {why}."):
+    for words in ("rho = 4.1", f"No numbers: {why}.", f"No rho: {why}."):
         assert words in shown
     words = "the session ended with an error (rank 2 was lost)"
     assert f"Some speedups are missing for session timed: {words}." in built.headline
@@ -128,16 +123,12 @@ def test_what_was_timed_before_a_session_broke_is_kept_and_a_disturbed_link_give
 
 
 def test_damaged_tables_are_refused(root):
-    fast.save(
-        root, fast.facts("elsewhere", "another", [fast.link_facts(fast.SLOW)]), fast.tables((fast.SLOW,))
-    )
+    record = fast.over_links(root, fast.SLOW)
+    fast.write_tables(root, record, "another")
     assert load(root, "made-up").sessions == (), "that of another sweep stays on its page"
-    path = fast.save(root, fast.facts("timed", "made-up", []))
+    fast.write_tables(root, record)
     session_table_path(root, CASES, "timed").write_text("what,is,this\n")
     with pytest.raises(TableError, match="columns of table cases"):
-        build_page(root, "made-up")
-    path.write_text(json.dumps({"schema_version": 99}))
-    with pytest.raises(TableError, match="schema_version 99"):
         build_page(root, "made-up")
 
 
@@ -153,7 +144,7 @@ def test_a_report_collects_the_sessions_of_its_sweep(tmp_path, monkeypatch):
     monkeypatch.setattr(session_tables, "sessions_of", {"swept": ["made-up"]}.__getitem__)
     assert update_tables(root, str(file)) == "swept"
     assert load(root, "swept").sessions == ()  # no record, no tables
-    made_up_session.saved(root, {**made_up_session.record(file), "sweep": "swept"})
+    fast.saved(root, {**fast.record(file), "sweep": "swept"})
     update_tables(root, str(file))
     (session,) = load(root, "swept").sessions
     assert session.links[0].reference["case"] == "DDP bf16, 8 MB buckets"

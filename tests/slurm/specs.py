@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from suite.runs.spec import Part, Rate, RunSpec, resolve_algorithm, resolve_workload
+from suite.runs.spec import Part, RunSpec
+from tests.suite.runs.project import one_spec
 
 
 def tiny(seed: int, algorithm: str = "allreduce-sgd", steps: int = 4) -> RunSpec:
     """A valid run on the quadratic workload with two workers."""
-    return RunSpec.of(
-        algorithm=resolve_algorithm(algorithm, {}, 2, steps),
-        workload=resolve_workload("quadratic", {}, "iid"),
-        sharding="iid",
-        world_size=2,
-        steps=steps,
-        batch_size=4,
-        lr=Rate("constant", 0.01, 0.0, 0),
-        seed=seed,
-        backend="simulated",
-        bucket_bytes=1 << 20,
-    )
+    return one_spec(algorithm, steps=steps, peak=0.01, seed=seed)
 
 
 def broken(seed: int) -> RunSpec:

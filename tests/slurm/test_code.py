@@ -13,7 +13,7 @@ from slurm import submit as code
 from slurm.submit import SnapshotError, code_folder
 from suite.runs.files import StoreError
 from suite.runs.spec import changes_of
-from tests.support import Patch, git
+from tests.support import Patch, committed, git
 
 PROVENANCE = """
 import json
@@ -25,18 +25,13 @@ print(json.dumps(code_state()))
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A repository with code, results and something ignored."""
-    folder = tmp_path / "checkout"
-    for name, text in {
+    files = {
         "suite/runs/a.py": "1\n",
         "suite/b.py": "2\n",
         "results/table.csv": "3\n",
         ".gitignore": "*.log\n",
-    }.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    git(folder, "init", "--quiet")
-    git(folder, "add", "--all")
-    git(folder, "commit", "--quiet", "--message", "first")
+    }
+    folder = committed(tmp_path / "checkout", files)
     (folder / "suite/x.log").write_text("ignored")
     return folder
 

@@ -30,8 +30,7 @@ from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from suite.training.execute import execute
 from tests.processes import Process
-from tests.slurm.devcluster import Cluster, cluster
-from tests.slurm.devcluster.config import ClusterConfig
+from tests.slurm.devcluster import SLURMD_TIMEOUT_S, Cluster, cluster
 from tests.slurm.paced import GO, HOLD, NAME, PACE_S, install
 from tests.suite.runs.project import MOVING
 from tests.support import ROOT, eventually
@@ -53,7 +52,7 @@ backend: {backend}
 arms:
 {arms}
 """
-NODE_LOST_LIMIT_S = 3 * ClusterConfig.slurmd_timeout_s
+NODE_LOST_LIMIT_S = 3 * SLURMD_TIMEOUT_S
 """Seen: 12 to 16 s on a quiet machine, 21 s where each core had four programs to run."""
 IDENTITY = frozenset({"run_id", "spec"})
 """What of a result tells apart a run on real processes and the simulated one."""

@@ -11,7 +11,6 @@ or, from a shell, ``python -m tests.slurm.devcluster up``. It needs Debian's pac
 uses no system-wide configuration, and leaves nothing behind.
 """
 
-from tests.slurm.devcluster.cluster import Cluster, attach, cluster, down, up
-from tests.slurm.devcluster.config import DevClusterError
+from tests.slurm.devcluster.cluster import SLURMD_TIMEOUT_S, Cluster, attach, cluster, up
 
-__all__ = ["Cluster", "DevClusterError", "attach", "cluster", "down", "up"]
+__all__ = ["SLURMD_TIMEOUT_S", "Cluster", "attach", "cluster", "up"]

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from suite.links.link import Link
-from tests.slurm.devcluster import attach, down, up
+from tests.slurm.devcluster import attach, up
 
 
 def main() -> None:
@@ -37,7 +37,8 @@ def main() -> None:
         nodes = Link.parse(asked.workers, asked.rate) if asked.rate else asked.workers
         up(nodes, state_dir=folder, tied=False, cpus_per_node=asked.cpus)
     elif asked.action == "down":
-        down(folder)
+        if folder.exists():
+            attach(folder).down()
     else:
         variables = attach(folder).env.items()
         sys.stdout.write("".join(f"export {key}={shlex.quote(value)}\n" for key, value in variables))

@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import json
 import os
 import select
 import shutil
 import signal
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from tests.processes import Process
-from tests.slurm.devcluster.config import Daemon, Layout, Record
 from tests.suite.links.tour import children
 
 READY_TIMEOUT_S = 60.0
@@ -36,10 +38,65 @@ PR_SET_CHILD_SUBREAPER = 36
 STOP = (signal.SIGTERM, signal.SIGINT)
 
 
-def become_subreaper() -> None:
-    """Make this process the parent of descendants whose parent ends. Raises OSError where the kernel refuses."""
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "no subreaper")
+class Keeper:
+    """Who runs: names of daemons by pid, whether all were started, and exit codes of those that have ended, of which a negative
+    one is minus the signal's number.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.started = folder, False
+        self.names, self.ended = dict[int, str](), dict[str, int]()
+        self.write()
+
+    def write(self) -> None:
+        """Replace ``keeper.json`` whole."""
+        told = {"keeper": asdict(Process.of(os.getpid())), "started": self.started, "ended": self.ended}
+        temporary = self.folder / "keeper.json.tmp"
+        temporary.write_text(json.dumps(told), encoding="utf-8")
+        temporary.replace(self.folder / "keeper.json")
+
+    def start(self, daemon: dict[str, Any]) -> bool:
+        """Start one in a session of its own, its output in ``log/<name>.out``; whether it can be used in time."""
+        name, argv, ready = daemon["name"], daemon["argv"], daemon.get("ready")
+        output = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, self.folder / "log" / f"{name}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]  # fmt: skip
+        try:
+            pid = os.posix_spawnp(argv[0], argv, os.environ, file_actions=output, setsid=True, setsigmask=())
+        except OSError as error:
+            sys.stderr.write(f"{name}: cannot start {argv[0]}: {error.strerror}\n")
+            self.ended[name] = NOT_STARTED
+            self.write()
+            return False
+        self.names[pid] = name
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while ready and not Path(ready).exists() and name not in self.ended:
+            time.sleep(0.02)
+            self.reap()
+            if time.monotonic() > deadline:
+                self.ended[name] = NOT_READY
+                self.write()
+        return name not in self.ended
+
+    def reap(self) -> None:
+        """Collect children that have ended; daemons among them go on record."""
+        try:
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = found
+                if pid in self.names:
+                    self.ended[self.names[pid]] = os.waitstatus_to_exitcode(status)
+                    self.write()
+        except ChildProcessError:
+            return
+
+    def wait_for_stop(self, tied: bool) -> None:
+        """Wait for SIGTERM or SIGINT; ``tied``: or for standard input to close."""
+        while signal.sigtimedwait(STOP, LOOK_S) is None:
+            self.reap()
+            if tied and select.select([sys.stdin], [], [], 0)[0] and not os.read(sys.stdin.fileno(), 4096):
+                return
 
 
 def kill_descendants() -> None:
@@ -53,83 +110,28 @@ def kill_descendants() -> None:
             return
 
 
-def start(daemon: Daemon, record: Record, layout: Layout) -> bool:
-    """Start one daemon in its own session, its output in ``log/<name>.out``; whether it can be used in time."""
-    out = str(layout.log_dir / f"{daemon.name}.out")
-    output = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-        (os.POSIX_SPAWN_OPEN, 1, out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
-        (os.POSIX_SPAWN_DUP2, 1, 2),
-    ]
-    try:
-        pid = os.posix_spawnp(
-            daemon.argv[0], daemon.argv, os.environ, file_actions=output, setsid=True, setsigmask=()
-        )
-    except OSError as error:
-        sys.stderr.write(f"{daemon.name}: cannot start {daemon.argv[0]}: {error.strerror}\n")
-        record.exited[daemon.name] = NOT_STARTED
-        record.write(layout)
-        return False
-    record.started[daemon.name] = Process.of(pid)
-    record.write(layout)
-    deadline = time.monotonic() + READY_TIMEOUT_S
-    while daemon.ready and not Path(daemon.ready).exists():
-        if time.monotonic() > deadline:
-            record.exited[daemon.name] = NOT_READY
-            record.write(layout)
-        if daemon.name in record.exited:
-            return False
-        time.sleep(0.02)
-        reap(record, layout)
-    return True
-
-
-def reap(record: Record, layout: Layout) -> None:
-    """Collect children that have ended; daemons among them go on record (minus the signal's number where one killed it)."""
-    names = {process.pid: name for name, process in record.started.items()}
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid == 0:
-            return
-        if pid in names:
-            record.exited[names[pid]] = os.waitstatus_to_exitcode(status)
-            record.write(layout)
-
-
-def wait_for_stop(record: Record, layout: Layout, tied: bool) -> None:
-    """Wait for SIGTERM or SIGINT; ``tied``: or for standard input to close."""
-    while signal.sigtimedwait(STOP, LOOK_S) is None:
-        reap(record, layout)
-        if tied and select.select([sys.stdin], [], [], 0)[0] and not os.read(sys.stdin.fileno(), 4096):
-            return
-
-
 def main() -> None:
     """Start the daemons named in ``cluster.json`` and keep them until told to stop."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("state_dir", type=Path)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--tied", action="store_true")
     parser.add_argument("--links", type=int)
     args = parser.parse_args()
     if args.links is not None:
         os.set_inheritable(args.links, False)  # or the links would wait for daemons that outlive the keeper
-    layout = Layout(args.state_dir)
-    plan = layout.plan()
-    if plan is None:
-        parser.error(f"{layout.cluster_json} was not written by this program")
+    plan = json.loads((args.folder / "cluster.json").read_text(encoding="utf-8"))
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP)
-    become_subreaper()
-    record = Record(Process.of(os.getpid()))
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "no subreaper")
+    keeper = Keeper(args.folder)
     try:
-        # up to the first that cannot be used; whoever waits for the cluster says so
-        all(start(Daemon(**{**one, "argv": tuple(one["argv"])}), record, layout) for one in plan["daemons"])
-        wait_for_stop(record, layout, args.tied)
+        # up to the first that cannot be used; whoever waits for all says so
+        keeper.started = all(map(keeper.start, plan["daemons"]))
+        keeper.write()
+        keeper.wait_for_stop(args.tied)
     finally:
         kill_descendants()
-        shutil.rmtree(layout.state_dir)
+        shutil.rmtree(args.folder)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from suite.analysis.published import session_facts_path
 from suite.analysis.session_tables import derive
 from suite.analysis.speed import planned_kinds
-from suite.analysis.tables import rows_of
+from suite.analysis.tables import SPEED_TABLES, rows_of, session_table_path, write_table
+from suite.runs.files import dump
 from suite.runs.plan import make_plan
 from suite.runs.spec import resolve_algorithm
+from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from suite.timing.cases import kinds_of
 from suite.timing.store import Case
@@ -137,6 +140,15 @@ def _method_case(case: Case) -> dict[str, Any]:
 
 def record(path: Path | None, arms: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """A session of the sweep at `path`, or of `arms` alone, over one link that gave numbers."""
+    return changed(_of_sweep(path) if path else _record(None, arms))
+
+
+@cache
+def _of_sweep(path: Path) -> dict[str, Any]:
+    return _record(path)
+
+
+def _record(path: Path | None, arms: Mapping[str, Any] | None = None) -> dict[str, Any]:
     if path is not None:
         parts = {key: spec.algorithm for key, spec in _trainings(path).items()}
     else:
@@ -274,3 +286,48 @@ def arms(record, store, sharding="iid"):
 def arms_of(tables, sharding="iid"):
     """The same of tables that are there."""
     return {row["arm"]: row for row in tables["arms"] if row["sharding"] == sharding}
+
+
+# ---- tables of sessions, for pages
+
+MACHINE = {
+    "cores": 2, "ranks": 4, "threads_per_rank": 1, "oversubscription": 2.0, "allocator": "libc", "governor": None,
+    "load_average": [1.0, 1.0, 1.0], "emulated": True, "backend": "gloo", "congestion_control": "reno",
+}  # fmt: skip
+SLOW, FAST = "100 Mbit/s", "1 Gbit/s"
+REFERENCE, DEFAULT = (str(case["label"]) for case in (DDP[1], DDP[0]))
+ALONE = {
+    name: {"algorithm": name, "options": options}
+    for name, options in {
+        "lion-cub-1bit": {"momentum_sync": "never"},
+        "apmsqueeze": {},
+        "qsr-sgd": {"alpha": 0.2},
+        "allreduce-sgd": {},
+    }.items()
+}
+
+
+def over_links(root: Path, *labels: str, **fields: Any) -> dict[str, Any]:
+    """The record of a session `timed`, over links of these labels, which take equally long."""
+    made = changed(record(write_sweep(root)), name="timed", **fields)
+    made["links"] = [changed(made["links"][0], label=label) for label in labels]
+    return made
+
+
+def write_tables(root: Path, made: Mapping[str, Any], sweep: str | None = "made-up") -> Path:
+    """Its tables as those of a session of another sweep, on a whole machine; returns the path of its facts."""
+    found, facts = derive(made, Store(root))
+    for table in SPEED_TABLES:
+        write_table(session_table_path(root, table, made["name"]), table, found[table])
+    path = session_facts_path(root, made["name"])
+    path.write_text(dump({**facts, "sweep": sweep, "machine": MACHINE}, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def write_both(root: Path) -> None:
+    """A session over two links, and one of a model that is not trained to the end."""
+    timed = over_links(root, SLOW, FAST)
+    timed["links"][0]["direct"] = direct(Path(timed["sweep"]), "sgd", lambda number: 0.98 + 0.012 * number)
+    write_tables(root, timed)
+    gpt = {"name": "code-gpt", "version": 1, "options": {"size": "3.3m"}}
+    write_tables(root, changed(record(None, ALONE), name="alone", workload=gpt), None)

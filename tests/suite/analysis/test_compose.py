@@ -117,11 +117,3 @@ def test_rounds_lie_on_the_line_between_their_neighbours():
     with pytest.raises(CompositionError, match="two measured lengths"):
         round_s(5, {4: 1.0})
     assert round_s(4, {4: 1.0}) == 1.0
-
-
-def test_composed_seconds():
-    assert composed_s(Makeup(10, {"step": 9, "sync": 1}, False), {"step": 0.1, "sync": 0.5}) == pytest.approx(
-        1.4
-    )
-    rounds = Makeup(20, {"round-8": 2, "round-4": 1}, True)
-    assert composed_s(rounds, {"round-4": 1.0, "round-16": 4.0}) == pytest.approx(2 * 2.0 + 1.0)

@@ -16,11 +16,11 @@ from suite.runs.files import YamlError
 from suite.runs.plan import PlanError, comparisons, groups, make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Store
-from suite.runs.sweep import Sweep, Trial, Tuned, load_sweep, tuned_for, write_rates
+from suite.runs.sweep import Sweep, load_sweep
 from suite.training.execute import Tally, execute
 from suite.workloads import get
 from suite.workloads.synthetic import QuadraticTask
-from tests.suite.runs.project import SWEEP, write_sweep
+from tests.suite.runs.project import SWEEP, with_rates, write_sweep
 
 GATED = (
     SWEEP.replace(", lr: 0.1}", "}").replace("[quadratic]", "[{name: quadratic, options: {dim: 8}}]")
@@ -44,23 +44,11 @@ def tuned(
     edge: str = "none",
 ) -> Sweep:
     """The sweep with a file of rates at the second of which each arm has these losses, and 9 more at the others."""
-    sweep, entries = load_sweep(write_sweep(folder, text)), []
-    panel = next(sweep.panels())
-    place = {"workload": panel.workload.label, "sharding": panel.sharding, "world_size": panel.world_size}
-    for arm in sweep.arms_of(panel):
-        trials = []
-        for lr in rates:
-            values = tuple(value + 9 * (lr != rates[1]) for value in best[arm.label])
-            runs = tuple(f"{seed:016x}" for seed in range(len(values)))
-            trials.append(
-                Trial(lr=lr, value=sum(values) / len(values), values=values, status="done", runs=runs)
-            )
-        of = tuned_for(sweep, panel, arm)
-        entries.append(
-            Tuned(**place, arm=arm.label, lr=rates[1], edge=edge, tuned_for=of, trials=tuple(trials))
-        )
-    write_rates(sweep, entries)
-    return load_sweep(str(sweep.path))
+
+    def losses(arm: str) -> dict[float, list[float]]:
+        return {lr: [value + 9 * (lr != rates[1]) for value in best[arm]] for lr in rates}
+
+    return with_rates(write_sweep(folder, text), losses, rates[1], edge)
 
 
 @pytest.fixture

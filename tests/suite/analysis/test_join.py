@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reference_impls.core import registry
-from suite.analysis.join import Wanted, joined
+from suite.analysis.join import Wanted, differences, joined
 from suite.runs.plan import make_plan
 from suite.runs.store import Status, Store
 from suite.runs.sweep import load_sweep
@@ -32,9 +32,16 @@ OTHER_KIND: dict[str, tuple[Change, str]] = {
 }
 
 
-@pytest.mark.parametrize("name", OTHER_KIND)
-def test_what_is_of_another_kind_is_never_joined(sweep, store, name):
-    change, reason = OTHER_KIND[name]
+def test_what_is_of_another_kind_is_told(sweep):
+    spec = made._trainings(sweep)["sgd", "iid"]
+    for change, reason in OTHER_KIND.values():
+        record = made.record(sweep)
+        change(record)
+        assert reason in differences(record, spec)
+
+
+def test_what_is_of_another_kind_is_never_joined(sweep, store):
+    change, reason = OTHER_KIND["world size"]
     record = made.record(sweep)
     change(record)
     tables, facts = made.derived(record, store)

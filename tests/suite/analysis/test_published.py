@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,15 @@ from suite.analysis.published import (
     put,
     read_facts,
     read_manifest,
+    refused_rows,
     sessions_held,
     source,
     studies_of,
     unfinished,
 )
 from suite.analysis.tables import RUNS, TableError, read_table, table_path, write_table
+from suite.runs.store import Store
+from tests.suite.runs.project import one_spec
 
 SHIPPED = Path(__file__).resolve().parents[3] / "results" / "published"
 
@@ -144,3 +148,39 @@ def test_all_that_ships_is_whole() -> None:
     sets = [*studies_of(SHIPPED), *(f"session-{name}" for name in sessions_held(SHIPPED))]
     assert {name: unfinished(SHIPPED, name) for name in sets if unfinished(SHIPPED, name)} == {}
     assert files_of(SHIPPED, "claims") == ["claims-parts.csv", "claims.csv"]
+
+
+# ---- what lies there and is not read
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> Path:
+    """A good run, a damaged spec, a folder that is no run's, a damaged and a foreign record of a session."""
+    store = Store(tmp_path)
+    store.put_spec(one_spec("allreduce-sgd", {}, steps=4))
+    damaged = tmp_path / "runs" / "aa" / "aa00000000000000"
+    damaged.mkdir(parents=True)
+    (damaged / "spec.json").write_text("{")
+    (tmp_path / "runs" / "zz" / "notes").mkdir(parents=True)
+    for number, text in enumerate(["{", json.dumps({"schema_version": HOSTILE})]):
+        record = tmp_path / "sessions" / "quick" / f"20270101T00000{number}Z-00000000"
+        record.mkdir(parents=True)
+        (record / "session.json").write_text(text)
+    return tmp_path
+
+
+def test_each_is_named_with_its_reason_and_no_path_of_the_machine(refused: Path) -> None:
+    os.makedirs(os.fsencode(refused) + b"/runs/zz/caf\xe9")  # no text: named all the same
+    rows = sorted(refused_rows(refused), key=lambda row: (row["kind"], row["name"], row["record"]))
+    assert [(r["kind"], r["name"], r["record"]) for r in rows] == [
+        ("run", "runs/aa/aa00000000000000", ""),
+        ("run", "runs/zz/caf?", ""),
+        ("run", "runs/zz/notes", ""),
+        ("session", "quick", "20270101T000000Z-00000000"),
+        ("session", "quick", "20270101T000001Z-00000000"),
+    ]
+    assert "is damaged" in rows[0]["reason"]
+    assert "says no schema_version that ever was" in rows[4]["reason"]
+    assert str(refused) not in str(rows)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from suite.claims.claim import Claim, load_claims
 from suite.claims.record import differences, judge_all, part_rows, recorded
 from suite.runs.sweep import load_sweep, sweep_names
 from suite.timing.spec import session_names
+from tests.support import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "results"
 PUBLISHED = RESULTS / "published"
 BEING_TRAINED = {"language"}

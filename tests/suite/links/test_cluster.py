@@ -19,9 +19,8 @@ from suite.links.cluster import ClusterError, Command, build, burst_bytes, find_
 from suite.links.link import MAX_RATE_BPS, MIN_RATE_BPS, Link, LinkError
 from tests.processes import Process
 from tests.suite.links.tour import PAYLOAD_BYTES, held_namespaces, namespace, rates, transfer
-from tests.support import eventually, require_system, skip_or_fail
+from tests.support import ROOT, eventually, require_system, skip_or_fail
 
-ROOT = Path(__file__).resolve().parents[3]
 NOBODY = 65534
 TWO = Link.parse(2, "100mbit")
 

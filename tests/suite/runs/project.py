@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from reference_impls.core.algorithm import Algorithm
+from reference_impls.core.registry import Entry, registry
 from suite.runs.plan import groups, make_plan
 from suite.runs.spec import Rate, RunSpec, resolve_algorithm, resolve_workload
 from suite.runs.store import Outcome, Store
-from suite.runs.sweep import load_sweep
+from suite.runs.sweep import Sweep, Trial, Tuned, load_sweep, tuned_for, write_rates
 from suite.training.checkpoint import Interruption
 from suite.training.execute import execute
 from suite.training.train import Recorder
@@ -34,6 +39,27 @@ def write_sweep(folder: Path, text: str = SWEEP, name: str = "small") -> str:
     path = folder / f"{name}.yaml"
     path.write_text(text, encoding="utf-8")
     return str(path)
+
+
+def with_rates(
+    sweep: str, losses: Callable[[str], Mapping[float, Sequence[float]]], lr: float, edge: str = "none"
+) -> Sweep:
+    """The sweep with a file of tuned rates. losses: of an arm, by rate and tuning seed; lr: what is chosen."""
+    loaded, entries = load_sweep(sweep), []
+    panel = next(loaded.panels())
+    place = {"workload": panel.workload.label, "sharding": panel.sharding, "world_size": panel.world_size}
+    for arm in loaded.arms_of(panel):
+        trials = [
+            Trial(
+                lr=rate, value=sum(values) / len(values), values=tuple(values), status="done",
+                runs=tuple(f"{seed:016x}" for seed in range(len(values))),
+            )
+            for rate, values in losses(arm.label).items()
+        ]  # fmt: skip
+        of = tuned_for(loaded, panel, arm)
+        entries.append(Tuned(**place, arm=arm.label, lr=lr, edge=edge, tuned_for=of, trials=tuple(trials)))
+    write_rates(loaded, entries)
+    return load_sweep(sweep)
 
 
 def train_here(sweep: str, results: Path, only: str | None = None) -> None:
@@ -87,6 +113,16 @@ def ended(spec: RunSpec, state: str = "done", reason: str = "") -> Outcome:
     else:
         recorder.end(state, reason)
     return recorder.outcome([], 1.5, {"algorithm": "0123456789abcdef"})
+
+
+def register(monkeypatch: pytest.MonkeyPatch, method: type[Algorithm]) -> str:
+    """Make a method known to one test; returns its name."""
+    name = f"test-{method.__name__.lower()}"
+    entry = Entry(f"{method.__module__}:{method.__name__}", "plugin", "", "a test")
+    monkeypatch.setitem(registry._entries, name, entry)
+    load = registry.load
+    monkeypatch.setattr(registry, "load", lambda asked: method if asked == name else load(asked))
+    return name
 
 
 MOVING = frozenset({"attempt", "provenance", "train_s"})

@@ -15,8 +15,8 @@ import pytest
 from suite.runs import files
 from suite.runs.files import StoreError, cache_folder, disk_cached
 from suite.runs.store import Lease, Owner, lease_holder, release_lease, take_lease
+from tests.support import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 A, B = Owner("a"), Owner("b")
 
 

@@ -10,8 +10,8 @@ from scipy import stats
 
 from bandwise.cli import main
 from suite.runs.plan import PlanError, power_of, refuse_underpowered
-from suite.runs.sweep import Sweep, Trial, Tuned, load_sweep, tuned_for, write_rates
-from tests.suite.runs.project import SWEEP, write_sweep
+from suite.runs.sweep import Sweep
+from tests.suite.runs.project import SWEEP, with_rates, write_sweep
 
 TUNABLE = SWEEP.replace(", lr: 0.1}", "}").replace("seeds: 3", "seeds: 6") + (
     "headline: true\nmargin: 0.1\ntuning: {points: 3, factor: 2, seeds: 2, centres: {plain: 0.5}}\n"
@@ -20,17 +20,11 @@ TUNABLE = SWEEP.replace(", lr: 0.1}", "}").replace("seeds: 3", "seeds: 6") + (
 
 def tuned(folder: Path, text: str, apart: float, seeds: int = 2) -> Sweep:
     """The sweep with rates at which the difference of `local` to `plain` varies by `apart` between two tuning seeds."""
-    sweep = load_sweep(write_sweep(folder, text))
-    panel, entries = next(sweep.panels()), []
-    place = {"workload": panel.workload.label, "sharding": panel.sharding, "world_size": panel.world_size}
-    for arm in sweep.arms_of(panel):
-        values = tuple(1.0 + (0.5 + apart * (arm.label == "local")) * seed for seed in range(seeds))
-        runs = tuple(f"{seed:016x}" for seed in range(seeds))
-        trial = Trial(lr=0.5, value=sum(values) / seeds, values=values, status="done", runs=runs)
-        of = tuned_for(sweep, panel, arm)
-        entries.append(Tuned(**place, arm=arm.label, lr=0.5, edge="none", tuned_for=of, trials=(trial,)))
-    write_rates(sweep, entries)
-    return load_sweep(str(sweep.path))
+
+    def losses(arm: str) -> dict[float, list[float]]:
+        return {0.5: [1.0 + (0.5 + apart * (arm == "local")) * seed for seed in range(seeds)]}
+
+    return with_rates(write_sweep(folder, text), losses, 0.5)
 
 
 def test_the_half_width_is_that_of_a_t_interval_with_the_spread_of_tuning(tmp_path: Path) -> None:

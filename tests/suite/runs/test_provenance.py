@@ -13,7 +13,7 @@ from suite.runs.spec import changes_of, code_known, environment_hash, installed,
 from suite.runs.store import Store
 from suite.training.execute import execute
 from tests.suite.runs.project import one_spec
-from tests.support import git
+from tests.support import committed, git
 
 
 def gathered_anew() -> dict[str, Any]:
@@ -78,14 +78,8 @@ def test_seconds_of_two_generations_of_one_name_are_not_of_one_machine() -> None
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A repository with code, results and notes."""
-    folder = tmp_path / "checkout"
-    for name, text in {"suite/a.py": "one\n", "suite/gone.py": "gone\n", "results/table.csv": "3\n"}.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    git(folder, "init", "--quiet")
-    git(folder, "add", "--all")
-    git(folder, "commit", "--quiet", "--message", "first")
-    return folder
+    files = {"suite/a.py": "one\n", "suite/gone.py": "gone\n", "results/table.csv": "3\n"}
+    return committed(tmp_path / "checkout", files)
 
 
 def test_all_of_the_code_and_nothing_else_is_in_the_hash_of_changes(checkout: Path) -> None:

@@ -12,7 +12,7 @@ from suite.timing.cases import kinds_of
 from suite.timing.load import Load, Snapshot
 from suite.timing.ranks import RankLostError
 from suite.timing.spec import SessionSpec, load_session
-from suite.timing.store import Case, records
+from suite.timing.store import Case
 from tests.suite.runs.project import write_sweep
 
 SESSION = """\
@@ -137,12 +137,6 @@ class Loopback:
 
     def down(self) -> None:
         """There is nothing to take away."""
-
-
-def latest(root: Path | str, name: str) -> dict[str, Any] | None:
-    """The newest record of a session of that name, or None."""
-    known = records(root, name)
-    return known[-1] if known else None
 
 
 class FakePlace(Loopback):

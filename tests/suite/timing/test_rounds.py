@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -31,6 +33,19 @@ def measured(
 @pytest.fixture
 def spec(tmp_path: Path) -> SessionSpec:
     return session_spec(tmp_path)
+
+
+def busy(
+    ranks: FakeRanks, is_meant: Callable[[dict[str, Any]], bool], times: float = math.inf
+) -> Callable[[int], Load]:
+    """The load of a machine on which others compute the first times that a command is measured that is meant."""
+    seen = itertools.count()
+    return lambda number: BUSY if is_meant(ranks.asked[-1]) and next(seen) < times else QUIET
+
+
+def runs_of(case: str) -> Callable[[dict[str, Any]], bool]:
+    """Whether a command is to run the case."""
+    return lambda asked: (asked.get("case"), asked.get("mode")) == (case, "run")
 
 
 def by_round(entry: dict[str, Any], mode: str) -> dict[int, list[str]]:
@@ -174,12 +189,7 @@ def test_repeating_has_an_end(spec: SessionSpec) -> None:
     cases = cases_of(spec)
     one = next(i for i in cases.timed if cases.of(i).label == "allreduce-sgd: step")
     ranks = FakeRanks()
-
-    def load(number: int) -> Load:
-        last = ranks.asked[-1]
-        return BUSY if (last.get("case"), last.get("mode")) == (one, "run") else QUIET
-
-    entry = measured(spec, ranks, load).entry
+    entry = measured(spec, ranks, busy(ranks, runs_of(one))).entry
     attempts = Counter(b["attempt"] for b in entry["blocks"] if b["case_id"] == one and b["mode"] == "run")
     spare = spec.spare_blocks
     assert attempts == {0: 6 + spare, 1: 6 + spare, 2: 6 + spare}
@@ -190,16 +200,8 @@ def test_what_lacks_a_round_gets_a_spare_one_with_its_reference(spec: SessionSpe
     cases = cases_of(spec)
     one = next(i for i in cases.timed if cases.of(i).label == "allreduce-sgd: step")
     ranks = FakeRanks()
-    seen = Counter[str]()
-
-    def load(number: int) -> Load:
-        last = ranks.asked[-1]
-        if (last.get("case"), last.get("mode")) == (one, "run"):
-            seen["times"] += 1
-            return BUSY if seen["times"] <= 3 else QUIET  # all three attempts of the first round
-        return QUIET
-
-    entry = measured(spec, ranks, load).entry
+    # all three attempts of the first round
+    entry = measured(spec, ranks, busy(ranks, runs_of(one), times=3)).entry
     spare = [b for b in entry["blocks"] if b["round"] >= spec.blocks]
     assert {b["round"] for b in spare} == {6}
     assert {b["case_id"] for b in spare} == {one, entry["reference"], entry["default"]}
@@ -209,13 +211,7 @@ def test_what_lacks_a_round_gets_a_spare_one_with_its_reference(spec: SessionSpe
 
 def test_a_direct_run_that_lacks_a_round_brings_the_cases_it_is_compared_with(spec: SessionSpec) -> None:
     ranks = FakeRanks()
-    seen = Counter[str]()
-
-    def load(number: int) -> Load:
-        seen["direct"] += (direct := ranks.asked[-1]["do"] == "direct")
-        return BUSY if direct and seen["direct"] <= 3 else QUIET
-
-    rounds = measured(spec, ranks, load)
+    rounds = measured(spec, ranks, busy(ranks, lambda asked: asked["do"] == "direct", times=3))
     entry = rounds.entry
     spare = {b["case_id"] for b in entry["blocks"] if b["round"] == 6}
     assert spare >= set(rounds.cases.uses["local"]["iid"].values())

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from suite.links.cluster import Cluster, ClusterError, up
-from suite.links.doctor import Finding
+from suite.links.cluster import Cluster, up
 from suite.links.link import Link
 from suite.timing import store
 from suite.timing.cases import Cases, cases_of
@@ -25,7 +24,7 @@ from suite.timing.ranks import Ranks
 from suite.timing.session import Session
 from suite.timing.spec import SessionSpec
 from tests.suite.links.tour import children
-from tests.suite.timing.fakes import FakeMeter, FakePlace, FakeRanks, Loopback, latest, session_spec
+from tests.suite.timing.fakes import FakeMeter, FakePlace, FakeRanks, Loopback, session_spec
 
 OWN = """\
 minutes: 1
@@ -110,6 +109,12 @@ def test_the_record(spec: SessionSpec, tmp_path: Path) -> None:
     assert held.ended()
 
 
+def test_a_record_that_was_written_before_is_read(tmp_path: Path) -> None:
+    record = json.loads((Path(__file__).parent / "frozen" / "done.json").read_text(encoding="utf-8"))
+    store.put(tmp_path, record)
+    assert store.records(tmp_path, record["name"]) == [record]
+
+
 def test_one_cluster_and_one_set_of_ranks_for_all_links(spec: SessionSpec, tmp_path: Path) -> None:
     """Building and first steps happen once, over the fastest link; then the link is changed under the ranks."""
     held = Held(spec, tmp_path)
@@ -158,24 +163,6 @@ def test_an_interrupted_session(spec: SessionSpec, tmp_path: Path) -> None:
     assert {block["round"] for block in record["links"][0]["blocks"]} <= {0, 1}
     assert record["links"][0]["blocks"]
     assert held.ended()
-
-
-def test_where_no_cluster_can_be_made(
-    spec: SessionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    finding = Finding("namespaces", False, "the kernel forbids them", "sudo sysctl -w x=0")
-    monkeypatch.setattr("suite.timing.session.obstacle", lambda: finding)
-
-    def place(link: Link) -> Cluster:
-        raise ClusterError("no network namespace can be made here")
-
-    record = Session(spec, tmp_path, place=place).run()
-    assert record["status"] == "unavailable"
-    assert record["reason"] == "namespaces: the kernel forbids them"
-    assert record["fix"] == "sudo sysctl -w x=0"
-    assert record["links"] == []
-    assert record["parameters"] > 0
-    assert latest(tmp_path, "tiny") == record
 
 
 # ---- real ranks ----
@@ -244,7 +231,7 @@ def test_a_worker_killed_in_mid_session_leaves_nothing_behind(tmp_path: Path) ->
     assert record["status"] == "error"
     assert record["reason"] == "rank 1 died: signal SIGKILL (out of memory, or killed by hand)"
     assert record["links"][0]["probe"], "what was measured is kept"
-    assert latest(tmp_path, "tiny") == json.loads(json.dumps(record))
+    assert store.records(tmp_path, "tiny") == [json.loads(json.dumps(record))]
     assert all(not Path(network).exists() for network in clusters[0].networks)
     for pid in started[0].pids:
         with pytest.raises(ProcessLookupError):

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +13,8 @@ import pytest
 from suite.links.cluster import up
 from suite.links.link import Link
 from tests.reference_impls.table import FIRST, SOME
+from tests.support import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 WORKERS = 4
 LEAST, MOST = 1.00, 1.08  # messages of 64 kB and more: headers and acknowledgements on top, never less
 LIMIT_S = 900  # all methods, eagerly, four ranks: a minute or two on two idle cores

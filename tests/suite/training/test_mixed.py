@@ -10,7 +10,6 @@ import torch
 
 from reference_impls.core.algorithm import Algorithm, Bucket
 from reference_impls.core.errors import UnsupportedError
-from reference_impls.core.registry import Entry, registry
 from suite.analysis.statistics import mean_interval
 from suite.runs.spec import RunSpec
 from suite.runs.store import Outcome
@@ -19,7 +18,7 @@ from suite.training.train import LOSSES_EVERY, Group, train_group
 from suite.workloads import get
 from suite.workloads.base import SHAPES, _mixed, skeleton
 from suite.workloads.code import SIZES
-from tests.suite.runs.project import After, lasting, one_spec
+from tests.suite.runs.project import After, lasting, one_spec, register
 
 STEPS = LOSSES_EVERY + 3
 
@@ -69,16 +68,6 @@ class Picky(Algorithm):
         bucket.params.sub_(reduced, alpha=bucket.train_state.lr)
 
 
-@pytest.fixture
-def picky(monkeypatch: pytest.MonkeyPatch) -> str:
-    name = "test-picky"
-    monkeypatch.setitem(registry._entries, name, Entry(f"{__name__}:Picky", "plugin", "", "a test"))
-    monkeypatch.setattr(
-        registry, "load", lambda asked, old=registry.load: Picky if asked == name else old(asked)
-    )
-    return name
-
-
 def test_a_run_that_diverges_is_found_later_and_its_reason_names_the_same_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -92,10 +81,10 @@ def test_a_run_that_diverges_is_found_later_and_its_reason_names_the_same_step(
 
 
 def test_a_method_that_refuses_what_has_diverged_is_not_to_blame(
-    picky: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("suite.runs.plan.EVALUATIONS", 1)
-    spec = one_spec(picky, peak=1e30, steps=STEPS)
+    spec = one_spec(register(monkeypatch, Picky), peak=1e30, steps=STEPS)
     at_once, later = (train([spec], mixed)[spec.run_id].status for mixed in (False, True))
     assert at_once == later
     assert later.state == "diverged"

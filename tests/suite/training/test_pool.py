@@ -19,8 +19,7 @@ from suite.runs.sweep import load_sweep
 from suite.training.checkpoint import Interrupted
 from suite.training.execute import SlotError, Tally, _Worker, execute, run_local, slots
 from tests.suite.runs.project import SWEEP, After, beats, kept, one_spec, write_sweep
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.support import ROOT
 
 
 def states(store: Store, specs: list[RunSpec]) -> dict[str, int]:

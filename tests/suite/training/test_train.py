@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from reference_impls.core.algorithm import Algorithm, Bucket
-from reference_impls.core.registry import Entry, registry
 from suite.runs.plan import groups
 from suite.runs.spec import Part, RunSpec, learning_rate, task_of
 from suite.runs.store import Outcome, Store
@@ -18,7 +17,7 @@ from suite.training.execute import execute
 from suite.training.train import Recorder, split, train_group
 from suite.workloads import DataError, get
 from suite.workloads.base import BatchedGradients
-from tests.suite.runs.project import lasting, one_spec
+from tests.suite.runs.project import lasting, one_spec, register
 
 
 @dataclass(frozen=True)
@@ -27,18 +26,6 @@ class Silent(Algorithm):
 
     def update(self, bucket: Bucket, reduced: object) -> None:
         bucket.params.sub_(bucket.grads, alpha=bucket.train_state.lr)
-
-
-@pytest.fixture
-def silent(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Name of an algorithm that never synchronises."""
-    name = "test-silent"
-    entry = Entry(f"{__name__}:Silent", "plugin", "", "a test")
-    monkeypatch.setitem(registry._entries, name, entry)
-    monkeypatch.setattr(
-        registry, "load", lambda asked, old=registry.load: Silent if asked == name else old(asked)
-    )
-    return name
 
 
 def train(specs: Sequence[RunSpec]) -> dict[str, Outcome]:
@@ -74,8 +61,8 @@ def test_a_diverging_run_ends_alone_with_its_reason() -> None:
     assert found[good.run_id].status.state == "done"
 
 
-def test_replicas_that_differ_at_the_end_make_a_run_invalid(silent: str) -> None:
-    spec = one_spec(silent, workload="digits-mlp", steps=2)
+def test_replicas_that_differ_at_the_end_make_a_run_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = one_spec(register(monkeypatch, Silent), workload="digits-mlp", steps=2)
     outcome = train([spec])[spec.run_id]
     assert outcome.status.state == "invalid"
     assert "ranks 0 and 1 hold different parameters, first in '0.weight'" in outcome.status.reason
