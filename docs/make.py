@@ -27,8 +27,8 @@ from docs.document import fill, markdown
 from docs.measured import files as advice_known
 from docs.names import names_in
 from reference_impls.core.catalogue import BUILT_IN
-from reference_impls.core.facts import facts
 from reference_impls.core.registry import create
+from reference_impls.runtime.facts import facts
 from report.accuracy import SHARDINGS
 from report.figures import FAMILIES
 from report.pages import slug

@@ -91,8 +91,18 @@ def records(results_root: Path, sweep: str | None = None) -> list[Record]:
         StoreError: A file is damaged.
     """
     paths = (results_root / "sweeps").glob(f"{sweep or '**'}/slurm-*/{FILE}")
-    found = [Record(folder=path.parent, **dict(parsed(read(path) or "", path))) for path in paths]
-    return sorted(found, key=lambda record: record.created_s)
+    return sorted(map(_record, paths), key=lambda record: record.created_s)
+
+
+def _record(path: Path) -> Record:
+    facts = parsed(read(path) or "", path)
+    try:
+        return Record(folder=path.parent, **facts)
+    except TypeError:
+        raise StoreError(
+            f"{path} is no record of a submission, which says called, created_s, profile and jobs: remove it, and runs that "
+            "its jobs hold count as what their own folders say"
+        ) from None
 
 
 def new_folder(parent: Path, *, dry_run: bool = False) -> Path:

@@ -115,7 +115,7 @@ def _said(value: Any) -> Any:
 
 def _algorithm(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     from reference_impls import create, info
-    from reference_impls.core.facts import facts
+    from reference_impls.runtime.facts import facts
 
     about = info(name)
     known = facts(create(name, **settings))

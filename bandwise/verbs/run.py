@@ -12,12 +12,34 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from bandwise.cli import OptionError, ProgressLine, answer, parse_settings, results_root
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from suite.runs.spec import RunSpec
+
+DEFAULTS: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "workload": "digits-mlp",
+        "set": (),
+        "workload_set": (),
+        "sharding": "iid",
+        "world_size": 4,
+        "backend": "simulated",
+        "steps": 100,
+        "batch_size": None,
+        "lr": 1e-2,
+        "lr_schedule": "cosine",
+        "min_lr": 0.0,
+        "warmup": 0,
+        "bucket_bytes": 4 << 20,
+        "seed": 0,
+    }
+)
+"""What a run of ``--algorithm`` is where nothing else is said."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -25,26 +47,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "spec", nargs="?", metavar="RUN_ID|SPEC.json", help="a planned run, or the file of a spec"
     )
     parser.add_argument("--algorithm", help="instead of a spec: name of the method")
-    parser.add_argument("--workload", default="digits-mlp", help="what is trained (default: digits-mlp)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="option of the method"
-    )
-    parser.add_argument(
-        "--workload-set", action="append", default=[], metavar="KEY=VALUE", help="option of the workload"
-    )
-    parser.add_argument("--sharding", default="iid", help="how the data is spread (default: iid)")
-    parser.add_argument("--world-size", type=int, default=4, help="workers (default: 4)")
-    parser.add_argument("--backend", default="simulated", help="simulated (default) or gloo: real processes")
-    parser.add_argument("--steps", type=int, default=100, help="(default: 100)")
+    parser.add_argument("--workload", help="what is trained (default: digits-mlp)")
+    parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="option of the method")
+    parser.add_argument("--workload-set", action="append", metavar="KEY=VALUE", help="option of the workload")
+    parser.add_argument("--sharding", help="how the data is spread (default: iid)")
+    parser.add_argument("--world-size", type=int, help="workers (default: 4)")
+    parser.add_argument("--backend", help="simulated (default) or gloo: real processes")
+    parser.add_argument("--steps", type=int, help="(default: 100)")
     parser.add_argument("--batch-size", type=int, help="per worker (default: the workload's)")
-    parser.add_argument("--lr", type=float, default=1e-2, help="peak learning rate (default: 0.01)")
-    parser.add_argument("--lr-schedule", default="cosine", help="(default: cosine)")
-    parser.add_argument("--min-lr", type=float, default=0.0, help="(default: 0)")
-    parser.add_argument("--warmup", type=int, default=0, help="steps of learning-rate warm-up (default: 0)")
-    parser.add_argument(
-        "--bucket-bytes", type=int, default=4 << 20, help="size of a gradient bucket (default: 4 MiB)"
-    )
-    parser.add_argument("--seed", type=int, default=0, help="(default: 0)")
+    parser.add_argument("--lr", type=float, help="peak learning rate (default: 0.01)")
+    parser.add_argument("--lr-schedule", help="(default: cosine)")
+    parser.add_argument("--min-lr", type=float, help="(default: 0)")
+    parser.add_argument("--warmup", type=int, help="steps of learning-rate warm-up (default: 0)")
+    parser.add_argument("--bucket-bytes", type=int, help="size of a gradient bucket (default: 4 MiB)")
+    parser.add_argument("--seed", type=int, help="(default: 0)")
     parser.add_argument("--again", action="store_true", help="also when it has settled already")
 
 
@@ -58,8 +74,14 @@ def run(args: argparse.Namespace) -> int:
 
     if (args.spec is None) == (args.algorithm is None):
         raise OptionError("give either a run id (or spec file) or --algorithm")
+    given = {name: value for name in DEFAULTS if (value := getattr(args, name)) is not None}
+    if args.spec and given:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise OptionError(
+            f"{args.spec} says all that a run is: leave {flags} out, or give --algorithm instead of it"
+        )
     store = Store(results_root(args))
-    spec = load_spec(args.spec, store) if args.spec else _spec(args)
+    spec = load_spec(args.spec, store) if args.spec else _spec(args.algorithm, **{**DEFAULTS, **given})
     if store.status(spec.run_id).settled and not args.again:
         return _answer(args, store.result(spec.run_id) or {}, "already settled; --again repeats it")
     if warning := warning_of(spec):
@@ -90,29 +112,34 @@ def run(args: argparse.Namespace) -> int:
     return _answer(args, outcomes[0].result, str(folder))
 
 
-def _spec(args: argparse.Namespace) -> Any:
+def _spec(algorithm: str, **given: Any) -> RunSpec:
+    """The run of a method. given: what `DEFAULTS` names."""
     from suite.runs.spec import RunSpec, resolve_algorithm, resolve_workload
     from suite.workloads import get
 
     workload = resolve_workload(
-        args.workload, parse_settings(args.workload_set, "--workload-set"), args.sharding
+        given["workload"], parse_settings(given["workload_set"], "--workload-set"), given["sharding"]
     )
-    batch_size = args.batch_size
+    batch_size = given["batch_size"]
     if batch_size is None:
         batch_size = get(workload.name, **workload.options).batch_size
+    world_size, steps, warmup = given["world_size"], given["steps"], given["warmup"]
     return RunSpec.of(
-        algorithm=resolve_algorithm(
-            args.algorithm, parse_settings(args.set), args.world_size, args.steps, args.warmup
-        ),
+        algorithm=resolve_algorithm(algorithm, parse_settings(given["set"]), world_size, steps, warmup),
         workload=workload,
-        sharding=args.sharding,
-        world_size=args.world_size,
-        steps=args.steps,
+        sharding=given["sharding"],
+        world_size=world_size,
+        steps=steps,
         batch_size=batch_size,
-        lr={"schedule": args.lr_schedule, "peak": args.lr, "min": args.min_lr, "warmup": args.warmup},
-        seed=args.seed,
-        backend=args.backend,
-        bucket_bytes=args.bucket_bytes,
+        lr={
+            "schedule": given["lr_schedule"],
+            "peak": given["lr"],
+            "min": given["min_lr"],
+            "warmup": warmup,
+        },
+        seed=given["seed"],
+        backend=given["backend"],
+        bucket_bytes=given["bucket_bytes"],
     )
 
 

@@ -234,7 +234,9 @@ def _doctor(args: argparse.Namespace) -> int:
         if finding.fix:
             lines.append(f"    {' ' * width}  do: {finding.fix}")
     lines.append(
-        f"{'an' if can else 'no'} emulated cluster can be made here{'' if can else ': see NO above'}"
+        "an emulated cluster can be made here"
+        if can
+        else "no emulated cluster can be made here: see NO above"
     )
     answer(args, {"cluster": can, "findings": [asdict(finding) for finding in findings]}, *lines)
     return 0 if can else NO_CLUSTER

@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -42,6 +42,8 @@ from reference_impls.runtime.step import (
     put_bytes,
 )
 from reference_impls.runtime.worker import Worker, bare_model, bare_name, named
+
+_SAVE: Final = "save and load the optimizer's state"
 
 
 class DataParallelOptimizer(torch.optim.Optimizer):
@@ -279,11 +281,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         """
         with self._agreement.telling_the_others():
             self._refuse_released()
-            if self._is_averaged:
-                raise UsageError(
-                    "inside averaged() parameters are the mean over ranks, and what a step makes of them is lost at its end: "
-                    "take steps outside of the block"
-                )
+            self._refuse_averaged("take steps")
             refuse_scaler(self)
             loss = None
             if closure is not None:
@@ -381,10 +379,11 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             `reference_impls.runtime.checkpoints`), on the CPU.
 
         Raises:
-            UsageError: A step is under way.
+            UsageError: A step is under way, or it is called inside `averaged`, where parameters are not this rank's own.
             UnsupportedError: It is called by torch's ``get_state_dict``, which would lose parts.
         """
         self._refuse_released()
+        self._refuse_averaged(_SAVE)
         if any(bucket.pending for bucket in self._worker.buckets):
             self._all_at("state_dict()")
         refuse_by_parameter()
@@ -416,6 +415,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         on all ranks, after the same step: exchanges in the background are given up.
         """
         self._refuse_released()
+        self._refuse_averaged(_SAVE)
         world = self._worker.train_state.world
         if "workers" in state_dict:
             states = state_dict["workers"]
@@ -434,6 +434,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             others.
         """
         self._refuse_within_a_step()
+        self._refuse_averaged(_SAVE)
         self._all_at("consolidate()")
         size, rank = self._worker.train_state.world.size, self._worker.train_state.world.rank
         states: list[Any] | None = [None] * size if rank == 0 else None
@@ -445,7 +446,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         """Inside, parameters are their mean over ranks: for evaluating or saving a model between rounds of local steps.
 
         Enter it on all ranks, between steps. Afterwards every rank has its own parameters again, to the bit. Raises
-        `UsageError` within a step; so does a step inside.
+        `UsageError` within a step; so do a step, and saving and loading this optimizer's state, inside.
         """
         self._refuse_within_a_step()
         self._all_at("averaged()")
@@ -555,6 +556,13 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             f"{self.method.name} wants gradients of the same samples at further points ({names}): put forward and "
             "backward into a closure and call optimizer.step(closure)"
         )
+
+    def _refuse_averaged(self, what: str) -> None:
+        if self._is_averaged:
+            raise UsageError(
+                "inside averaged() parameters are the mean over ranks, and what is done to them is lost at its end: "
+                f"{what} outside of the block"
+            )
 
     def _refuse_within_a_step(self) -> None:
         self._refuse_released()

@@ -222,6 +222,7 @@ def test_failures_are_no_misuse(results: Path, tmp_path: Path, capsys: Capsys, m
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["run", "0" * 16, "--steps", "5"], "says all that a run is: leave --steps out"),
         (["run", "--algorithm", "lion-cub-1bt"], "did you mean 'lion-cub-1bit'"),
         (["run", "--algorithm", "local-sgd", "--set", "perod=3"], "did you mean 'period'"),
         (["run", "--algorithm", "local-sgd", "--workload", "digits-mpl"], "digits-mlp"),

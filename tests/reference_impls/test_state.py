@@ -326,9 +326,11 @@ def test_moments_are_not_loaded_into_other_parameters() -> None:
 def _averaged(rank: int, size: int) -> Any:
     own = enter("DataParallelOptimizer", "local-sgd", {"period": 4}, size)
     before = run(own, rank, 0, 3)
+    saved = own.state.state_dict()
     with own.state.averaged():
         inside = values(own.model)
-        refused = told(own.steps.step)
+        refused = [told(own.steps.step), told(own.state.state_dict), told(own.state.consolidate)]
+        refused.append(told(lambda: own.state.load_state_dict(saved)))
     return before, inside, values(own.model), refused
 
 
@@ -338,6 +340,8 @@ def test_parameters_are_averaged_inside_and_their_own_again_after(ranks: Callabl
     first, second = (before for before, *_ in found)
     assert not equal(first, second)
     for before, inside, after, refused in found:
-        assert "take steps outside of the block" in refused
+        step, *states = refused
+        assert "take steps outside of the block" in step
+        assert all("save and load the optimizer's state outside of the block" in one for one in states)
         assert equal(inside, [(a + b) / 2 for a, b in zip(first, second, strict=True)])
         assert equal(after, before)

@@ -12,6 +12,7 @@ import pytest
 from slurm import scheduler
 from slurm.scheduler import Job, SlurmError
 from slurm.states import BEGUN, WORDS, Record, RunStates, last_words, note_ends, records, run_states, settle
+from suite.runs.files import StoreError
 from suite.runs.store import Owner, Status, Store, failed, take_lease
 from suite.runs.sweep import UnknownSweepError, load_sweep
 from tests.slurm.specs import tiny
@@ -226,6 +227,13 @@ def test_records_are_read_back_in_order(store: Store) -> None:
     second, first = submitted(store, "18", created_s=2.0), submitted(store)
     assert records(store.root) == [first, second]
     assert records(store.root, "other") == []
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "[1]", '{"jobs": {}, "more": 1}'])
+def test_what_is_no_record_is_named(content: str, store: Store) -> None:
+    (submitted(store).folder / "jobs.json").write_text(content)
+    with pytest.raises(StoreError, match=r"jobs\.json is no record of a submission"):
+        records(store.root)
 
 
 KILLED = """
