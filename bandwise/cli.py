@@ -410,10 +410,13 @@ def has_checkout() -> bool:
 
 
 def results_root(args: argparse.Namespace) -> Path:
-    """The results folder that was asked for."""
+    """The results folder that was asked for. Raises `OptionError` for a file."""
     from suite.runs.store import default_root
 
-    return args.results if args.results is not None else default_root()
+    root = args.results if args.results is not None else default_root()
+    if root.exists() and not root.is_dir():
+        raise OptionError(f"{root} is no folder, and results lie in one: name another with --results")
+    return Path(root)
 
 
 # ---- how answers look: one JSON document, or lines and plain tables; and the line that shows progress

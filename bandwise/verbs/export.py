@@ -24,6 +24,7 @@ from bandwise.cli import OptionError, answer, results_root
 if TYPE_CHECKING:
     import pandas as pd
 
+    from suite.analysis.published import Source
     from suite.analysis.tables import Table
 
 FORMATS = ("csv", "latex", "parquet")
@@ -61,7 +62,9 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(f"name a file with --out: {'the answer' if args.json else 'Parquet'} needs one")
     root = results_root(args)
     _collect(root, args.name)
-    whole, path = _find(root, args.name, args.table)
+    whole, path, origin = _find(root, args.name, args.table)
+    if not origin.local:  # not into the data
+        print(f"{args.name}: {origin.words}. {origin.not_shown}".rstrip(), file=sys.stderr)
     table = _chosen(whole, args.columns)
     frame = read_frame(path, whole)[list(table.names)]
     if args.format == "parquet":
@@ -95,16 +98,19 @@ def _collect(root: Path, name: str) -> None:
     collect_session(root, tables_of(name))
 
 
-def _find(root: Path, name: str, suffix: str | None) -> tuple[Table, Path]:
-    """A table of a sweep or session and its file; by default its summary or arms. Raises `ExportError`."""
-    from suite.analysis.published import find_table
-    from suite.analysis.tables import ARMS, OF_SESSION, OF_STUDY, SESSION, SUMMARY, SWEEP_OPTIONAL
+def _find(root: Path, name: str, suffix: str | None) -> tuple[Table, Path, Source]:
+    """A table of a sweep or session, its file and where that comes from; by default its summary or arms. Raises `ExportError`."""
+    from suite.analysis.published import source
+    from suite.analysis.tables import ARMS, OF_SESSION, OF_STUDY, SESSION, SUMMARY, SWEEP_OPTIONAL, table_path
     from suite.runs.sweep import tables_of
 
     own = tables_of(name)
-    of_sweep = ((table, find_table(root, table, own)) for table in (SUMMARY, *OF_STUDY, *SWEEP_OPTIONAL))
-    of_session = ((table, find_table(root, table, f"{SESSION}{own}")) for table in (ARMS, *OF_SESSION))
-    there = {table.suffix: (table, path) for table, path in (*of_sweep, *of_session) if path.is_file()}
+    kinds = {own: (SUMMARY, *OF_STUDY, *SWEEP_OPTIONAL), f"{SESSION}{own}": (ARMS, *OF_SESSION)}
+    there: dict[str, tuple[Table, Path, Source]] = {}
+    for set_, tables in kinds.items():
+        origin = source(root, set_)
+        paths = ((table, table_path(origin.root, table, set_)) for table in tables)
+        there |= {table.suffix: (table, path, origin) for table, path in paths if path.is_file()}
     if not there:
         raise ExportError(f"no tables of {name} under {root}: {_remedy(name)}")
     if suffix is not None and suffix not in there:

@@ -147,6 +147,10 @@ class SlowMo(PeriodicAveraging):
     average: bool = option(True, "average exactly at the end of a round; without, gossip alone (sgp, osgp)")
 
     @property
+    def meets_locally(self) -> bool:  # type: ignore[override]
+        return self.base != "local"
+
+    @property
     def inner_policy(self) -> str:
         if self.inner_state == "paper":
             return "reset" if self.optimizer == "sgd" else "keep"

@@ -259,7 +259,9 @@ class SynchronisedMomenta(Lion):
                 return "step"
             done = int(train_state.counters.get("syncs", 0))
             train_state.counters["syncs"] = done + 1
-            train_state.counters["next_sync"] = int(train_state.step + 2 ** (done / self.sync_doubling))
+            train_state.counters["next_sync"] = int(
+                train_state.step + 2 ** min(done / self.sync_doubling, 62)
+            )
             return "sync"
         return "sync" if train_state.step % self.sync_every == 0 else "step"
 

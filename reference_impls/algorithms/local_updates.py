@@ -253,6 +253,7 @@ class LocalUpdates(WithLocalOptimizer):
     """
 
     local_steps: ClassVar[bool] = True
+    options_of_state: ClassVar[tuple[str, ...]] = ("outer",)
 
     carrier: str | Compressor = option(
         "fp32",

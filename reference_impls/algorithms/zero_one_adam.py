@@ -69,7 +69,8 @@ class ZeroOneAdam(OneBitMean):
     is that of its first step, and with `total_steps` the last one ends there (there steps are counted modulo the length).
     Defaults are shares of the training, of the published 125,000 steps of BERT-Large: 10 % variance phase, as long as the
     learning rate's warm-up, and growth every 26 % (32,678 steps). In a round whose learning rates are all 0 the momentum
-    stays each worker's own. Coordinates without variance are not moved and their averaged momentum is 0.
+    stays each worker's own. Coordinates without variance are not moved and their averaged momentum is 0; what ``gradient`` steps
+    gave them, since one bit cannot say 0, stays and moves them once they have one (there as well, but for a mask of the user's).
     """
 
     scale: Scale = option("shard", "on the way up one scale a server's chunk (chunk), or a bucket (shard)")
@@ -112,7 +113,7 @@ class ZeroOneAdam(OneBitMean):
         steps = self.variance_steps
         if steps is None:
             assert self.total_steps is not None  # check() has refused anything else
-            steps = math.ceil(self.variance_fraction * self.total_steps)
+            steps = math.ceil(round(self.variance_fraction * self.total_steps, 6))
         return max(steps, self.lr_warmup_steps)
 
     def round_length(self, step: int) -> int:

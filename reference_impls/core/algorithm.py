@@ -112,8 +112,8 @@ class View:
 class TrainState:
     """Time as a method sees it. `plan` writes `counters`, and what `remember` answers goes there; the rest only reads.
 
-    step: completed steps. kind: kind of the present step, as `plan` said. lr: learning rate of the first parameter
-    group for this step. world: all ranks. observed: scalars told by ``optimizer.observe``.
+    step: completed steps. kind: kind of the present step, as `plan` said. lr: learning rate for this step, of the
+    first parameter group that has one other than 0. world: all ranks. observed: scalars told by ``optimizer.observe``.
     device: of the parameters, where what `plan` sends must lie.
     """
 
@@ -251,7 +251,8 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
     bucket) that weight decay moves as it does the parameters; where a parameter stays, it stays too. clipping: the option by
     which the method clips by itself, for methods that reduce no gradient; `clip_norm` of the drivers sets it. local_steps:
     whether parameters and states of the local optimizer differ between ranks for a time. meets_locally: whether steps of kind
-    ``local`` exchange parameters all the same. timed: for timing, kind of step -> what options become so that steps of this kind
+    ``local`` exchange parameters all the same. options_of_state: options by which what it keeps means something else, so
+    that a checkpoint of other ones is refused. timed: for timing, kind of step -> what options become so that steps of this kind
     come at once and often. What only decides when they come, or what they do not read, is `DEFAULT` there: methods that differ in
     nothing else are timed once. Without it a session waits until the kind comes.
     """
@@ -263,6 +264,7 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
     clipping: ClassVar[str] = ""
     local_steps: ClassVar[bool] = False
     meets_locally: ClassVar[bool] = False
+    options_of_state: ClassVar[tuple[str, ...]] = ()
     cycle: ClassVar[int | None] = None
     timed: ClassVar[Timed] = {}
 

@@ -196,6 +196,16 @@ class Attached(DataParallelOptimizer):
     def _model_of(self, params: Any) -> tuple[nn.Module | None, Any]:
         return self._given, params
 
+    def _brought(self) -> dict[str, Tensor]:
+        """State that the optimizer has from before, by parameter: another block's, or a checkpoint's."""
+        names = {view.param: view.name for bucket in self._worker.buckets for view in bucket.views}
+        return {
+            f"{key} of {names[param]!r}": value
+            for param in sorted(names, key=names.__getitem__)
+            for key, value in sorted(self._yours.state.get(param, {}).items())
+            if isinstance(value, Tensor)
+        }
+
     def _take_over(self) -> None:
         """Put this object's step in the place of the optimizer's, as torch's schedulers do with theirs."""
         optimizer, own = self._yours, vars(self._yours)
@@ -233,7 +243,7 @@ class Attached(DataParallelOptimizer):
                     "and the method's state are laid out: leave the block and attach again"
                 )
         self._share_groups(self._worker)  # load_state_dict of an optimizer makes new ones
-        return super().step(closure)
+        return self._whole_step(closure)
 
     def release(self) -> None:
         """Give optimizer and parameters back as they were; gradients are dropped. The optimizer goes on without exchange."""
@@ -311,7 +321,8 @@ def attach(
         unused: See `DataParallelOptimizer`.
         check: What ranks compare: ``first``, ``each`` or ``off`` (see `reference_impls.runtime.checks`).
         timeout_s: Seconds to wait for another rank (on gloo; other backends have torch's own watchdog).
-        broadcast: Start from rank 0's parameters, the frozen ones among them, and from its buffers.
+        broadcast: Start from rank 0's parameters, the frozen ones among them, from its buffers, and from the state (tensors) that
+            its optimizer has already.
         broadcast_buffers: Take over rank 0's buffers after every step, counted in the ledger.
         allow_empty_buckets: Whether a step may be taken in which no parameter of a bucket got a gradient on this rank.
         skippable: Whether `Attached.skip_step` may come in the place of a step (see `DataParallelOptimizer`).

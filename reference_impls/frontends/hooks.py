@@ -486,7 +486,7 @@ class FSDPHook(_Hook):
             for (name, _, own), unit in zip(found, units, strict=True)
         ]
         place = self._place_in_node = int(found[0][2].mesh_info.shard_mesh_rank)
-        common = {"the place within its node": place, "parameters that add up to": _fingerprint(found)}
+        common = {"the place within its node": place, "parameters that add up to": _fingerprint(model)}
         super().__init__(
             method,
             units,
@@ -664,9 +664,9 @@ def _local_like(param: Any) -> Tensor:
     return one.expand(param.padded_sharded_param_size)
 
 
-def _fingerprint(found: Sequence[tuple[str, FSDPModule, Any]]) -> str:
-    """Nodes that start from different parameters never meet; those still on the meta device say nothing."""
-    parts = [p.sharded_param.to_local().detach() for _, _, own in found for p in _trained(own)]
+def _fingerprint(model: nn.Module) -> str:
+    """Nodes that start from different parameters, frozen or not, never meet; those still on the meta device say nothing."""
+    parts = [p.detach().to_local() for p in model.parameters() if hasattr(p, "to_local")]  # type: ignore[attr-defined]
     if any(part.is_meta for part in parts):
         return "not known yet"
     return repr(float(sum(float(part.double().sum()) for part in parts)))

@@ -56,7 +56,8 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             yourself. Parameters that do not require gradients are not trained.
         algorithm: A registered name, an object of a method's class, or a configured `Method`.
         lr: Learning rate; may differ by group.
-        group: Process group; by default the world.
+        group: Process group; by default the world. Two optimizers of one loss want one each: where ranks leave different
+            parameters out, the order of their exchanges differs.
         seed: Equal on all ranks.
         bucket_bytes: Size of a bucket; by default 4 MiB on a CPU, 25 MiB on a GPU.
         clip_norm: Clip the reduced gradient by its global norm, in rounds of local steps each rank's own, or set the method's
@@ -155,13 +156,13 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             "broadcast_buffers": broadcast_buffers,
             "skippable": skippable,
         }
-        self._compare_construction(_layout(worker, frozen, module))
+        brought = self._brought() if broadcast else {}
+        self._compare_construction(_layout(worker, frozen, module, brought))
         if broadcast or self._syncs_buffers:
             _refuse_buffers({} if module is None else dict(module.named_buffers()))
         if broadcast:
-            self._broadcast(
-                [*(bucket.params for bucket in worker.buckets), *frozen.values(), *self._buffers()]
-            )
+            start = (bucket.params for bucket in worker.buckets)
+            self._broadcast([*start, *frozen.values(), *self._buffers(), *brought.values()])
         # at last, and weakly: a construction that was refused, or an optimizer that nobody holds, hears of no backward
         hook = _weakly(self._on_gradient)
         hooks = [p.register_post_accumulate_grad_hook(hook) for p in self._place]  # type: ignore[no-untyped-call]
@@ -179,6 +180,10 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             return None, params
         module = bare_model(params)
         return module, named(module)
+
+    def _brought(self) -> dict[str, Tensor]:
+        """What else all ranks must begin with, by name."""
+        return {}
 
     _step_supports_amp_scaling = True
     """Read by `torch.amp.GradScaler`: it calls `step` on all ranks, which refuses it."""
@@ -279,6 +284,10 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         it must take the same samples each time. What a model counts in forward, BatchNorm's statistics say, counts all
         calls. Gradients are accumulated inside the closure or not at all.
         """
+        return self._whole_step(closure)
+
+    def _whole_step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """What subclasses call in the place of ``super().step()``, to which torch has tied the hooks of a step too."""
         with self._agreement.telling_the_others():
             self._refuse_released()
             self._refuse_averaged("take steps")
@@ -612,7 +621,8 @@ class DataParallelOptimizer(torch.optim.Optimizer):
 
     def _refuse_late(self, name: str) -> None:
         raise UsageError(
-            f"parameter {name!r} got a gradient after its bucket had left: this is a second backward since the last step, or "
+            f"parameter {name!r} got a gradient after its bucket had left: this is a second backward since the last step (where "
+            "the first broke off, ranks may have diverged: load a checkpoint into a fresh optimizer), or "
             "reentrant activation checkpointing, which runs backward in pieces. If gradients are accumulated, run all backward "
             "passes of a step but the last inside no_sync() of this optimizer, or of what attach() answered; else call step() "
             "after each, on all ranks; call torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
@@ -625,7 +635,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         """Rank 0's values, at construction."""
         with torch.no_grad():
             for tensor in tensors:
-                values = as_bytes(tensor)
+                values = as_bytes(tensor).to(self._worker.train_state.device)
                 work = dist.broadcast(values, group=self._group, group_src=0, async_op=True)
                 self._backend.await_work(work, ("broadcast",))
                 if values.data_ptr() != tensor.data_ptr():
@@ -682,8 +692,10 @@ def _refuse_buffers(buffers: Mapping[str, Tensor]) -> None:
             )
 
 
-def _layout(worker: Worker, frozen: dict[str, Tensor], module: nn.Module | None) -> Settings:
-    """What ranks must have in common to be replicas: what is trained, frozen and kept in buffers."""
+def _layout(
+    worker: Worker, frozen: dict[str, Tensor], module: nn.Module | None, brought: dict[str, Tensor]
+) -> Settings:
+    """What ranks must have in common to be replicas: what is trained, frozen, kept in buffers, and brought along."""
 
     def described(named: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
         return {bare_name(name): f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}" for name, x in named}
@@ -696,6 +708,7 @@ def _layout(worker: Worker, frozen: dict[str, Tensor], module: nn.Module | None)
         },
         **{f"frozen {k!r}": v for k, v in described(frozen.items()).items()},
         **{f"buffer {k!r}": v for k, v in described(buffers).items()},
+        **dict(zip(brought, described(brought.items()).values(), strict=True)),
     }
 
 
@@ -718,6 +731,8 @@ def _named_groups(
     frozen: dict[str, Tensor] = {}
     for group in raw:
         pairs = named(group["params"])
+        if unborn := [name for name, p in pairs if p.is_meta]:
+            raise UsageError(f"parameter {unborn[0]!r} lies on the meta device: materialise the model first")
         if parted := [name for name, p in pairs if hasattr(p, "to_local")]:
             raise UnsupportedError(
                 f"parameter {parted[0]!r} is sharded (a DTensor), of which this rank holds a part: use fsdp_optimizer(model, "

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from reference_impls.core.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.core.optimizers import WithLocalOptimizer, local_optimizer
@@ -72,16 +72,21 @@ class _Parts:
                 'give group=, the ranks that hold the same parts in other nodes: mesh["replicate"].get_group()'
             )
         self.whole: dict[str, Any] = {name: param for name, param in named(model) if param.requires_grad}
+        self.frozen = {
+            name: param.to_local() if hasattr(param, "to_local") else param
+            for name, param in named(model)
+            if not param.requires_grad
+        }
         if not self.whole:
             raise LayoutError("there is no parameter to train: no parameter of the model requires a gradient")
+        if unborn := [name for name, param in named(model) if param.is_meta]:
+            raise UsageError(f"parameter {unborn[0]!r} lies on the meta device: materialise the model first")
         for name, param in self.whole.items():
             if not hasattr(param, "to_local"):
                 raise UnsupportedError(
                     f"parameter {name!r} is not sharded, so its gradient stays each rank's own within a node: call fully_shard "
                     "on the model itself too (and on nothing with ignored_params), or freeze it"
                 )
-            if param.to_local().is_meta:
-                raise UsageError(f"parameter {name!r} lies on the meta device: materialise the model first")
         ranks = refuse_meshes(self.whole.items(), group)
         self.place = ranks.index(dist.get_rank())
         """Of this rank in its node."""
@@ -130,6 +135,9 @@ class PartsOptimizer(DataParallelOptimizer):
         super().__init__(parts.plain.items(), method, lr, seed=seed + parts.place * STREAMS, **settings)
         self._parts.push()  # what rank 0 of the group gave
 
+    def _brought(self) -> dict[str, Tensor]:
+        return {f"frozen {name!r}": part for name, part in self._parts.frozen.items() if part.numel()}
+
     def _compare_construction(self, layout: Settings) -> None:
         own = {"the place within its node": self._parts.place}
         self._construction = {**own, **self._construction}  # before the seed
@@ -151,7 +159,7 @@ class PartsOptimizer(DataParallelOptimizer):
             for bucket in self._worker.buckets:
                 if any(view.param.grad is not None for view in bucket.views):
                     self._gradients.arrived(bucket)
-            super().step()
+            self._whole_step()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -68,7 +68,9 @@ class LocalWorkers:
         self._mark("plan")
         for worker in self.workers:
             worker.check_home()
-            worker.train_state.lr = float(worker.optimizer.param_groups[0]["lr"])
+            rates = [float(group["lr"]) for group in worker.optimizer.param_groups]
+            # what methods plan by: a backbone that stands still at rate 0 says nothing
+            worker.train_state.lr = next((rate for rate in rates if rate), 0.0)
         kinds = self.engine.run([w.algorithm.plan(w.train_state) for w in self.workers])
         if len(set(kinds)) != 1:
             raise MismatchError(
@@ -323,7 +325,7 @@ class Gradients:
     # ---- when the step is taken ------------------------------------------------------------------------------------
 
     def refuse_strangers(self) -> None:
-        """Raise `UsageError` if the model now trains parameters that the optimizer does not, or the other way round."""
+        """Raise `UsageError` for a parameter that was replaced, frozen or unfrozen. A module added later is not looked for."""
         for parameters, key, param, name in self._homes:
             if parameters.get(key) is not param:
                 raise UsageError(

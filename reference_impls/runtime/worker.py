@@ -407,7 +407,7 @@ class ReferencePoints:
 # ---- the worker -------------------------------------------------------------------------------------------------------
 
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 EVERY_RANK: Final = (
     "All ranks must save: each a file of its own, or together by torch.distributed.checkpoint, or, of an optimizer, what "
     "consolidate() answers"
@@ -586,6 +586,7 @@ class Worker:
             "version": STATE_VERSION,
             "world_size": self.train_state.world.size,
             "rank": self.train_state.world.rank,
+            "kept_by": self._kept_by,
             "seed": self.train_state.seed,
             "step": self.train_state.step,
             "counters": dict(self.train_state.counters),
@@ -626,7 +627,13 @@ class Worker:
                     f"parameter {name!r} differs between checkpoint and model (missing, or another shape)"
                 )
         self._check_groups(state["optimizer"]["param_groups"])
-        if state["pending"] and state.get("cut") != self._cut:  # older ones do not say
+        for what, own_kind in self._kept_by.items():
+            if (theirs := state["kept_by"][what]) != own_kind:
+                raise LayoutError(
+                    f"checkpoint is of {what} {theirs}, this is {own_kind}, to which what it kept means something else: "
+                    "load the model's parameters alone"
+                )
+        if state["pending"] and state["cut"] != self._cut:
             raise LayoutError(
                 "checkpoint holds exchanges that are under way, of buckets that are cut elsewhere: load it with the "
                 "bucket_bytes that it was written with"
@@ -652,10 +659,19 @@ class Worker:
         self.train_state.seed, self.train_state.step = state["seed"], state["step"]
         self.train_state.counters.clear()
         self.train_state.counters.update(state["counters"])
-        self.train_state.observed.update(state.get("observed", {}))
-        unused = state.get("unused")
+        self.train_state.observed.update(state["observed"])
+        unused = state["unused"]
         if self.given is not None:
-            self.unused, self.given = None if unused is None else tuple(unused), set(state.get("given") or ())
+            self.unused, self.given = None if unused is None else tuple(unused), set(state["given"] or ())
+
+    @property
+    def _kept_by(self) -> dict[str, str]:
+        """Whose numbers a checkpoint holds, as far as slots and hyper-parameters of equal names do not tell."""
+        own, kept = self.algorithm, {"the local optimizer": type(self.optimizer).__name__}
+        if own.state:
+            options = ", ".join(f"{name}={getattr(own, name)!r}" for name in own.options_of_state)
+            kept["the method"] = type(own).__name__ + (f"({options})" if options else "")
+        return kept
 
     @property
     def _cut(self) -> list[int]:
@@ -693,7 +709,7 @@ class Worker:
                     f"parameter group {number} has {len(group['params'])} parameters in the checkpoint, {len(here)} in the "
                     "optimizer: cut groups as they were when it was written"
                 )
-            there = map(bare_name, group.get("param_names", here))  # older ones of attach() may not say
+            there = map(bare_name, group["param_names"])
             for saved_name, name in zip(there, here, strict=True):
                 if saved_name != name and saved_name in known:
                     raise LayoutError(
@@ -708,9 +724,9 @@ def _copy_gradients(targets: Sequence[Tensor], gradients: Sequence[Tensor | None
     for target, gradient in zip(targets, gradients, strict=True):
         if gradient is None:
             target.zero_()
+        elif gradient.is_sparse:
+            raise LayoutError("sparse gradients are not supported; build the embedding with sparse=False")
         elif gradient.data_ptr() != target.data_ptr():
-            if gradient.is_sparse:
-                raise LayoutError("sparse gradients are not supported; build the embedding with sparse=False")
             pairs.append((target, gradient))
     if pairs:
         torch._foreach_copy_([target for target, _ in pairs], [gradient for _, gradient in pairs])

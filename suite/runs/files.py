@@ -493,13 +493,13 @@ def load_on_bases(
     base = file.top("base", str, "")
     if not base:
         return file
-    if path in above:
+    if (here := path.resolve()) in above:
         raise file.error(("base",), f"the {what}s are based on each other in a circle")
     beside = path.parent / f"{base}.yaml"
-    if not beside.exists():
+    if not os.path.exists(beside):
         known = sorted(one.stem for one in path.parent.glob("*.yaml") if not one.stem.endswith("-lr"))
         raise file.error(("base",), f"no {what} '{base}'{nearest(base, known)}")
-    below = load_on_bases(beside, what, implied, *above, path)
+    below = load_on_bases(beside, what, implied, *above, here)
     return file.over(replace(below, data={**implied(base), **below.data}))
 
 

@@ -119,7 +119,8 @@ def make_plan(sweep: Sweep, only: str | None = None, *, without_data: bool = Fal
                     spec = spec_of(*there[arm.label], own, workload, lr, seed)
                     runs.append(PlannedRun(panel, arm, spec, budget))
     if not runs:
-        raise PlanError(f"no arm of sweep {sweep.name!r} matches {only!r}; its arms: {', '.join(sweep.arms)}")
+        what = "is left, all are excluded" if only is None else f"matches {only!r}"
+        raise PlanError(f"no arm of sweep {sweep.name!r} {what}; its arms: {', '.join(sweep.arms)}")
     return Plan(sweep, tuple(runs), only, tuple(dict.fromkeys(lacking)))
 
 

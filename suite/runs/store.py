@@ -300,6 +300,8 @@ def _contradictions(result: Mapping[str, Any], run_id: str) -> Iterator[str]:
     if result["status"] == "done":
         if "metric" not in result:
             yield "metric is missing, though the run is done"
+        elif result["steps"] != result["spec"]["steps"]:
+            yield f"steps is {result['steps']}, though a run of {result['spec']['steps']} is done"
         elif result["metric"] not in result["final"]:
             yield f"final lacks the metric {result['metric']}, though the run is done"
     if lacking := sorted(result.get("final", {}).keys() - result.get("directions", {}).keys()):

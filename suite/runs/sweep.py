@@ -42,6 +42,7 @@ identity of what was tuned; when the sweep asks for something else, the entry is
 from __future__ import annotations
 
 import itertools
+import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,6 +52,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field
 
+from reference_impls import info
+from reference_impls.core.catalogue import BUILT_IN
 from reference_impls.core.errors import nearest
 from reference_impls.core.schedules import SCHEDULES
 from suite.runs.files import (
@@ -69,7 +72,7 @@ from suite.runs.files import (
     read_text,
     write_atomic,
 )
-from suite.runs.spec import Backend
+from suite.runs.spec import Backend, is_ours, resolve_workload
 
 TUNING_SEED: Final = 10_000
 """First of the seeds on which learning rates are tried."""
@@ -78,6 +81,8 @@ WHOLE: Final = 1.0
 """The budget at which learning rates are tuned and methods are compared."""
 QUARTER_LENGTH: Final = 3.2
 """Length of the arm with a quarter of the batch: as many steps are worth at most what one of the whole batch is."""
+MOST_TIMES: Final = 1000.0
+"""Of the sweep's steps or batch, for one arm."""
 WIDEST: Final = 16.0
 """No budget is larger, nor smaller by more, than this."""
 PLAIN: Final = "allreduce-bf16"
@@ -127,9 +132,9 @@ class Arm(Entry):
     """A negative control: known to be bad, it shows that the study can tell."""
     lr: Annotated[float | None, GIVEN] = Field(default=None, gt=0)
     """A pinned peak learning rate; takes the arm out of tuning."""
-    batch: Annotated[float | None, GIVEN] = Field(default=None, gt=0)
+    batch: Annotated[float | None, GIVEN] = Field(default=None, gt=0, le=MOST_TIMES)
     """A multiple of the sweep's examples a worker and step."""
-    length: Annotated[float | None, GIVEN] = Field(default=None, gt=0)
+    length: Annotated[float | None, GIVEN] = Field(default=None, gt=0, le=MOST_TIMES)
     """A multiple of the sweep's steps, its schedule rescaled."""
     world_size: Annotated[Positive | None, GIVEN] = None
     """Workers that it trains with, of those of its setting."""
@@ -461,6 +466,11 @@ def load_sweep(name: str) -> Sweep:
     Raises `UnknownSweepError` with the nearest name, or `YamlError` with file, line and key.
     """
     sweep = _loaded(file_of(name, sweeps_folder())).read(Sweep)
+    if sweep.called != sweep.name and sweep.name in sweep_names():
+        raise sweep.error(
+            "",
+            f"'{sweep.name}' is a sweep that ships, and tables and pages go by a sweep's name: call the file otherwise",
+        )
     _check(sweep)
     return sweep if sweep.title else sweep.model_copy(update={"title": sweep.path.stem})
 
@@ -490,6 +500,8 @@ def _loaded(path: Path) -> YamlFile:
             "folder by its name"
         )
     file = load_on_bases(path, "sweep", lambda base: {"rates": f"{base}-lr.yaml"})
+    if isinstance(file.data, dict) and isinstance(file.data.get("rates"), list):
+        raise UnknownSweepError(f"{path.name} holds the rates of a sweep: name the sweep itself")
     if isinstance(file.data, dict) and OF_SESSIONS & file.data.keys():
         raise UnknownSweepError(
             f"{path.name} is a timing session, not a sweep: `bandwise session {path.stem}` runs it"
@@ -536,6 +548,16 @@ def _check(sweep: Sweep) -> None:
         if rule == Exclusion():
             raise rule.error("", "an empty rule would exclude everything")
         rule.known("arm", rule.arm or (), arms)
+        given = {
+            "sharding": sweep.shardings,
+            "workload": [one.name for one in sweep.workloads],
+            "world_size": sweep.world_sizes,
+        }
+        for key, known in given.items():
+            if (wanted := getattr(rule, key)) is not None and wanted not in known:
+                raise rule.error(
+                    key, f"no {key.replace('_', ' ')} {wanted!r} in this sweep: {', '.join(map(str, known))}"
+                )
     sweep.known("references", sweep.references, arms)
     if sweep.headline and sweep.margin is None:
         raise sweep.error(
@@ -742,8 +764,20 @@ def tuned_for(sweep: Sweep, panel: Setting, arm: Arm) -> str:
             "bucket_bytes": seen.bucket_bytes,
             "schedule": [seen.shape.schedule, seen.shape.warmup, seen.shape.min_ratio],
             **({"searched": searched} if searched else {}),
+            **_versions(arm, panel),
         }
     )
+
+
+def _versions(arm: Arm, panel: Setting) -> dict[str, int]:
+    """Of a method and a workload from outside, whose authors count them up while they work on them."""
+    found, choice = {}, panel.workload
+    if arm.algorithm not in BUILT_IN:
+        found["algorithm_version"] = info(arm.algorithm).version
+    if not is_ours(choice.name):
+        part = resolve_workload(choice.name, choice.options, panel.sharding, without_data=True)
+        found["workload_version"] = part.version
+    return found
 
 
 def vertex(x: Any, y: Any) -> Any:
@@ -796,7 +830,7 @@ def _word(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, str):
-        return f'"{value}"'
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
         return _flow(value)
     if isinstance(value, tuple):

@@ -248,6 +248,35 @@ def test_what_a_loop_does_besides_works(ranks: Callable[[int], Ranks]) -> None:
         assert [name for name, same in found.items() if not same] == []
 
 
+def _brought(rank: int, size: int) -> tuple[list[Tensor], str]:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
+    for _ in range(rank + 1):
+        _step(model, optimizer, rank)
+    with attach(optimizer, model, "allreduce", bucket_bytes=16):
+        for _ in range(2):
+            _step(model, optimizer, rank)
+        held = [x for p in model.parameters() for x in (p.detach(), *optimizer.state[p].values())]
+    if rank:
+        optimizer.state.clear()
+    return held, told(lambda: attach(optimizer, model, "allreduce"))
+
+
+def _step(model: nn.Module, optimizer: torch.optim.Optimizer, rank: int) -> None:
+    model(torch.full((1, 3), 1.0 + rank)).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.gloo
+def test_a_block_begins_with_the_state_of_rank_0_too(ranks: Callable[[int], Ranks]) -> None:
+    """It may come of steps that each rank took by itself, or of a block of local ones."""
+    (first, said), (second, _) = ranks(2).run(_brought)
+    assert all(map(torch.equal, first, second))
+    assert "MismatchError" in said
+    assert "exp_avg of 'bias'" in said
+
+
 # ---- on one rank: torch.compile, schedulers, giving back; and refusals that no rank waits for ------------------------------
 
 
@@ -278,6 +307,18 @@ def test_the_optimizer_is_given_back_with_its_schedulers(one_rank: None) -> None
     assert plain.param_groups[0]["lr"] == LR / 2
     with attach(plain, model, "qsgd") as again:  # a former block does not count
         assert again.kind == "step"
+
+
+@pytest.mark.gloo
+def test_the_hooks_of_a_step_run_once_a_step(one_rank: None) -> None:
+    DataParallelOptimizer(nn.Linear(3, 2), "qsgd").release()  # torch ties hooks to the step of a class, once there is one of it
+    model, calls = nn.Linear(3, 2), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    with attach(optimizer, model, "qsgd") as attached:
+        attached.register_step_post_hook(lambda *_: calls.append(1))
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    assert len(calls) == 1
 
 
 def test_every_method_is_taken_or_refused_by_name() -> None:

@@ -242,6 +242,28 @@ def _on_two_meshes(enters: Callable[..., Any], mesh: Any) -> Any:
     return enters(model, "qsgd", group=mesh["replicate"].get_group())
 
 
+def _frozen_apart(rank: int, mesh: Any) -> Any:
+    """Whose first layer is frozen and, alone, differs between nodes."""
+    model = net()
+    model[0].requires_grad_(False)
+    if rank // 2:
+        nn.init.constant_(model[0].weight, 3.0)
+    return sharded(mesh, model)
+
+
+def _frozen(rank: int, size: int) -> list[Tensor]:
+    mesh = two_nodes()
+    model = _frozen_apart(rank, mesh["shard"])
+    fsdp_optimizer(model, "signum", group=mesh["replicate"].get_group()).release()
+    return values(model)
+
+
+def test_all_nodes_begin_with_what_is_frozen_on_the_first(ranks: Callable[[int], Ranks]) -> None:
+    first, second, *other = ranks(4).run(_frozen)
+    for node, held in zip((first, second), other, strict=True):
+        assert all(map(torch.equal, node, held))
+
+
 def _refused(rank: int, size: int) -> list[tuple[str, str]]:
     """What each that cannot be is to be told, and is told."""
     mesh = two_nodes()
@@ -257,6 +279,7 @@ def _refused(rank: int, size: int) -> list[tuple[str, str]]:
         ("UsageError call fully_shard", partial(hook, net())),
         ("UsageError already", partial(hook, twice)),
         ("MismatchError parameters that add up to", unequal),
+        ("MismatchError parameters that add up to", partial(hook, _frozen_apart(rank, shard), timeout_s=60)),
         ("UsageError set_reduce_scatter_unused_params(True)", partial(_without_gradients, mesh, zeros=False)),
         (by_element, partial(optimizer, sharded(shard), "powersgd")),
         (by_element, partial(optimizer, sharded(shard), "lag")),

@@ -129,6 +129,14 @@ def test_gradients_may_be_assigned_in_place_of_backward() -> None:
         assert torch.equal(a, b)
 
 
+def test_sparse_gradients_are_refused() -> None:
+    model = nn.Embedding(5, 2, sparse=True)
+    optimizer = DataParallelOptimizer(model, "allreduce-sgd")
+    with pytest.raises(LayoutError, match="sparse=False"):
+        model(torch.tensor([1])).sum().backward()
+    optimizer.release()
+
+
 def test_what_cannot_be_taken_over_or_added_is_refused_with_the_remedy() -> None:
     model = Net()
     optimizer = DataParallelOptimizer(model, "allreduce-adamw")
@@ -320,6 +328,7 @@ def test_a_weight_that_lies_column_by_column_trains_like_any_other(name: str) ->
             "momentum_sync",
             lambda m: DataParallelOptimizer(m.named_parameters(), "lion-cub-1bit", momentum_sink=1),
         ),
+        (UsageError, "'first' lies on the meta device", lambda m: DataParallelOptimizer(m.to("meta"), "allreduce-sgd")),
         (UnsupportedError, "clip", lambda m: DataParallelOptimizer(m.named_parameters(), "demo", clip_norm=1.0)),
         (LayoutError, "no parameter", lambda m: DataParallelOptimizer([], "allreduce-sgd")),
     ],

@@ -87,6 +87,19 @@ def test_what_one_worker_alone_begins_to_use_is_averaged_too() -> None:
         equal_on_all_ranks(ours)
 
 
+@each("base", ["sgp", "osgp"])
+def test_what_one_gossiping_worker_begins_to_use_is_shared_too(base: str) -> None:
+    """One gradient of 1 on one of four ranks, at rate 1: a quarter of it for all once they average."""
+    ours = SimulatedCluster(
+        "slowmo-sgd", [torch.zeros(2), torch.zeros(3)], 4, names=["a", "b"], lr=1.0, momentum=0.0, base=base, period=8
+    )  # fmt: skip
+    for step in range(8):
+        late = [torch.ones(3) if (step, rank) == (2, 1) else None for rank in range(4)]
+        ours.step([[torch.ones(2), late[rank]] for rank in range(4)])
+    equal_on_all_ranks(ours)
+    assert torch.allclose(ours.parameters(0)[1], torch.full((3,), -0.25))
+
+
 def test_at_the_end_of_a_round_everything_is_averaged_and_no_share_besides() -> None:
     ours = trained("sparta-diloco", 3, 10, share=0.1, period=5)
     for step in range(10):

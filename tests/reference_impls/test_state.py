@@ -151,6 +151,8 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(words: st
         (Method("by-size", _BySize(), {}), "", 2, r"state 'table' of parameter .*the number of workers"),
         ("allreduce-sgd", "allreduce-adamw", 3, "no .*betas.*another local optimizer"),
         ("allreduce-adamw", "allreduce-sgd", 3, "no .*momentum.*another local optimizer"),
+        ("allreduce-adamw", "allreduce-lion", 3, "of the local optimizer AdamW, this is Lion"),
+        ("slowmo-adamw", "diloco", 3, r"of the method SlowMo\(outer='slowmo'\), this is DiLoCo\(outer='nesterov'\)"),
     ],
     ids=str,
 )
@@ -315,8 +317,6 @@ def test_moments_are_not_loaded_into_other_parameters() -> None:
                     into.load_state_dict(state)
                 assert equal(held, values(other))
             else:
-                for group in contents(state)["optimizer"]["param_groups"]:
-                    del group["param_names"]  # as older ones of attach() are
                 into.load_state_dict(state)
                 assert equal(stepped(other, into), after)
             into.release()
