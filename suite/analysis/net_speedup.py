@@ -353,12 +353,13 @@ class Trials:
 
     losses: [rates][seeds], not finite where a run failed; of a rate with each of the options tuned beside it in turn. Rates of a
     second stage have more seeds than the others. chosen: the index of the best. rates: those tried, ascending, where a vertex was
-    scored; else none.
+    scored; else none. cliff: whether it was although a rate beside the best had collapsed (`suite.runs.sweep.collapsed`).
     """
 
     losses: Sequence[Sequence[float]]
     chosen: int
     rates: Sequence[float] = ()
+    cliff: bool = False
 
 
 def tuning_error(trials: Trials, noise: Uncertain, seed: int = 0) -> Uncertain:
@@ -367,7 +368,8 @@ def tuning_error(trials: Trials, noise: Uncertain, seed: int = 0) -> Uncertain:
     The tuning is drawn again: another tuning's means lie around these with the noise of both, the best of them is chosen, and its
     loss is compared with that of the rate in use. Where some rates have more seeds, so has the other tuning in its second stage,
     for as many rates, those that are the best of its first. Where the vertex was scored, which is the best rate of these
-    means, it is held against the vertices of tunings whose means lie around them with their noise.
+    means, it is held against the vertices of tunings whose means lie around them with their noise; beside a cliff against
+    best rates, its own loss being on the straight line between the means.
 
     Args:
         trials: Of one arm.
@@ -378,7 +380,7 @@ def tuning_error(trials: Trials, noise: Uncertain, seed: int = 0) -> Uncertain:
         The variance of the loss that the choice makes, with the degrees of freedom of `noise`.
     """
     rng = np.random.default_rng(seed)
-    if trials.rates:
+    if trials.rates and not trials.cliff:
         return Uncertain(0.0, float((_regrets(trials, noise, rng) ** 2).mean()), noise.df)
     finite = [values for values in trials.losses if np.isfinite(values).all()]
     means, seeds = np.array([np.mean(values) for values in finite]), np.array([*map(len, finite)])
@@ -393,15 +395,25 @@ def tuning_error(trials: Trials, noise: Uncertain, seed: int = 0) -> Uncertain:
         places = early.argsort(1).argsort(1)
         entered = places < np.count_nonzero(seeds == whole)
         drawn = np.where(entered, (first * early + (whole - first) * late) / whole, np.inf)
-    change = means[drawn.argmin(1)] - np.mean(trials.losses[trials.chosen])
+    in_use = _beside_a_cliff(trials) if trials.cliff else np.mean(trials.losses[trials.chosen])
+    change = means[drawn.argmin(1)] - in_use
     return Uncertain(0.0, float((change**2).mean()), noise.df)
+
+
+def _beside_a_cliff(trials: Trials) -> float:
+    """The loss at the vertex that was scored, on the straight line between the means of the best rate and its neighbours."""
+    options = len(trials.losses) // len(trials.rates)
+    near = slice(trials.chosen - options, trials.chosen + options + 1, options)
+    own, x = trials.chosen // options, np.log(trials.rates)
+    three, means = x[own - 1 : own + 2], [float(np.mean(values)) for values in trials.losses[near]]
+    return float(np.interp(vertex(three, means), three, means))
 
 
 def _regrets(trials: Trials, noise: Uncertain, rng: np.random.Generator) -> np.ndarray:
     """Losses at the vertices of tunings like this one less that at its own, were the curve through its means true, [draws].
 
     The curve is the parabola of the vertex in use; beyond its three rates, and with other options, it is straight between means.
-    Where a neighbour collapsed, the parabola would dip far below all that was seen: nowhere is the curve more than two standard
+    Where a neighbour is far worse, the parabola would dip below all that was seen: nowhere is the curve more than two standard
     errors below the best mean. A tuning that chooses an end of its grid lets it grow: so does one here, by a rate of which the
     parabola tells the loss.
     """

@@ -18,7 +18,7 @@ from suite.analysis.tables import Row
 from suite.runs.files import canonical_json
 from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec, judgement, source_hash, workload_hash
-from suite.runs.sweep import WHOLE, Rates, Sweep, Tuned, WorkloadChoice, load_rates
+from suite.runs.sweep import WHOLE, Rates, Sweep, Tuned, WorkloadChoice, collapsed, load_rates
 
 Cell = tuple[str, str, int]
 """A workload's label, a sharding, a number of workers."""
@@ -141,7 +141,7 @@ def study_of(plan: Plan) -> Study:
             failed = (math.nan,) * len(entry.trials[chosen].values)
             losses = [trial.values or failed for trial in entry.trials]
             rates = sorted({trial.lr for trial in entry.trials}) if entry.vertex else []
-            trials[*cell, entry.arm] = Trials(losses, chosen, rates)
+            trials[*cell, entry.arm] = Trials(losses, chosen, rates, cliff=_on_a_cliff(sweep, entry))
     arms = []
     for arm in sweep.arms.values():
         baseline = None if arm.baseline == arm.label else arm.baseline
@@ -174,6 +174,17 @@ def study_of(plan: Plan) -> Study:
         by_rho=bool(sweep.gates and sweep.references),
         trials=trials,
     )
+
+
+def _on_a_cliff(sweep: Sweep, entry: Tuned) -> bool:
+    """Whether a vertex was scored although a rate beside the best had collapsed, as the rule once was."""
+    if entry.vertex is None:
+        return False
+    row = [trial for trial in entry.trials if trial.options == entry.options]
+    at = next(i for i, trial in enumerate(row) if trial.lr == entry.lr)
+    choice = next(one for one in sweep.workloads if one.label == entry.workload)
+    margin = _yardstick(sweep, choice).margin
+    return collapsed([trial.value for trial in row[at - 1 : at + 2] if trial.value is not None], margin)
 
 
 def tuning_rows(sweep: Sweep) -> list[Row]:

@@ -789,6 +789,15 @@ def vertex(x: Any, y: Any) -> Any:
     return (x[0] + x[1]) / 2 - slopes[0] * (x[2] - x[0]) / 2 / (slopes[1] - slopes[0])
 
 
+COLLAPSE: Final = 20.0
+"""Margins by which a rate beside the best may end worse and still lie in one valley with it."""
+
+
+def collapsed(losses: Sequence[float], margin: float) -> bool:
+    """Whether of the best rate and its two neighbours one has fallen off a cliff, of which a parabola knows nothing."""
+    return max(losses) - min(losses) > COLLAPSE * margin
+
+
 def load_rates(path: Path) -> Rates:
     """Read the file; no file means no entries. Raises `YamlError` with line and key."""
     if not path.exists():

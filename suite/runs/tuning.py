@@ -34,6 +34,7 @@ from suite.runs.sweep import (
     Sweep,
     Trial,
     Tuned,
+    collapsed,
     load_rates,
     options_of,
     tuned_for,
@@ -181,13 +182,14 @@ class Candidate:
         if chosen is None:
             return None
         low, high = self.trials[0].lr, self.trials[-1].lr
+        margin = self.sweep.margin or self.judge.margin
         return Tuned(
             workload=self.panel.workload.label,
             sharding=self.panel.sharding,
             world_size=self.panel.world_size,
             arm=self.arm.label,
             lr=chosen.lr,
-            vertex=vertex_of(self.trials, chosen, _sign(self.judge)) if alone else None,
+            vertex=vertex_of(self.trials, chosen, _sign(self.judge), margin) if alone else None,
             options=chosen.options,
             edge="low" if chosen.lr == low else "high" if chosen.lr == high else "none",
             tuned_for=tuned_for(self.sweep, self.panel, self.arm),
@@ -290,22 +292,24 @@ def _pooled(one: float | None, n: int, other: float | None, m: int) -> float | N
     return None if one is None or other is None else float(f"{(n * one + m * other) / (n + m):.6g}")
 
 
-def vertex_of(trials: Sequence[Trial], best: Trial, sign: float) -> float | None:
+def vertex_of(trials: Sequence[Trial], best: Trial, sign: float, margin: float) -> float | None:
     """Where a parabola is least that goes through the best rate and its neighbours with the same options.
 
     Args:
         trials: Rates ascending.
         best: One of them.
         sign: What makes a loss of the metric.
+        margin: What counts as equal.
 
     Returns:
-        The rate to three significant digits; None where the best has no two neighbours that ended well, or is no better.
+        The rate to three significant digits; None where the best has no two neighbours that ended well, is no better, or one of
+        them has collapsed.
     """
     row = [trial for trial in trials if trial.options == best.options]
     at = row.index(best)
     three = row[max(at - 1, 0) : at + 2]
     losses = [sign * trial.value for trial in three if trial.value is not None]
-    if len(losses) < 3 or not losses[1] == min(losses) < max(losses):
+    if len(losses) < 3 or not losses[1] == min(losses) < max(losses) or collapsed(losses, margin):
         return None
     place = vertex([math.log(trial.lr) for trial in three], losses)
     return float(f"{math.exp(place):.3g}")

@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -289,11 +289,20 @@ def noise_of(arms: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, Known]:
     }
 
 
-def of_choice(rates: Sequence[Sequence[float]], chosen: int, noise: Known) -> tuple[float, float]:
-    """Mean square of the loss that another tuning's choice of rate makes, and the standard error of 100,000 draws of it."""
+CLIFF: Final = 20.0
+"""Margins between the best rate and one beside it beyond which a parabola through them says nothing."""
+
+
+def of_choice(
+    rates: Sequence[Sequence[float]], chosen: int, noise: Known, in_use: float | None = None
+) -> tuple[float, float]:
+    """Mean square of the loss that another tuning's choice of rate makes, and the standard error of 100,000 draws of it.
+
+    in_use: the loss that it is held against, if not that of the chosen rate.
+    """
     ended = [values for values in rates if np.isfinite(values).all()]
     means = np.array([np.mean(values) for values in ended])
-    lost = (means - np.mean(rates[chosen])) ** 2
+    lost = (means - (np.mean(rates[chosen]) if in_use is None else in_use)) ** 2
     if len(means) < 2 or not noise.variance:
         return float(lost[means.argmin()]), 0.0
     if len({len(values) for values in ended}) > 1:
@@ -415,8 +424,15 @@ def trained_of(tables: Path, sweeps: Path, name: str, reference: str) -> dict[Ke
                 ]
         noises = noise_of(trials)
         errors: dict[str, tuple[Known, float]] = {}
+        (margin,) = (one["margin"] for one in facts["workloads"] if tuple(one[c] for c in CELL) == cell)
         for arm, losses in trials.items():
-            if arm in between:
+            near = slice(used[arm] - 1, used[arm] + 2)
+            lowest_three = [float(np.mean(values)) for values in losses[near]]
+            if arm in between and max(lowest_three) - min(lowest_three) > CLIFF * margin:
+                x = np.log(between[arm][near])
+                scored = float(np.interp(lowest(x, np.array(lowest_three)), x, lowest_three))
+                variance, draws = of_choice(losses, used[arm], noises[arm], scored)
+            elif arm in between:
                 variance, draws = of_vertex(between[arm], losses, used[arm], noises[arm])
             else:
                 variance, draws = of_choice(losses, used[arm], noises[arm])

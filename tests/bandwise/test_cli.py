@@ -212,7 +212,7 @@ def test_failures_are_no_misuse(results: Path, tmp_path: Path, capsys: Capsys, m
     (tmp_path / "file").write_text("")
     spec = tmp_path / "spec.json"
     spec.write_text(one_spec().to_json())
-    said = refusal(capsys, "run", str(spec), "--results", str(tmp_path / "file"), code=3)
+    said = refusal(capsys, "run", str(spec), "--results", str(tmp_path / "file" / "below"), code=3)
     assert "Not a directory; check its rights, or use --results" in said
     monkeypatch.setattr(load("list"), "run", lambda args: int("x"))
     with pytest.raises(ValueError, match="invalid literal"):
@@ -256,6 +256,7 @@ def test_failures_are_no_misuse(results: Path, tmp_path: Path, capsys: Capsys, m
         (["report", "quik"], "did you mean 'quick'?"),
         (["report", "quick", "--out", "."], "--out . is a folder: of one page it is the file, such as"),
         (["status", "--results", "no/such/folder"], "--results: no folder no/such/folder"),
+        (["report", "quick", "--results", "pyproject.toml"], "pyproject.toml is no folder, and results lie in one"),
         (["info", "qsgd", "--lr", "1"], "--lr belongs to --steps"),
         (["status", "smoke", "--results", "no/such/folder"], "--results: no folder no/such/folder"),
         (["claims", "--write", "--check"], "--write judges all claims anew: leave --check and ID out"),

@@ -311,7 +311,9 @@ def test_the_optimizer_is_given_back_with_its_schedulers(one_rank: None) -> None
 
 @pytest.mark.gloo
 def test_the_hooks_of_a_step_run_once_a_step(one_rank: None) -> None:
-    DataParallelOptimizer(nn.Linear(3, 2), "qsgd").release()  # torch ties hooks to the step of a class, once there is one of it
+    DataParallelOptimizer(
+        nn.Linear(3, 2), "qsgd"
+    ).release()  # torch ties hooks to the step of a class, once there is one of it
     model, calls = nn.Linear(3, 2), []
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     with attach(optimizer, model, "qsgd") as attached:

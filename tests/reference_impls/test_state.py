@@ -21,7 +21,7 @@ from reference_impls.frontends.attached import attach
 from tests.reference_impls.frontends import enter, run, values
 from tests.reference_impls.gloo import Ranks, told
 from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names
-from tests.reference_impls.states import contents, equal, through_a_file
+from tests.reference_impls.states import equal, through_a_file
 
 # ---- state of single parameters ------------------------------------------------------------------------------------------
 
@@ -152,7 +152,12 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(words: st
         ("allreduce-sgd", "allreduce-adamw", 3, "no .*betas.*another local optimizer"),
         ("allreduce-adamw", "allreduce-sgd", 3, "no .*momentum.*another local optimizer"),
         ("allreduce-adamw", "allreduce-lion", 3, "of the local optimizer AdamW, this is Lion"),
-        ("slowmo-adamw", "diloco", 3, r"of the method SlowMo\(outer='slowmo'\), this is DiLoCo\(outer='nesterov'\)"),
+        (
+            "slowmo-adamw",
+            "diloco",
+            3,
+            r"of the method SlowMo\(outer='slowmo'\), this is DiLoCo\(outer='nesterov'\)",
+        ),
     ],
     ids=str,
 )

@@ -388,10 +388,14 @@ def test_the_error_of_a_vertex_is_that_of_a_parabola_beside_options_and_failures
         assert tuning_error(tried, noise).variance == pytest.approx(3 * (1e-4 / 4 / 2) ** 2, rel=0.05, abs=0)
 
 
-def test_a_neighbour_that_collapsed_does_not_make_the_error_of_a_vertex() -> None:
-    """The loss beside it is known to hundredths: the parabola to 45 dips 5 below what was seen."""
-    tried = Trials([[0.7, 0.8], [0.3, 0.4], [0.33, 0.35], [3.0, 80.0]], 2, [1.0, 2.0, 4.0, 8.0])
-    assert tuning_error(tried, Uncertain(0.0, 0.05**2, 2)).variance < 0.1**2
+@pytest.mark.parametrize("cliff", [False, True])
+def test_a_neighbour_that_collapsed_does_not_make_the_error_of_a_vertex(cliff: bool) -> None:
+    """The loss beside it is known to hundredths: the parabola to 45 dips 5 below what was seen. Told of the cliff, the vertex,
+    which lies half-way to the rate below, is as much worse as the straight line says: half of what that is.
+    """
+    tried = Trials([[0.7, 0.8], [0.5, 0.6], [0.33, 0.35], [3.0, 80.0]], 2, [1.0, 2.0, 4.0, 8.0], cliff)
+    error = tuning_error(tried, Uncertain(0.0, 0.01**2, 2)).variance
+    assert error == pytest.approx(((0.55 - 0.34) / 2) ** 2, rel=0.05) if cliff else error < 0.1**2
 
 
 def table(rng: np.random.Generator, sd: float = 0.1, rates: int = 5, seeds: int = 2) -> Trials:

@@ -23,6 +23,10 @@ from tests.suite.runs.project import SWEEP, write_sweep
         ("baseline: plain", "baseline: plane", "small.yaml:11: key 'arms.local.baseline': no arm 'plane'; did you mean 'plain'?"),
         ("lr: 0.1}\n  local", "lr: -1}\n  local", "small.yaml:10: key 'arms.plain.lr': must be above 0, not -1"),
         ("title: a", "exclude: [{}]\ntitle: a", "small.yaml:1: key 'exclude[0]': an empty rule would exclude everything"),
+        ("title: a", "exclude: [{sharding: idd}]\ntitle: a",
+         "small.yaml:1: key 'exclude[0].sharding': no sharding 'idd' in this sweep: iid"),
+        ("lr: 0.1}\n  local", "lr: 0.1, length: 1e308}\n  local", "small.yaml:10: key 'arms.plain.length': must be at most 1000"),
+        ("title: a", f"base: {'x' * 300}\ntitle: a", "small.yaml:1: key 'base': no sweep 'xxx"),
         ("title: a", "tuning: {points: 4}\ntitle: a", "small.yaml:1: key 'tuning.points': must be odd"),
         ("title: a", "tuning: {seeds: 2, finals: {rates: 2, seeds: 2}}\ntitle: a",
          "small.yaml:1: key 'tuning.finals.seeds': must be more than the 2 of the first stage"),
@@ -121,6 +125,19 @@ def test_excludes_take_arms_out_of_panels(arms: str, tmp_path: Path) -> None:
     sweep = load_sweep(write_sweep(tmp_path, text))
     found = {panel.label: [arm.label for arm in sweep.arms_of(panel)] for panel in sweep.panels()}
     assert found == {"quadratic / iid / n=2": ["plain", "local"], "quadratic / by-class / n=2": ["plain"]}
+
+
+def test_names_that_ship_and_files_of_rates_are_no_sweep_of_ones_own(tmp_path: Path) -> None:
+    with pytest.raises(YamlError, match=r"'quick' is a sweep that ships.*call the file otherwise"):
+        load_sweep(write_sweep(tmp_path, name="quick"))
+    with pytest.raises(UnknownSweepError, match=r"quick-lr.yaml holds the rates of a sweep"):
+        load_sweep("quick-lr")
+
+
+def test_a_circle_of_bases_is_one_however_it_is_spelt(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, f"base: ../{tmp_path.name}/small\n")
+    with pytest.raises(YamlError, match="based on each other in a circle"):
+        load_sweep(path)
 
 
 def test_options_may_follow_the_learning_rate(tmp_path: Path) -> None:

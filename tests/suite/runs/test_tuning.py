@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from suite.runs.files import YamlError
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store, failed
-from suite.runs.sweep import TUNING_SEED, Trial, load_rates, load_sweep, write_rates
+from suite.runs.sweep import TUNING_SEED, Trial, Tuned, load_rates, load_sweep, tuned_for, write_rates
 from suite.runs.tuning import TuningFailedError, best_trial, candidates, tune, vertex_of
 from suite.training.execute import execute
 from suite.workloads import get
@@ -164,11 +166,29 @@ def test_options_are_tuned_beside_the_rate(tmp_path: Path) -> None:
         make_plan(load_sweep(write_sweep(tmp_path, wider)))
 
 
+def test_rates_are_of_a_version_of_what_comes_from_outside(tmp_path: Path, monkeypatch: Any) -> None:
+    """And a label that wants quotes can be read again."""
+    text = TUNABLE.replace("  plain:", "  'say \"hi\"':").replace("baseline: plain", "baseline: 'say \"hi\"'")
+    sweep = load_sweep(write_sweep(tmp_path, text))
+    panel, arm = next(sweep.panels()), sweep.arms['say "hi"']
+    monkeypatch.setattr("suite.runs.sweep.BUILT_IN", ())
+    version = SimpleNamespace(version=1)
+    monkeypatch.setattr("suite.runs.sweep.info", lambda name: version)
+    of = tuned_for(sweep, panel, arm)
+    place = {"workload": panel.workload.label, "sharding": panel.sharding, "world_size": panel.world_size}
+    write_rates(sweep, [Tuned(**place, arm=arm.label, lr=0.5, edge="none", tuned_for=of, trials=())])
+    rates = load_rates(sweep.rates_path)
+    assert rates.lr(sweep, panel, arm) == (0.5, {})
+    version.version = 2
+    with pytest.raises(YamlError, match="was tuned for other settings"):
+        rates.lr(sweep, panel, arm)
+
+
 VERTEX = MOMENTA.replace("finals: {{rates: 2, seeds: 5}}", "vertex: true")
 
 
 def test_the_vertex_at_the_chosen_options_is_scored_and_the_grid_is_on_record(tmp_path: Path) -> None:
-    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + VERTEX.format(extensions=0, centre=2)))
+    sweep = load_sweep(write_sweep(tmp_path, TUNABLE + "margin: 1\n" + VERTEX.format(extensions=0, centre=2)))
     store = Store(tmp_path / "results")
     found = tune(sweep, store, carry_out(store, []))
     write_rates(sweep, found)
@@ -199,6 +219,7 @@ def test_the_vertex_at_the_chosen_options_is_scored_and_the_grid_is_on_record(tm
         ((1.0, 1.0, 1.0), None),  # flat
         ((1.0, 2.0, 3.0), None),  # on an edge
         ((2.0, 1.0, None), None),  # a neighbour diverged
+        ((2.0, 1.0, 3.5), None),  # or collapsed
     ],
 )
 def test_a_vertex_needs_two_neighbours_that_are_worse(
@@ -210,7 +231,7 @@ def test_a_vertex_needs_two_neighbours_that_are_worse(
             trial(rate, None if value is None else sign * value)
             for rate, value in zip((1.0, 2.0, 4.0), values, strict=True)
         ]
-        assert vertex_of(trials, trials[at], sign) == expected
+        assert vertex_of(trials, trials[at], sign, margin=0.11) == expected
 
 
 def test_a_vertex_and_a_second_stage_exclude_each_other(tmp_path: Path) -> None:
