@@ -219,14 +219,9 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
         Where methods win by verdict, the best of them at some rho, and what to do elsewhere; and for what that holds.
     """
     methods = windows(panel, "method")
-    holds = f"That holds for {setting(panel)}, if nothing overlaps{uncounted(panel)}."
-    sure = [row for row in methods if row["sure_from"] is not None]
-    spans: list[list[float]] = []  # windows of verdicts, those that overlap as one
-    for first, last in sorted((row["sure_from"] or float(GRID[0]), row["sure_to"]) for row in sure):
-        if spans and first <= spans[-1][1]:
-            spans[-1][1] = max(spans[-1][1], last)
-        else:
-            spans.append([first, last])
+    spans, overlapped = _sure_spans(methods), _sure_spans(windows(panel, "method", overlap="all"))
+    also = f"; if all does, by verdict {_spans_in_words(overlapped)}" if overlapped else "; if all does, nowhere"
+    holds = f"That holds for {setting(panel)}, if nothing overlaps{uncounted(panel)}{also if spans else ''}."
     if not spans:
         unbounded = [row["arm"] for row in windows(panel, *RIVALS) if row["worth"] == math.inf]
         said = (
@@ -234,7 +229,7 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
             f"{''.join(f'; {arm} ends better than all budgets, so that nobody knows what would' for arm in unbounded)}."
         )
         return said, holds
-    where = listed([_span(_at(first), _at(last), first, last) for first, last in spans])
+    where = _spans_in_words(spans)
     best = []
     for rho in SHOWN:
         at, nets = nets_at(panel, rho)
@@ -257,6 +252,22 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
         since = f", from rho {weight(won)} on by estimates" if end < won < math.inf else ""
         said += f" Beyond{since}, {beyond} is best."
     return said, holds
+
+
+def _sure_spans(methods: Sequence[Row]) -> list[list[float]]:
+    """Windows of verdicts, those that overlap as one."""
+    spans: list[list[float]] = []
+    sure = [row for row in methods if row["sure_from"] is not None]
+    for first, last in sorted((row["sure_from"] or float(GRID[0]), row["sure_to"]) for row in sure):
+        if spans and first <= spans[-1][1]:
+            spans[-1][1] = max(spans[-1][1], last)
+        else:
+            spans.append([first, last])
+    return spans
+
+
+def _spans_in_words(spans: Sequence[Sequence[float]]) -> str:
+    return listed([_span(_at(first), _at(last), first, last) for first, last in spans])
 
 
 def _wins(row: Row, reference: str) -> str:

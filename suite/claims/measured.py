@@ -121,6 +121,8 @@ def _difference(claim: Claim, part: Part, cell: Cell) -> Found:
     n, lost, doubts = len(pairs), int((own["status"] == "diverged").sum()), []
     if stale := int(own["stale"].sum() + other["stale"].sum()):
         doubts.append(f"{stale} runs come from another source of their method: run the sweep again")
+    if fallen := int((other["status"] == "diverged").sum()):
+        doubts.append(f"{fallen} runs of {part.against} diverged, and the difference is of the other seeds")
     if n and all((pairs[one] == pairs[f"{one}_against"]).all() for one in ("value", "nll")):
         doubts.append(
             f"every run of {part.arm} ends with the numbers of {part.against}: one training by construction"

@@ -111,6 +111,11 @@ def test_seeds_that_diverged_count_against_the_arm(tmp_path: Path) -> None:
     assert (found.word, found.why) == ("reproduced", "1 seeds of method diverged")
 
 
+def test_seeds_on_which_the_other_side_diverged_leave_a_doubt(tmp_path: Path) -> None:
+    write_study(tmp_path, {"method": [*WORSE, WORSE[0]], "base": [*BASE, None]})
+    assert "1 runs of base diverged, and the difference is of the other seeds" in judged(tmp_path).why
+
+
 @pytest.mark.parametrize(
     ("old", "new", "error"),
     [
