@@ -125,6 +125,10 @@ def canonical(groups: Sequence[Mapping[str, Any]]) -> list[View]:
                 raise UnsupportedError(
                     f"parameter {name!r} is {param.dtype}; keep parameters in float32 (bfloat16 autocast is fine)"
                 )
+            if (kept := getattr(param, "grad_dtype", None) or param.dtype) != param.dtype:  # torch >= 2.13
+                raise UnsupportedError(
+                    f"parameter {name!r} has gradients in {kept}: leave its grad_dtype as it is"
+                )
             if param.numel() == 0:
                 continue  # nothing to train, nothing to send
             found.append((str(param.device), str(param.dtype), number, name, param))

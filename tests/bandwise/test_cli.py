@@ -256,7 +256,10 @@ def test_failures_are_no_misuse(results: Path, tmp_path: Path, capsys: Capsys, m
         (["report", "quik"], "did you mean 'quick'?"),
         (["report", "quick", "--out", "."], "--out . is a folder: of one page it is the file, such as"),
         (["status", "--results", "no/such/folder"], "--results: no folder no/such/folder"),
-        (["report", "quick", "--results", "pyproject.toml"], "pyproject.toml is no folder, and results lie in one"),
+        (
+            ["report", "quick", "--results", "pyproject.toml"],
+            "pyproject.toml is no folder, and results lie in one",
+        ),
         (["info", "qsgd", "--lr", "1"], "--lr belongs to --steps"),
         (["status", "smoke", "--results", "no/such/folder"], "--results: no folder no/such/folder"),
         (["claims", "--write", "--check"], "--write judges all claims anew: leave --check and ID out"),

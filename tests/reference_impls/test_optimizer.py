@@ -137,6 +137,14 @@ def test_sparse_gradients_are_refused() -> None:
     optimizer.release()
 
 
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"), reason="torch has it from 2.13 on")
+def test_gradients_of_another_dtype_are_refused() -> None:
+    model = nn.Linear(2, 2)
+    model.weight.grad_dtype = torch.bfloat16
+    with pytest.raises(UnsupportedError, match=r"'weight' has gradients in torch\.bfloat16"):
+        DataParallelOptimizer(model, "allreduce-sgd")
+
+
 def test_what_cannot_be_taken_over_or_added_is_refused_with_the_remedy() -> None:
     model = Net()
     optimizer = DataParallelOptimizer(model, "allreduce-adamw")
