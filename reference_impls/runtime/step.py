@@ -68,9 +68,9 @@ class LocalWorkers:
         self._mark("plan")
         for worker in self.workers:
             worker.check_home()
-            rates = [float(group["lr"]) for group in worker.optimizer.param_groups]
             # what methods plan by: a backbone that stands still at rate 0 says nothing
-            worker.train_state.lr = next((rate for rate in rates if rate), 0.0)
+            groups = worker.optimizer.param_groups
+            worker.train_state.lr = next((rate for group in groups if (rate := float(group["lr"]))), 0.0)
         kinds = self.engine.run([w.algorithm.plan(w.train_state) for w in self.workers])
         if len(set(kinds)) != 1:
             raise MismatchError(

@@ -632,7 +632,7 @@ class Worker:
                 )
         self._check_groups(state["optimizer"]["param_groups"])
         for what, own_kind in self._kept_by.items():
-            if (theirs := state["kept_by"][what]) != own_kind:
+            if (theirs := state["kept_by"].get(what, own_kind)) != own_kind:  # else slots tell
                 raise LayoutError(
                     f"checkpoint is of {what} {theirs}, this is {own_kind}, to which what it kept means something else: "
                     "load the model's parameters alone"

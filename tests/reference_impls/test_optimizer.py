@@ -129,6 +129,18 @@ def test_gradients_may_be_assigned_in_place_of_backward() -> None:
         assert torch.equal(a, b)
 
 
+def test_a_group_that_stands_still_decides_no_round() -> None:
+    """H = (0.1 / lr)^2 is 4 by the head's rate; by the backbone's, 0, no round would ever end."""
+    backbone, head = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(2))
+    groups = [{"params": [("backbone", backbone)], "lr": 0.0}, {"params": [("head", head)], "lr": 0.05}]
+    optimizer, kinds = DataParallelOptimizer(groups, "qsr-sgd", alpha=0.1, h_base=1, total_steps=9), ""
+    for _ in range(9):
+        (backbone.sum() + head.sum()).backward()
+        optimizer.step()
+        kinds += optimizer.kind[0]
+    assert kinds == "lllalllaa"
+
+
 def test_sparse_gradients_are_refused() -> None:
     model = nn.Embedding(5, 2, sparse=True)
     optimizer = DataParallelOptimizer(model, "allreduce-sgd")

@@ -152,6 +152,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused_and_changes_nothing(words: st
         ("allreduce-sgd", "allreduce-adamw", 3, "no .*betas.*another local optimizer"),
         ("allreduce-adamw", "allreduce-sgd", 3, "no .*momentum.*another local optimizer"),
         ("allreduce-adamw", "allreduce-lion", 3, "of the local optimizer AdamW, this is Lion"),
+        ("allreduce", "top-k", 3, "the method has"),
         (
             "slowmo-adamw",
             "diloco",
