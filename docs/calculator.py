@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from bandwise.costs import EFFICIENCY, method_of, sent, transformer_shapes
@@ -26,6 +27,8 @@ WORKERS, MANY, AT = 4, 64, 1e6
 """Numbers of workers, and the size at which the second is looked at."""
 STEPS: Final = 1000
 """Of a training, as `bandwise advise` has it."""
+USUAL: Final = MappingProxyType({"length": 1, "batch": 1, "kappa": None, "gpu_ns": 0, "sure": {}, "over": {}})
+"""What is said of an arm only where it is something else, as are the study's workers."""
 
 
 def files() -> Iterator[tuple[Path, str]]:
@@ -40,7 +43,7 @@ def files() -> Iterator[tuple[Path, str]]:
             for name, one in MODELS.items()
         },
         "devices": dict(DEVICES), "links": dict(LINKS), "sizes": SIZES, "score": score_words(),
-        "on_gpu": on_gpu(),
+        "on_gpu": on_gpu(), "usual": dict(USUAL),
         "studies": [_study(study) for study in studies],
         "sent": {text: kinds_of(text) for text in texts},
     }  # fmt: skip
@@ -59,14 +62,14 @@ def _brief(value: Any) -> Any:
 def _study(study: Study) -> dict[str, Any]:
     return {
         "study": study.study, "parameters": study.parameters, "workers": study.workers, "words": study.words,
-        "unfit": study.unfit, "arms": [_arm(arm) for arm in study.arms],
+        "unfit": study.unfit, "arms": [_arm(arm, {**USUAL, "workers": study.workers}) for arm in study.arms],
     }  # fmt: skip
 
 
-def _arm(arm: Measured) -> dict[str, Any]:
+def _arm(arm: Measured, usual: Mapping[str, Any]) -> dict[str, Any]:
     known = {**asdict(arm), "does": arm.does}
     del known["links"]  # which no sentence of the page tells
-    return known
+    return {key: value for key, value in known.items() if key not in usual or value != usual[key]}
 
 
 def kinds_of(text: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 /* The calculator: `bandwise advise` in a page, of the same evidence (calculator.json). Numbers and words are those of
    bandwise/evidence.py and bandwise/costs.py, to which a test holds them. */
 const known = JSON.parse(document.getElementById("known").textContent);
+for (const study of known.studies) study.arms = study.arms.map((arm) => ({ ...known.usual, workers: study.workers, ...arm }));
 const form = document.getElementById("question"), field = form.elements;
 const ENDS = ["none", "all"];
 const WHERE = { none: "where nothing overlaps", all: "where communication overlaps with computing, as DistributedDataParallel's does" };
