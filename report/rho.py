@@ -220,7 +220,9 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
     """
     methods = windows(panel, "method")
     spans, overlapped = _sure_spans(methods), _sure_spans(windows(panel, "method", overlap="all"))
-    also = f"; if all does, by verdict {_spans_in_words(overlapped)}" if overlapped else "; if all does, nowhere"
+    also = (
+        f"; if all does, by verdict {_spans_in_words(overlapped)}" if overlapped else "; if all does, nowhere"
+    )
     holds = f"That holds for {setting(panel)}, if nothing overlaps{uncounted(panel)}{also if spans else ''}."
     if not spans:
         unbounded = [row["arm"] for row in windows(panel, *RIVALS) if row["worth"] == math.inf]

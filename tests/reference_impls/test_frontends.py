@@ -142,7 +142,7 @@ def test_what_would_be_lost_is_refused_with_the_remedy(ranks: Callable[[int], Ra
         assert 'save {"model": model, "optimizer": optimizer}' in found["by parameter"]
         assert "what ranks share is of step 1" in found["mixed"]
         assert "All ranks must save" in found["mixed"]
-        assert "state version 1, this code reads 2" in found["old"]
+        assert "state version 1, this code reads 3" in found["old"]
         if rank == 0:
             assert found["lone"] == "no error"
         else:
