@@ -118,7 +118,9 @@ def made_up(root: Path, direction: str) -> None:
     )
     runs[runs["budget"] != 1].to_csv(tables / "small-rungs.csv", index=False)
     pd.DataFrame(list(trials), columns=columns[:4]).to_csv(tables / "small-tuning.csv", index=False)
-    facts = {"workloads": [dict(zip(columns[:3], cell, strict=True)) | {"direction": direction, "margin": 0.02}]}
+    facts = {
+        "workloads": [dict(zip(columns[:3], cell, strict=True)) | {"direction": direction, "margin": 0.02}]
+    }
     (tables / "small-study.json").write_text(json.dumps(facts))
     (tables / "session-quick-facts.json").write_text(json.dumps({"sweep": "small", "world_size": 4}))
     entries = [
