@@ -8,7 +8,8 @@ no rate ended well has none, and then no rate of the sweep is written. Where the
 (Adam's eps), every rate is tried with every value of them, and whatever is said here of rates is true of these pairs.
 
 Where the sweep asks for the *vertex*, the metric alone chooses the best of the grid, and scored is the rate at which a parabola
-through it and its two neighbours is least: steps of the grid are then no part of what methods differ by.
+through it and its two neighbours is least: steps of the grid are then no part of what methods differ by. Beside a neighbour
+that has collapsed (`suite.runs.sweep.collapsed`) the best of the grid stays.
 
 Where the sweep asks for *finals*, the best rates of every arm are tried by more seeds in a second stage, and the choice is among
 them. Two seeds tell a grid's best rate from its neighbours badly, and how badly is part of every interval (`tuning_error`). A
