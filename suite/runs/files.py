@@ -218,13 +218,18 @@ def write_atomic(path: Path, text: str, flushed: bool = True) -> None:
 
 @contextmanager
 def replacing(path: Path, flushed: bool = True) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` in one go: temporary file beside it, fsync, rename.
+    """A file to write that takes the place of `path` in one go: temporary file beside it, fsync, rename. What is no file, such as
+    /dev/null or a pipe, is written to, since a rename as root would put a file in its place.
 
     flushed: before the rename it has reached the disk; without, for thousands of files that are made again from others,
     a power cut may empty it. Raises `StoreFullError`, `StoreError`.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            with path.open("wb") as file:
+                yield file
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
             yield file

@@ -223,7 +223,9 @@ def test_processes_of_studies_share_the_gpu_where_its_service_starts(
         with studies.side_by_side():
             assert (variable in os.environ) is there
         assert variable not in os.environ
-    started, ended, refused = log.read_text().splitlines()
+    said = log.read_text().splitlines()
+    assert len(said) == 3, said
+    started, ended, refused = said
     assert started.startswith("-d ")
     assert ended.split()[0] == "quit"
     assert started.split()[-1] == ended.split()[-1], "the same service"

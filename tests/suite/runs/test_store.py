@@ -61,6 +61,17 @@ def test_a_silent_run_is_stale_and_a_stopped_one_missing(tmp_path: Path) -> None
     assert store.status(spec.run_id).state == "missing"
 
 
+def test_what_is_no_file_is_written_to_and_stays_what_it_is(tmp_path: Path) -> None:
+    """Such as /dev/null, in the place of which a rename as root puts a file, and everybody reads what anybody has written."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_atomic(pipe, "told")
+    assert (os.read(reader, 9), pipe.is_fifo()) == (b"told", True)
+    os.close(reader)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_keeps_the_old_file_and_says_what_to_do(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
