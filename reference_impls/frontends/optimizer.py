@@ -708,7 +708,7 @@ def _layout(
         },
         **{f"frozen {k!r}": v for k, v in described(frozen.items()).items()},
         **{f"buffer {k!r}": v for k, v in described(buffers).items()},
-        **dict(zip(brought, described(brought.items()).values(), strict=True)),
+        **described(brought.items()),
     }
 
 

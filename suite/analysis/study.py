@@ -18,7 +18,7 @@ from suite.analysis.tables import Row
 from suite.runs.files import canonical_json
 from suite.runs.plan import Plan
 from suite.runs.spec import RunSpec, judgement, source_hash, workload_hash
-from suite.runs.sweep import WHOLE, Rates, Sweep, Tuned, WorkloadChoice, collapsed, load_rates
+from suite.runs.sweep import WHOLE, Rates, Sweep, Tuned, WorkloadChoice, beside, collapsed, load_rates
 
 Cell = tuple[str, str, int]
 """A workload's label, a sharding, a number of workers."""
@@ -180,11 +180,9 @@ def _on_a_cliff(sweep: Sweep, entry: Tuned) -> bool:
     """Whether a vertex was scored although a rate beside the best had collapsed, as the rule once was."""
     if entry.vertex is None:
         return False
-    row = [trial for trial in entry.trials if trial.options == entry.options]
-    at = next(i for i, trial in enumerate(row) if trial.lr == entry.lr)
-    choice = next(one for one in sweep.workloads if one.label == entry.workload)
-    margin = _yardstick(sweep, choice).margin
-    return collapsed([trial.value for trial in row[at - 1 : at + 2] if trial.value is not None], margin)
+    (choice,) = (one for one in sweep.workloads if one.label == entry.workload)
+    values = [trial.value for trial in beside(entry.trials, entry) if trial.value is not None]
+    return collapsed(values, _yardstick(sweep, choice).margin)
 
 
 def tuning_rows(sweep: Sweep) -> list[Row]:

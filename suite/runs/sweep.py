@@ -548,16 +548,13 @@ def _check(sweep: Sweep) -> None:
         if rule == Exclusion():
             raise rule.error("", "an empty rule would exclude everything")
         rule.known("arm", rule.arm or (), arms)
-        given = {
+        for key, known in {
             "sharding": sweep.shardings,
-            "workload": [one.name for one in sweep.workloads],
-            "world_size": sweep.world_sizes,
-        }
-        for key, known in given.items():
-            if (wanted := getattr(rule, key)) is not None and wanted not in known:
-                raise rule.error(
-                    key, f"no {key.replace('_', ' ')} {wanted!r} in this sweep: {', '.join(map(str, known))}"
-                )
+            "workload": [choice.name for choice in sweep.workloads],
+            "world_size": [*map(str, sweep.world_sizes)],
+        }.items():
+            given = getattr(rule, key)
+            rule.known(key, [] if given is None else [str(given)], known, f"{key} in this sweep called")
     sweep.known("references", sweep.references, arms)
     if sweep.headline and sweep.margin is None:
         raise sweep.error(
@@ -787,6 +784,13 @@ def vertex(x: Any, y: Any) -> Any:
     """
     slopes = (y[1] - y[0]) / (x[1] - x[0]), (y[2] - y[1]) / (x[2] - x[1])
     return (x[0] + x[1]) / 2 - slopes[0] * (x[2] - x[0]) / 2 / (slopes[1] - slopes[0])
+
+
+def beside(trials: Sequence[Trial], best: Trial | Tuned) -> Sequence[Trial]:
+    """The best rate with its neighbours of the same options, as far as there are any."""
+    row = [trial for trial in trials if trial.options == best.options]
+    at = [trial.lr for trial in row].index(best.lr)
+    return row[max(at - 1, 0) : at + 2]
 
 
 COLLAPSE: Final = 20.0

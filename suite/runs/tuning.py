@@ -35,6 +35,7 @@ from suite.runs.sweep import (
     Sweep,
     Trial,
     Tuned,
+    beside,
     collapsed,
     load_rates,
     options_of,
@@ -306,9 +307,7 @@ def vertex_of(trials: Sequence[Trial], best: Trial, sign: float, margin: float) 
         The rate to three significant digits; None where the best has no two neighbours that ended well, is no better, or one of
         them has collapsed.
     """
-    row = [trial for trial in trials if trial.options == best.options]
-    at = row.index(best)
-    three = row[max(at - 1, 0) : at + 2]
+    three = beside(trials, best)
     losses = [sign * trial.value for trial in three if trial.value is not None]
     if len(losses) < 3 or not losses[1] == min(losses) < max(losses) or collapsed(losses, margin):
         return None

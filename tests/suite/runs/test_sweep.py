@@ -24,7 +24,7 @@ from tests.suite.runs.project import SWEEP, write_sweep
         ("lr: 0.1}\n  local", "lr: -1}\n  local", "small.yaml:10: key 'arms.plain.lr': must be above 0, not -1"),
         ("title: a", "exclude: [{}]\ntitle: a", "small.yaml:1: key 'exclude[0]': an empty rule would exclude everything"),
         ("title: a", "exclude: [{sharding: idd}]\ntitle: a",
-         "small.yaml:1: key 'exclude[0].sharding': no sharding 'idd' in this sweep: iid"),
+         "small.yaml:1: key 'exclude[0].sharding': no sharding in this sweep called 'idd'; did you mean 'iid'?"),
         ("lr: 0.1}\n  local", "lr: 0.1, length: 1e308}\n  local", "small.yaml:10: key 'arms.plain.length': must be at most 1000"),
         ("title: a", f"base: {'x' * 300}\ntitle: a", "small.yaml:1: key 'base': no sweep 'xxx"),
         ("title: a", "tuning: {points: 4}\ntitle: a", "small.yaml:1: key 'tuning.points': must be odd"),
