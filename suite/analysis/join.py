@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
@@ -251,15 +252,12 @@ def _units(used: Cases, algorithm: str, options: Mapping[str, Any]) -> dict[str,
 
 def _round_length(method: Algorithm) -> int | str:
     """Steps from one meeting to the next as the method plans them, or why that cannot be said."""
-    from reference_impls.core.collectives import Group  # here, since it needs torch
-
-    try:
-        method.check(Group("world", 0, 2))
-    except UnsupportedError as error:
-        return str(error)
     if method.plans_from_data:
         return "how long its rounds are depends on the data"
-    fast, slow = (_longer_round(method, rate) for rate in (1.0, 1e-12))
+    try:
+        fast, slow = (_longer_round(method, rate) for rate in (1.0, 1e-12))
+    except UnsupportedError as error:
+        return str(error)
     if fast != slow:
         return "its rounds follow the learning rate, and a session without a sweep has none"
     return f"its rounds are longer than {_HORIZON} steps" if fast is None else fast
@@ -267,15 +265,12 @@ def _round_length(method: Algorithm) -> int | str:
 
 def _longer_round(method: Algorithm, rate: float) -> int | None:
     """Steps of the longer of the first two rounds (the first may begin late, the second be cut by the end); or None."""
-    from reference_impls.core.algorithm import TrainState  # here, since it needs torch
-    from reference_impls.core.collectives import Group
+    from reference_impls.runtime.alone import planned  # here, since it needs torch
 
-    train_state, rounds, length = TrainState(Group("world", 0, 2), lr=rate), [], 0
-    for train_state.step in range(_HORIZON):
-        train_state.kind = str(method.plan(train_state))
-        if train_state.kind == LOCAL:
-            length += 1
-        elif train_state.kind == AVERAGE:
+    rounds, length = list[int](), 0
+    for kind, _ in planned(method, 2, repeat(rate, _HORIZON)):
+        length += kind == LOCAL
+        if kind == AVERAGE:
             rounds.append(length + 1)
             length = 0
         if len(rounds) == 2:

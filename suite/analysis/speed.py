@@ -296,20 +296,12 @@ def planned_kinds(spec: RunSpec) -> list[str]:
 
     Raises CompositionError for a method that plans by what happens in training, and what `create` raises.
     """
-    from reference_impls.core.algorithm import TrainState  # here, since it needs torch
-    from reference_impls.core.collectives import Group
+    from reference_impls.runtime.alone import planned  # here, since it needs torch
 
-    algorithm = create(spec.algorithm.name, **spec.algorithm.options).algorithm
-    train_state, rate = TrainState(Group("world", 0, spec.world_size), seed=spec.seed), learning_rate(spec)
-    kinds = []
-    for step in range(spec.steps):
-        train_state.step, train_state.lr = step, rate(step)
-        kind = algorithm.plan(train_state)
-        if algorithm.plans_from_data or not isinstance(kind, str):
-            raise CompositionError("which steps it takes depends on the data, so nothing can be composed")
-        train_state.kind = kind
-        kinds.append(kind)
-    return kinds
+    algorithm, rate = create(spec.algorithm.name, **spec.algorithm.options).algorithm, learning_rate(spec)
+    if algorithm.plans_from_data:
+        raise CompositionError("which steps it takes depends on the data, so nothing can be composed")
+    return [kind for kind, _ in planned(algorithm, spec.world_size, map(rate, range(spec.steps)))]
 
 
 def makeup(kinds: Sequence[str], timed: Sequence[str]) -> Makeup:
