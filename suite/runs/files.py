@@ -153,21 +153,12 @@ def parsed(text: str, path: Path, fix: str = MOVE_AWAY) -> Any:
 def _content(path: Path, limit_bytes: int, fix: str) -> bytes:
     if path.is_symlink():
         raise RefusedError(path, "is a symbolic link", "put the file itself in its place")
-    descriptor = os.open(
-        path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    )  # a pipe would block
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise RefusedError(path, "is no regular file", fix)
-        if found.st_size > limit_bytes:
-            raise RefusedError(
-                path, f"has {found.st_size} bytes, more than the {limit_bytes} that are read", fix
-            )
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read(limit_bytes)
-    finally:
-        os.close(descriptor)
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):  # a pipe would block
+        raise RefusedError(path, "is no regular file", fix)
+    if found.st_size > limit_bytes:
+        raise RefusedError(path, f"has {found.st_size} bytes, more than the {limit_bytes} that are read", fix)
+    return path.read_bytes()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
