@@ -40,6 +40,7 @@ from suite.workloads.base import (
     predict,
 )
 from suite.workloads.models import Model, ModelTask, ModelWorkload, extra, transformers_model
+from suite.workloads.user_data import files_of
 
 FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
     "tokens": {
@@ -222,9 +223,7 @@ def _stream(where: Path, kind: str, column: str, digest: str, workload: str) -> 
 def _text(folder: Path) -> Tokens:
     """The bytes of all files of a folder, in the order of their names. Raises ValueError for other than UTF-8."""
     found = []
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        if any(part.startswith(".") for part in file.relative_to(folder).parts):
-            continue
+    for file in sorted(folder / name for name, *_ in files_of(".", folder)):
         found.append(file.read_bytes())
         try:
             found[-1].decode()

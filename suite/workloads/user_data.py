@@ -72,7 +72,7 @@ class DataWorkload(Workload):
         """The digest of the files as they are. Raises DataError for a missing one."""
         located = self._located()
         try:
-            files = [file for name in sorted(located) for file in _files_of(name, located[name])]
+            files = [file for name in sorted(located) for file in files_of(name, located[name])]
             if not files:
                 raise DataError(
                     f"workload {self.name}: there are no files in {', '.join(map(str, located.values()))}: put them there, or "
@@ -167,8 +167,8 @@ def digest_of(files: tuple[Found, ...]) -> str:
     return f"sampled:{digest.hexdigest()[:DIGITS]}"
 
 
-def _files_of(name: str, path: Path) -> list[Found]:
-    """The files of a path, itself or what lies in it, sorted by name."""
+def files_of(name: str, path: Path) -> list[Found]:
+    """The files of a path, itself or what lies in it, also behind links, sorted by name."""
     if path.is_file():
         return [_found(name, path)]
     found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import sys
 from collections.abc import Callable
@@ -292,6 +293,21 @@ def test_data_that_are_not_as_they_should_be_are_refused_by_name(
     with pytest.raises(DataError, match=message):
         task = get(name, **{**given, **options}).task(0, 2)
         task.evaluate(task.initial())
+
+
+def test_text_behind_a_link_is_trained_on(at: Callable[[Path], None], tmp_path: Path) -> None:
+    """As the digest counts it."""
+    shutil.copytree(data.folder_of("text"), tmp_path / "d")
+    at(tmp_path / "d")
+    options = {"model": "bert-mini", "format": "text", "vocabulary": 257, "context": 16}
+    before = workload_of("masked-lm", **options).streams()[0]  # type: ignore[attr-defined]
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "more.txt").write_text("more text")
+    (tmp_path / "d" / "train" / "z").symlink_to(tmp_path / "elsewhere")
+    at(tmp_path / "d")
+    workload = workload_of("masked-lm", **options)
+    found = dataclasses.replace(workload, data=workload.digest()).streams()[0]  # type: ignore[attr-defined]
+    assert bytes(found) == bytes(before) + b"more text"
 
 
 def test_the_folder_is_asked_for_with_what_is_expected_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
