@@ -190,11 +190,27 @@ def _trains(method: Method) -> str:
     return seen
 
 
+def _replicated(cluster: SimulatedCluster, rank: int) -> Iterator[tuple[str, Tensor]]:
+    """The state that a rank declares to be that of all."""
+    for slot, spec in cluster.method.algorithm.state.items():
+        for held in cluster.state(rank, slot) if spec.kind == "replicated" else ():
+            yield from ((slot, x) for x in (held.values() if isinstance(held, dict) else (held,)))
+
+
 def _replicas(method: Method) -> str:
     cluster, equal = _cluster(method), []
     for _ in range(STEPS):
         _advance(cluster, 1)
         equal.append(_equal(cluster))
+        for rank in range(1, WORKERS):
+            for (slot, first), (_, own) in zip(
+                _replicated(cluster, 0), _replicated(cluster, rank), strict=True
+            ):
+                _need(
+                    first.equal(own),
+                    f"the state {slot!r} differs between workers after {len(equal)} steps, and a checkpoint would keep rank 0's "
+                    "for all: declare it per_rank() or compute it of what was agreed",
+                )
     seen = f"equal on {WORKERS} workers after {sum(equal)} of {STEPS} steps"
     if not method.algorithm.local_steps:
         _need(

@@ -336,7 +336,7 @@ def simulate(
         rate = lr(step) if callable(lr) else lr
         cluster.step(
             [answer.grads for answer in answers],
-            lr=rate if callable(lr) else None,
+            lr=rate,
             reference_points={
                 reference_point: [answer.reference_points[reference_point] for answer in answers]
                 for reference_point in cluster.reference_points

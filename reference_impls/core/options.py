@@ -93,6 +93,8 @@ class Declared:
     def _hint(self, value: Any) -> str:
         if int in self.alternatives and isinstance(value, float) and value.is_integer():
             return f": write {int(value)}"
+        if hasattr(value, "item"):
+            return ": give its value.item()"
         names = [x for own in self.alternatives for x in _names(own, self.bounds)]
         hint = nearest(str(value), names) if names else ""
         return hint if hint.startswith("; did") else ""  # else the names stand there already

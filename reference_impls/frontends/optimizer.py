@@ -426,7 +426,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._refuse_released()
         self._refuse_averaged(_SAVE)
         world = self._worker.train_state.world
-        if "workers" in state_dict:
+        if "workers" in state_dict and self._place_in_node is None:
             states = state_dict["workers"]
             state = states[world.rank] if len(states) == world.size else states[0]
         else:

@@ -19,22 +19,24 @@ Communication begins at the step, not in backward. The parts are a copy of the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from reference_impls.core.errors import LayoutError, UnsupportedError, UsageError
 from reference_impls.core.optimizers import WithLocalOptimizer, local_optimizer
 from reference_impls.core.registry import AnyMethod, Method, create
 from reference_impls.frontends.optimizer import DataParallelOptimizer
+from reference_impls.runtime.checkpoints import packed
 from reference_impls.runtime.checks import Check, Settings
 from reference_impls.runtime.engine import STREAMS, refuse_meshes
 from reference_impls.runtime.step import Unused
-from reference_impls.runtime.worker import named
+from reference_impls.runtime.worker import Worker, named
 
 
 def _refuse_whole(method: Method) -> None:
@@ -63,6 +65,13 @@ def _refuse_whole(method: Method) -> None:
         )
 
 
+def _reshard(model: nn.Module) -> None:
+    """Free whole parameters: those of the root stay gathered after a forward without backward."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
 class _Parts:
     """This rank's parts of a sharded model: plain tensors beside the model's own, by name."""
 
@@ -71,6 +80,7 @@ class _Parts:
             raise UsageError(
                 'give group=, the ranks that hold the same parts in other nodes: mesh["replicate"].get_group()'
             )
+        self._model = model
         self.whole: dict[str, Any] = {name: param for name, param in named(model) if param.requires_grad}
         self.frozen = {
             name: param.to_local() if hasattr(param, "to_local") else param
@@ -105,9 +115,11 @@ class _Parts:
 
     @torch.no_grad()
     def push(self) -> None:
-        """The parts into the model's parameters."""
+        """The parts into the model's parameters, of which none stays gathered: the next forward would see what they were."""
         for name, part in self.plain.items():
             self.whole[name].to_local().copy_(part)
+            part.grad = None
+        _reshard(self._model)
 
     def zero_grad(self, set_to_none: bool) -> None:
         """Of the model's parameters."""
@@ -117,6 +129,28 @@ class _Parts:
                 param.grad = None
             elif param.grad is not None:
                 param.grad.to_local().zero_()
+
+
+class _Shown(MutableMapping[str, Any]):
+    """A group of parts as users see it: its parameters are the model's, whose gradients can be clipped, say."""
+
+    def __init__(self, group: dict[str, Any], params: list[Any]) -> None:
+        self._group, self._params = group, params
+
+    def __getitem__(self, key: str) -> Any:
+        return self._params if key == "params" else self._group[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._group[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._group[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._group)
+
+    def __len__(self) -> int:
+        return len(self._group)
 
 
 class PartsOptimizer(DataParallelOptimizer):
@@ -134,6 +168,13 @@ class PartsOptimizer(DataParallelOptimizer):
         self._place_in_node = parts.place
         super().__init__(parts.plain.items(), method, lr, seed=seed + parts.place * STREAMS, **settings)
         self._parts.push()  # what rank 0 of the group gave
+
+    def _share_groups(self, worker: Worker) -> None:
+        whole = {part: self._parts.whole[name] for name, part in self._parts.plain.items()}
+        self.param_groups = [
+            _Shown(group, [whole[part] for part in group["params"]])  # type: ignore[misc]
+            for group in worker.optimizer.param_groups
+        ]
 
     def _brought(self) -> dict[str, Tensor]:
         return {f"frozen {name!r}": part for name, part in self._parts.frozen.items() if part.numel()}
@@ -177,9 +218,28 @@ class PartsOptimizer(DataParallelOptimizer):
             super().load_state_dict(state_dict)
 
     def consolidate(self) -> dict[str, Any] | None:
-        """See `DataParallelOptimizer`: the states of ranks with the same place in other nodes."""
+        """The states of all ranks of all nodes in one dict, on rank 0; call it on all ranks, between steps.
+
+        Returns:
+            On the first rank of the first node a dict that `load_state_dict` takes on every rank, None on the others.
+        """
         with self._on_the_model():
-            return super().consolidate()
+            found = super().consolidate()
+        if found is None:  # another node's
+            return None
+        local, place = self.method.algorithm.local_steps, self._parts.place
+        own = {
+            key: leaf
+            for state in found["workers"]
+            for key, leaf in packed(state, local=local, place=place).items()
+        }
+        mesh = next(iter(self._parts.whole.values())).device_mesh
+        places: list[Any] | None = [None] * mesh.size() if place == 0 else None
+        dist.gather_object(own, places, group=mesh.get_group(), group_dst=0)
+        if places is None:
+            return None
+        leaves = {key: leaf for at in places for key, leaf in at.items()}
+        return {"state": {}, "param_groups": [{"params": [], **leaves}]}
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -250,8 +310,14 @@ def fsdp_optimizer(
         LayoutError: No parameter requires gradients.
         MismatchError: Ranks have different models, methods, options or places.
     """
+    if not isinstance(model, nn.Module):
+        raise UsageError(
+            f"give the model itself, not a {type(model).__name__} of parameters, which do not say how they are sharded; for "
+            "hyper-parameters by group give the method a local optimizer that makes them: optimizer=lambda groups: ..."
+        )
     method = create(algorithm, **options)
     _refuse_whole(method)
+    _reshard(model)
     if not any(hasattr(p, "to_local") for p in model.parameters()):
         raise UsageError(
             "the model is not sharded: train it with DataParallelOptimizer, or call fully_shard first"

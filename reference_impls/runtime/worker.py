@@ -562,8 +562,9 @@ class Worker:
             for view in bucket.views:
                 if view.param.data_ptr() != base + view.part.start * width:
                     raise UsageError(
-                        f"parameter {view.name!r} no longer lives in the optimizer's buffer: after model.to(), "
-                        "model.double() or load_state_dict(assign=True) build the optimizer anew"
+                        f"parameter {view.name!r} no longer lives in the optimizer's buffer: if another optimizer was built on "
+                        "the model since, release() this one, which something still holds (a scheduler?); after model.to(), "
+                        "model.double() or load_state_dict(assign=True) release() it and build the optimizer anew"
                     )
 
     def release(self) -> None:

@@ -165,6 +165,19 @@ def test_a_defect_is_found_by_its_check(check: str, monkeypatch: Patch) -> None:
         {**CHECKS, "real processes train the same": partial(_real, {})}[check](create("my-vote"))
 
 
+def test_state_that_differs_is_not_taken_for_that_of_all() -> None:
+    """Rank 0's would resume every rank."""
+    path, kept = begin(), "votes = yield from bucket.world.sum(bucket.grads"
+    source = path.read_text().replace("option, registry", "option, registry, replicated")
+    source = source.replace(kept, f'bucket.state["seen"].copy_(bucket.grads)\n        {kept}')
+    path.write_text(source.replace(REDUCE, f'    state = {{"seen": replicated()}}\n\n{REDUCE}', 1))
+    load_plugin(path)
+    with pytest.raises(
+        method_checks._BrokenError, match="state 'seen' differs between workers after 1 steps"
+    ):
+        CHECKS["replicas are equal"](create("my-vote"))
+
+
 def test_what_a_method_raises_is_an_outcome_and_the_others_are_still_run(monkeypatch: Patch) -> None:
     load_plugin(begin())
 

@@ -176,6 +176,13 @@ def test_it_goes_on_from_itself_to_the_bit() -> None:
         assert half.frame["loss"].tolist() + rest.frame["loss"].tolist() == whole.frame["loss"].tolist()
 
 
+def test_the_rate_is_the_one_that_is_given_whatever_the_state_had() -> None:
+    half = trained(steps=3, lr=0.1).state_dict()
+    by_number, by_function = (trained(state=half, lr=lr) for lr in (1e-4, lambda step: 1e-4))
+    assert equal(by_number.parameters, by_function.parameters)
+    assert not equal(by_number.parameters, trained(state=half, lr=0.1).parameters)
+
+
 # ---- what it answers
 
 

@@ -186,9 +186,10 @@ def _around(rank: int, size: int) -> dict[str, Any]:
         for param in own.model.parameters():
             local(param).fill_(7.0)
     saved = own.state.state_dict(), own.state.consolidate()
-    for what, state in zip(("state_dict", "consolidate"), saved, strict=True):
-        workers = [] if state is None else state.get("workers") or [contents(state)]
-        found[what] = all((x == 7.0).all() for worker in workers for x in worker["parameters"].values())
+    held = contents(saved[0])["parameters"].values()
+    leaves = {} if saved[1] is None else saved[1]["param_groups"][0]
+    for what, parts in ("state_dict", held), ("consolidate", _parameters(leaves)):
+        found[what] = all((x == 7.0).all() for x in parts)
     loss(own.model, rank, STEPS).backward()
     frozen = next(own.model.parameters()).requires_grad_(False)
     frozen.grad = None
@@ -197,9 +198,77 @@ def _around(rank: int, size: int) -> dict[str, Any]:
     return found
 
 
+def _parameters(leaves: dict[str, Any]) -> list[Tensor]:
+    found = [leaf[0].get("parameters", {}) for leaf in leaves.values() if isinstance(leaf, tuple)]
+    return [x for own in found for x in own.values()]
+
+
 def test_the_model_has_what_each_call_leaves(ranks: Callable[[int], Ranks]) -> None:
     for found in ranks(4).run(_around):
         assert [what for what, holds in found.items() if not holds] == []
+
+
+def _evaluated(rank: int, size: int) -> dict[str, bool]:
+    """After a forward without backward FSDP2 keeps the root's parameters gathered, whatever is written into their parts."""
+    ways, x = {}, torch.ones(4, 6)
+    for evaluates in (False, True):
+        own = enter("fsdp_optimizer", "local-sgd", {"period": 100}, size)
+        for step in range(STEPS):
+            run(own, rank, step, step + 1)
+            if evaluates:
+                with torch.no_grad():
+                    own.model(x)
+                    with own.state.averaged():
+                        means, seen = [p.full_tensor() for p in own.model.parameters()], own.model(x)
+        ways[evaluates] = values(own.model)
+    mean = net()
+    with torch.no_grad():
+        for param, value in zip(mean.parameters(), means, strict=True):
+            param.copy_(value)
+        found = {"the mean inside": torch.equal(mean(x), seen)}
+    found["no trace outside"] = all(map(torch.equal, *ways.values()))
+    whole = [own.state.consolidate()]
+    found["one dict"] = (whole[0] is None) == bool(rank)
+    dist.broadcast_object_list(whole)
+    other = enter("fsdp_optimizer", "local-sgd", {"period": 100}, size, seed=2)
+    with torch.no_grad():
+        other.model(x)
+    fsdp_optimizer(other.model, "signum", group=two_nodes(size)["replicate"].get_group()).release()
+    other.state.load_state_dict(whole[0])
+    with torch.no_grad():
+        found["what was loaded"] = torch.equal(own.model(x), other.model(x))
+    both = [run(it, rank, STEPS, 2 * STEPS) for it in (own, other)]
+    found["the training that was loaded"] = all(map(torch.equal, *both))
+    return found
+
+
+def test_forwards_see_what_was_written_and_one_dict_resumes_all_places(ranks: Callable[[int], Ranks]) -> None:
+    for found in ranks(4).run(_evaluated):
+        assert [what for what, holds in found.items() if not holds] == []
+
+
+def _clipped(rank: int, size: int) -> tuple[bool, bool, bool]:
+    ends = []
+    for of_groups in (False, True):
+        own = enter("fsdp_optimizer", "allreduce-sgd", {}, size)
+        schedule = torch.optim.lr_scheduler.StepLR(own.steps, 1)
+        for step in range(STEPS):
+            loss(own.model, rank, step).backward()
+            groups = own.steps.param_groups
+            of_them = [p for group in groups for p in group["params"]]
+            nn.utils.clip_grad_norm_(of_them if of_groups else own.model.parameters(), 1e-3)
+            own.steps.step()
+            own.model.zero_grad()
+            schedule.step()
+        ends.append(values(own.model))
+    start = sharded(two_nodes(size)["shard"])
+    small = all(float((a - b).norm()) < 1e-3 for a, b in zip(ends[1], values(start), strict=True))
+    held = any(part.grad is not None for part in own.state._parts.plain.values())
+    return all(map(torch.equal, *ends)), small, held
+
+
+def test_clipping_the_parameters_of_its_groups_clips_the_models(ranks: Callable[[int], Ranks]) -> None:
+    assert ranks(4).run(_clipped) == [(True, True, False)] * 4
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------------
@@ -288,6 +357,7 @@ def _refused(rank: int, size: int) -> list[tuple[str, str]]:
         ('UnsupportedError mesh["shard"]', partial(optimizer, sharded(mesh), "signum")),
         ("UnsupportedError call fully_shard on the model itself too", partial(optimizer, half, "signum")),
         ("UsageError call fully_shard first", partial(optimizer, net(), "signum")),
+        ("UsageError give the model itself", partial(optimizer, list(net().parameters()), "signum")),
     ]
     for enters in (fsdp_optimizer, fsdp_hook):
         expected += [

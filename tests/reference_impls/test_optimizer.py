@@ -214,7 +214,7 @@ def test_an_optimizer_that_is_gone_or_was_refused_leaves_the_model_to_the_next()
     optimizer.step()
     assert len(model.first._post_accumulate_grad_hooks) == 1
     second = DataParallelOptimizer(model, "allreduce-sgd")  # while the first still trains it
-    with pytest.raises(UsageError, match="build the optimizer anew"):
+    with pytest.raises(UsageError, match="built on the model since, release"):
         loss(model, 2).backward()
     del refused, second  # until here
 

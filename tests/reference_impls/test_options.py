@@ -91,6 +91,7 @@ def test_every_method_refuses_impossible_learning_rates(name: str) -> None:
     ("name", "options", "says"),
     [
         ("global-qsgd", {"bits": 8.0}, "bits must be an integer from 2 to 16; got 8.0: write 8"),
+        ("qsgd", {"momentum": torch.tensor(0.5)}, "momentum must be .* got tensor.*: give its value.item()"),
         ("distributed-lion-mavo", {"tie_policy": "zeor"}, "tie_policy must be one of .*did you mean 'zero'"),
         ("allreduce-sgd", {"nesterov": True}, "nesterov=True needs a momentum above 0"),
         ("dgc", {"nesterov": True, "momentum": 0.0}, "nesterov=True needs a momentum above 0"),
