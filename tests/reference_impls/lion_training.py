@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -38,13 +36,6 @@ def cluster(algorithm, size, precision=torch.float32, **options):
     never = {"momentum_sync": "never"} if "momentum_sync" in info(algorithm).options else {}
     options = {**never, "weight_decay": DECAY, **options}
     return SimulatedCluster(algorithm, parameters(precision), size, lr=RATE, seed=4, **options)
-
-
-def exact(size: int, momentum_sync: str, **options: Any) -> SimulatedCluster:
-    """The sign of the mean of all updates in double precision: what the transports stand in for."""
-    return cluster(
-        "lion-update-mean", size, torch.float64, dtype="fp32", momentum_sync=momentum_sync, **options
-    )
 
 
 def advance(trained, steps, gradients=gradient, first=0):

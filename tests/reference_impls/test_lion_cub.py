@@ -22,7 +22,6 @@ from tests.reference_impls.lion_training import (
     D,
     advance,
     cluster,
-    exact,
     gradient,
     parameters,
     vector,
@@ -65,7 +64,8 @@ def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronis
         everybody = [double(step, rank) for rank in range(size)]
         return [torch.stack(of_one).sum(0) / size for of_one in zip(*everybody, strict=True)]
 
-    trained = exact(size, momentum_sync, sync_every=3, sync_measure_every=6)
+    options = {"momentum_sync": momentum_sync, "sync_every": 3, "sync_measure_every": 6}
+    trained = cluster("lion-update-mean", size, torch.float64, dtype="fp32", **options)
     advance(trained, 40, double)
     assert torch.equal(vector(trained.parameters(0)).sign(), lion(40, mean, torch.float64).sign())
     torch.testing.assert_close(

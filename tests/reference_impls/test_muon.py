@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.core.errors import UnsupportedError
-from reference_impls.core.optimizers import ByName, Dion2, Muon, local_optimizer
+from reference_impls.core.optimizers import Dion2, Muon, local_optimizer
 from reference_impls.core.registry import Method
 from reference_impls.frontends.sharded import _refuse_whole
 from suite.workloads.code import GPT
@@ -93,26 +93,6 @@ def state(own: SimulatedCluster) -> list[dict[str, Any]]:
     """What the local optimizer of rank 0 keeps, by parameter."""
     optimizer = own._workers[0].optimizer
     return [optimizer.state[p] for p in optimizer.param_groups[0]["params"]]
-
-
-@each("own", [Muon, Dion2])
-def test_a_rate_that_nobody_may_read_gives_the_step_of_the_number(own: type[ByName]) -> None:
-    """Two steps on the same gradients, matrices of both shapes and what AdamW has; one has no gradient, and stays."""
-    by_number, by_tensor = (
-        {name: p.float() for name, p in zip(SHAPES, draw(9), strict=True)} for _ in range(2)
-    )
-    still = torch.ones(3, 2)
-    for params, rate in ((by_number, RATE), (by_tensor, torch.tensor(RATE))):
-        optimizer = own([*params.items(), ("still", still)], weight_decay=DECAY)
-        optimizer.param_groups[0]["lr"] = rate
-        for step in range(2):
-            for p, found in zip(params.values(), draw(step), strict=True):
-                p.grad = found.float()
-            optimizer.step()
-    for name, p in by_number.items():
-        assert not torch.equal(p, draw(9)[list(SHAPES).index(name)].float())
-        torch.testing.assert_close(by_tensor[name], p, rtol=1e-5, atol=1e-6)
-    assert torch.equal(still, torch.ones(3, 2))
 
 
 # ---- Dion2: what is not chosen, special cases ------------------------------------------------------------------------------

