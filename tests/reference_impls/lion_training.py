@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from reference_impls import SimulatedCluster
+from reference_impls import SimulatedCluster, info
 
 RATE, DECAY = 0.01, 0.2
 SHAPES = ((5, 7), (11,), (3, 3, 3))
-NEVER_SYNCHRONISED = (
-    "distributed-lion-mavo",
-    "distributed-lion-avg",
-    "lion-sign-sum",
-    "lion-sign-sum-fp32",
-    "lion-sign-gather",
-    "allreduce-lion",
-)
 D = 73  # elements of SHAPES: no multiple of 8 or of any world size
 
 
@@ -43,17 +33,9 @@ def gradient(step: int, rank: int, dtype: torch.dtype = torch.float32) -> list[T
 
 
 def cluster(algorithm, size, precision=torch.float32, **options):
-    if isinstance(algorithm, str):
-        never = {} if algorithm in NEVER_SYNCHRONISED else {"momentum_sync": "never"}
-        options = {**never, "weight_decay": DECAY, **options}
+    never = {"momentum_sync": "never"} if "momentum_sync" in info(algorithm).options else {}
+    options = {**never, "weight_decay": DECAY, **options}
     return SimulatedCluster(algorithm, parameters(precision), size, lr=RATE, seed=4, **options)
-
-
-def exact(size: int, momentum_sync: str, **options: Any) -> SimulatedCluster:
-    """The sign of the mean of all updates in double precision: what the transports stand in for."""
-    return cluster(
-        "lion-update-mean", size, torch.float64, dtype="fp32", momentum_sync=momentum_sync, **options
-    )
 
 
 def advance(trained, steps, gradients=gradient, first=0):

@@ -67,15 +67,28 @@ def gradients(parameters: list[Tensor], rank: int, step: int) -> list[Tensor | N
     return [p.grad for p in model.parameters()]
 
 
-def at_reference_points(cluster: SimulatedCluster, step: int) -> dict[str, list[list[Tensor | None]]]:
+Gradients = Callable[[list[Tensor], int, int], list[Tensor | None]]
+"""(parameters or a reference point, rank, step) -> the gradient of each parameter."""
+
+
+def at_reference_points(
+    cluster: SimulatedCluster, step: int, own: Gradients = gradients
+) -> dict[str, list[list[Tensor | None]]]:
     """The gradients at the points where the next step of a cluster wants them too."""
+    ranks = range(cluster.world_size)
     return {
-        reference_point: [
-            gradients(cluster.reference_parameters(r, reference_point), r, step)
-            for r in range(cluster.world_size)
-        ]
-        for reference_point in cluster.reference_points
+        point: [own(cluster.reference_parameters(r, point), r, step) for r in ranks]
+        for point in cluster.reference_points
     }
+
+
+def advance(cluster: SimulatedCluster, steps: int, own: Gradients = gradients) -> SimulatedCluster:
+    """Train it for some steps more."""
+    for step in range(cluster.steps, cluster.steps + steps):
+        grads = [own(cluster.parameters(r), r, step) for r in range(cluster.world_size)]
+        cluster.observe(**observed(step))
+        cluster.step(grads, lr=learning_rate(step), reference_points=at_reference_points(cluster, step, own))
+    return cluster
 
 
 def take(optimizer: DataParallelOptimizer, backward: Callable[[], Any]) -> None:

@@ -14,6 +14,7 @@ from reference_impls.core.algorithm import TrainState
 from reference_impls.core.collectives import Group
 
 D, RATE, BETA1, BETA2, EPS = 103, 0.01, 0.9, 0.999, 1e-8
+EXACT = {"compressor": "none"}
 
 
 def start(dtype: torch.dtype = torch.float64) -> Tensor:
@@ -29,13 +30,10 @@ def mean_gradient(step: int, size: int) -> Tensor:
     return torch.stack([gradient(step, rank) for rank in range(size)]).mean(0)
 
 
-def cluster(size: int, **options: Any) -> SimulatedCluster:
-    return SimulatedCluster("apmsqueeze", [start()], size, lr=RATE, seed=2, **options)
-
-
-def advance(trained: SimulatedCluster, first: int, last: int) -> None:
+def advance(trained: SimulatedCluster, first: int, last: int, rate: Any = None) -> None:
     for step in range(first, last):
-        trained.step([[gradient(step, rank)] for rank in range(trained.world_size)])
+        rows = [[gradient(step, rank)] for rank in range(trained.world_size)]
+        trained.step(rows, lr=None if rate is None else rate(step))
 
 
 def error(trained: SimulatedCluster) -> Tensor:
@@ -47,20 +45,28 @@ def error(trained: SimulatedCluster) -> Tensor:
 
 
 @pytest.mark.parametrize("size", [1, 5])
-def test_without_compression_it_is_momentum_in_a_frozen_metric(size: int) -> None:
-    """T_w = 10, then the identity in place of the compressor; the decay is decoupled."""
-    warmup, decay = 10, 0.1
-    beta1, beta2 = 0.8, 0.95
-    trained = cluster(size, warmup_steps=warmup, compressor="none", weight_decay=decay, betas=(beta1, beta2))
+@pytest.mark.parametrize(
+    ("name", "options", "kinds"),
+    [
+        ("apmsqueeze", {"warmup_steps": 10, "betas": (0.8, 0.95)}, {"warm-up", "compressed"}),
+        ("zero-one-adam", {"variance_steps": 10, "local_growth_steps": 1000}, {"variance", "average"}),
+    ],
+)
+def test_without_compression_it_is_momentum_in_a_frozen_metric(size, name, options, kinds):
+    """Ten steps, then the identity in place of the compressor, in rounds of one step; the decay is decoupled."""
+    decay, seen = 0.1, set()
+    beta1, beta2 = options.get("betas", (BETA1, BETA2))
+    trained = SimulatedCluster(name, [start()], size, lr=RATE, weight_decay=decay, **options, **EXACT)
     x, m, v = start(), torch.zeros(D, dtype=torch.float64), torch.zeros(D, dtype=torch.float64)
     for step in range(30):
         advance(trained, step, step + 1)
         g = mean_gradient(step, size)
         m = beta1 * m + (1 - beta1) * g
-        v = beta2 * v + (1 - beta2) * g * g if step < warmup else v
+        v = beta2 * v + (1 - beta2) * g * g if step < 10 else v
         x = x * (1 - RATE * decay) - RATE * m / (v.sqrt() + EPS)
-    assert trained.kind == "compressed"
-    torch.testing.assert_close(trained.parameters(0)[0], x, rtol=0, atol=1e-12)
+        torch.testing.assert_close(trained.parameters(0)[0], x, rtol=0, atol=1e-12)
+        seen.add(trained.kind)
+    assert seen == kinds
     assert float(error(trained).abs().max()) == 0
 
 
@@ -146,13 +152,6 @@ def test_clipping_is_by_the_norm_of_the_mean_and_then_by_the_root_mean_square_of
     assert sorted(norms[norms.stage == "norm"].step) == list(range(warmup, 8))
 
 
-# ---- 1-bit Adam: the rule of APMSqueeze with a mask, and a freeze that comes by itself -------------------------------------
-
-
-def one_bit(size: int, name: str = "one-bit-adam", **options: Any) -> SimulatedCluster:
-    return SimulatedCluster(name, [start()], size, lr=RATE, seed=2, **options)
-
-
 # ---- the freeze that comes by itself -----------------------------------------------------------------------------------
 
 
@@ -162,7 +161,9 @@ def scaled(step: int, rank: int, size: Tensor | float) -> Tensor:
 
 def frozen_at(norms: Any, steps: int, **options: Any) -> int | None:
     """The first compressed step when gradients have these norms."""
-    own = one_bit(2, freeze="auto", betas=(0.9, 0.5), **options)
+    own = SimulatedCluster(
+        "one-bit-adam", [start()], 2, lr=RATE, seed=2, freeze="auto", betas=(0.9, 0.5), **options
+    )
     for step in range(steps):
         own.step([[scaled(step, rank, norms(step))] for rank in range(2)])
         if own.kind == "compressed":
@@ -184,17 +185,8 @@ def test_it_freezes_when_the_variance_stands_still_and_not_while_it_grows_or_fal
 # ---- 0/1 Adam: its schedules, and its momentum as a mean weighted by learning rates ----------------------------------------
 
 
-EXACT = {"compressor": "none"}
-
-
 def zero_one(size: int, **options: Any) -> SimulatedCluster:
     return SimulatedCluster("zero-one-adam", [start()], size, lr=RATE, seed=2, **options)
-
-
-def zero_one_advance(own: SimulatedCluster, first: int, last: int, rate: Any = None) -> None:
-    for step in range(first, last):
-        rows = [[gradient(step, rank)] for rank in range(own.world_size)]
-        own.step(rows, lr=None if rate is None else rate(step))
 
 
 def kinds(steps: int, **options: Any) -> list[str]:
@@ -221,20 +213,6 @@ def test_rounds_double_up_to_the_longest_and_the_last_one_ends_with_the_training
     assert create("zero-one-adam", total_steps=100, lr_warmup_steps=30).algorithm.local_from == 30
 
 
-@pytest.mark.parametrize("size", [1, 4])
-def test_with_rounds_of_one_step_and_an_exact_mean_it_is_momentum_in_a_frozen_metric(size: int) -> None:
-    own = zero_one(size, variance_steps=5, local_growth_steps=1000, weight_decay=0.1, **EXACT)
-    x, m, v = start(), torch.zeros(D, dtype=torch.float64), torch.zeros(D, dtype=torch.float64)
-    for step in range(15):
-        zero_one_advance(own, step, step + 1)
-        g = mean_gradient(step, size)
-        m = BETA1 * m + (1 - BETA1) * g
-        v = BETA2 * v + (1 - BETA2) * g * g if step < 5 else v
-        x = x * (1 - RATE * 0.1) - RATE * m / (v.sqrt() + EPS)
-        assert own.kind == ("variance" if step < 5 else "average")
-        torch.testing.assert_close(own.parameters(0)[0], x, rtol=0, atol=1e-12)
-
-
 def test_the_momentum_after_a_round_is_the_mean_of_the_rounds_momenta_weighted_by_rates() -> None:
     """With an exact mean: m = sum lr m_h / sum lr over steps and workers; x moved by sum lr m_h."""
     size, length = 3, 4
@@ -245,7 +223,7 @@ def test_the_momentum_after_a_round_is_the_mean_of_the_rounds_momenta_weighted_b
     own = zero_one(
         size, variance_steps=4, first_round=length, longest_round=length, local_growth_steps=1, **EXACT
     )
-    zero_one_advance(own, 0, 4, rate)
+    advance(own, 0, 4, rate)
     m0, x0, v = (
         own.state(0, "momentum")[0].clone(),
         own.parameters(0)[0].clone(),
@@ -258,7 +236,7 @@ def test_the_momentum_after_a_round_is_the_mean_of_the_rounds_momenta_weighted_b
             local[rank] = BETA1 * local[rank] + (1 - BETA1) * gradient(step, rank)
             total += rate(step) * local[rank] / size
         weights += rate(step)
-        zero_one_advance(own, step, step + 1, rate)
+        advance(own, step, step + 1, rate)
     assert own.kind == "average"
     torch.testing.assert_close(own.state(0, "momentum")[0], total / weights, rtol=0, atol=1e-12)
     torch.testing.assert_close(own.parameters(2)[0], x0 - total / (v.sqrt() + EPS), rtol=0, atol=1e-12)
@@ -271,14 +249,14 @@ def test_what_the_averages_lose_is_kept() -> None:
     size, length = 4, 3
     own = zero_one(size, variance_steps=6, refreshes_per_gap=2, first_round=length, longest_round=length,
                   local_growth_steps=1)  # fmt: skip
-    zero_one_advance(own, 0, 6)
+    advance(own, 0, 6)
     assert error(own).abs().max() > 0
     v, x0 = own.state(0, "variance")[0], own.parameters(0)[0].clone()
     given, momenta = torch.zeros(D, dtype=torch.float64), [own.state(0, "momentum")[0].clone()] * size
     for step in range(6, 24):
         momenta = [BETA1 * m + (1 - BETA1) * gradient(step, r) for r, m in enumerate(momenta)]
         given += RATE * torch.stack(momenta).mean(0)
-        zero_one_advance(own, step, step + 1)
+        advance(own, step, step + 1)
         if own.kind == "average":
             momenta = [own.state(0, "momentum")[0].clone()] * size
     moved = (x0 - own.parameters(0)[0]) * (v.sqrt() + EPS)

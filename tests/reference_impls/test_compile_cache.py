@@ -11,15 +11,13 @@ import torch
 from reference_impls.core import compile_cache as programs
 from reference_impls.core import compute
 from reference_impls.core.compute import Compiled, Key, PathRecord
-from tests.support import require_compiler
+
+pytestmark = pytest.mark.compiled
 
 
 @pytest.fixture(autouse=True)
-def _compiler(monkeypatch, tmp_path):
-    monkeypatch.delenv("BANDWISE_COMPILE", raising=False)
-    monkeypatch.delenv("CXX", raising=False)
+def _folder(monkeypatch, tmp_path):
     monkeypatch.setattr(programs, "_folder", lambda: tmp_path)
-    require_compiler()
 
 
 def rounded(x, scale, count, words, out):

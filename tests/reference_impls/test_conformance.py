@@ -12,9 +12,9 @@ from bandwise import method_checks
 from bandwise.method_checks import CHECKS, check_method
 from reference_impls import create, list_algorithms
 from reference_impls.core.optimizers import local_optimizer
-from tests.reference_impls.problem import LR, Net, gradients, learning_rate, names
+from tests.reference_impls.problem import LR, Net, advance, gradients, learning_rate, names
 from tests.reference_impls.table import A_CLASS, FIRST, ROWS, SOME, STEPS, Row, tiered
-from tests.reference_impls.trajectories import advance, build, trajectory
+from tests.reference_impls.trajectories import build, trajectory
 
 NAN = "a NaN is seen by all"
 EQUAL = "replicas are equal"
@@ -106,7 +106,7 @@ def test_one_worker_is_the_plain_optimizer(row: Row) -> None:
     name, hyper = row.plain
     optimizer = local_optimizer(name).build([{"params": list(model.named_parameters()), "lr": LR, **hyper}])
     for step in range(STEPS):
-        advance(cluster, step, step + 1)
+        advance(cluster, 1)
         optimizer.param_groups[0]["lr"] = learning_rate(step)
         for own, gradient, name in zip(
             model.parameters(), gradients(list(model.parameters()), 0, step), names(), strict=True

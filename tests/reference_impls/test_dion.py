@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.algorithms.dion import basis, unit_rows
 from reference_impls.core.compute import Key
 from reference_impls.core.errors import UnsupportedError
 from tests.support import each
@@ -177,21 +176,3 @@ def test_any_magnitude_is_followed() -> None:
     assert moves[0].norm() < 1e-9
     assert torch.dist(moves[1], moves[2]) < 1e-4 * moves[1].norm()
     assert moves[1].norm() > 1
-
-
-@each("dtype", [torch.float32, torch.float64])
-def test_a_basis_keeps_the_order_of_rows_and_drops_noise(dtype: torch.dtype) -> None:
-    p = torch.randn(4, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
-    p[2] = 2 * p[0] - p[1]
-    q = basis(p)
-    expected = columns_made_orthonormal(p[[0, 1, 3]].double().T).T
-    tiny = 50 * torch.finfo(dtype).eps
-    assert not q[2].any()
-    kept = q[[0, 1]].double()
-    assert (kept * (kept * expected[:2]).sum(1, keepdim=True).sign() - expected[:2]).abs().max() < tiny
-    assert basis(torch.full((2, 5), torch.nan)).isnan().all()
-    assert unit_rows(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), 0.0).tolist() == [
-        [0, 0],
-        pytest.approx([0.6, 0.8]),
-    ]
-    assert unit_rows(torch.tensor([[3.0, 4.0]]), 5.0).tolist() == [pytest.approx([0.3, 0.4])]

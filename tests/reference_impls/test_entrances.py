@@ -39,8 +39,8 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _alone(rank: int, size: int, call: str, ends: bool) -> Any:
-    """Rank 1 makes the call after 9 steps, a matter of 40 for the others (ends: who then take no more)."""
+def _alone(rank: int, size: int, call: str) -> Any:
+    """Rank 1 makes the call after 9 steps, a matter of 40 for the others."""
     model, options = net(), {"period": 4}
     name = "local-sgd"
     if call == "state_dict":  # it communicates where a fragment is under way
@@ -51,9 +51,6 @@ def _alone(rank: int, size: int, call: str, ends: bool) -> Any:
             if step == 9 and rank == 1:
                 CALLS[call](optimizer)
                 return "no error", ""
-            if step == 9 and ends:
-                optimizer.release()
-                return "ended", ""
             _step(model, optimizer, rank, step)
     except ExchangeError as error:
         return type(error).__name__, str(error)
@@ -62,7 +59,7 @@ def _alone(rank: int, size: int, call: str, ends: bool) -> Any:
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_one_rank_makes_alone_is_named_on_all(call: str) -> None:
-    other, alone = run_ranks(_alone, 2, call, False, joins=False)
+    other, alone = run_ranks(_alone, 2, call, joins=False)
     assert alone[0] == "MismatchError", alone
     assert f"rank 1 is at {call}(), after 9 steps: comparing settings, but rank 0 at step" in alone[1]
     assert "make calls that communicate on all" in alone[1]
@@ -77,6 +74,7 @@ DIFFERING: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
     "bucket_bytes": ("bucket_bytes", lambda rank: {"bucket_bytes": 1024 * (1 + rank)}),
     "check": ("check", lambda rank: {"check": ("first", "off")[rank]}),
     "options": ("the method", lambda rank: {"rank": 1 + rank}),
+    "skippable": ("skippable", lambda rank: {"skippable": rank == 0}),
     "seed, unchecked": ("the seed", lambda rank: {"seed": rank, "check": "off"}),
     "a factory": ("", lambda rank: {"optimizer": lambda groups: torch.optim.SGD(groups, lr=0.1)}),
 }
@@ -91,7 +89,7 @@ def _built_differently(rank: int, size: int) -> Any:
         (entrance, what): outcome(partial(make, net(), timeout_s=20.0, **options(rank)))
         for entrance, make in ENTRANCES.items()
         for what, (_, options) in DIFFERING.items()
-        if entrance == "optimizer" or what != "a factory"
+        if entrance == "optimizer" or what not in ("a factory", "skippable")
     }
 
 

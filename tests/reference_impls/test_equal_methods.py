@@ -21,6 +21,7 @@ STEPS, WORKERS = 12, 4
 Given = tuple[str, dict[str, Any]]
 
 NEVER = {"momentum_sync": "never"}
+GATHERED, TWO_PHASE = {"form": "gather"}, {"form": "two-phase"}
 EQUAL: dict[str, tuple[Given, Given]] = {
     "1-bit Lion Cub without synchronisation is majority-vote Lion": (
         ("lion-cub-1bit", NEVER),
@@ -47,7 +48,7 @@ EQUAL: dict[str, tuple[Given, Given]] = {
         ("global-qsgd", {"bits": 4}),
     ),
     "TernGrad is QSGD-MaxNorm at one level, in any transport": (
-        ("terngrad", {"form": "gather"}),
+        ("terngrad", GATHERED),
         ("qsgd-maxnorm", {"bits": 1, "scale": "tensor"}),
     ),
     "NUQSGD without blocks is natural dithering": (("nuqsgd", {"block_size": 0}), ("natural-dithering", {})),
@@ -59,6 +60,18 @@ EQUAL: dict[str, tuple[Given, Given]] = {
         ("l-greco", {"rank": 2, "min_rank": 2, "max_rank": 2, "min_compression_rate": 0.5}),
         ("powersgd", {"min_compression_rate": 0.5}),
     ),
+    **{
+        f"{name} sends the same codes with {form}": ((name, {**own, **form}), (name, own))
+        for name, own, form in (
+            ("terngrad", {}, GATHERED),
+            ("terngrad", {}, {"form": "all-reduce"}),
+            ("lion-cub-pbit", {**NEVER, "bits": 4}, TWO_PHASE),
+            ("global-qsgd", {"norm": "l2"}, TWO_PHASE),
+            ("global-qsgd", {"bits": 16}, TWO_PHASE),
+            ("global-qsgd", {"bits": 11, "scale": "block", "block_size": 9}, {"sparse": True}),
+            ("thc", {"chunk": 64}, {"form": "sum"}),
+        )
+    },
 }
 
 

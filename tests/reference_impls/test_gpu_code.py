@@ -1,6 +1,6 @@
 """The GPU path without a GPU: the Triton source of every compiled function. Who waits for the device: `test_gpu_steps.py`.
 
-What is run here is the compiler's code generator; that the codes on a GPU are those of the CPU has not been measured.
+What is run here is the compiler's code generator; whether the codes of a GPU are those of the CPU `make gpu` measures.
 """
 
 from __future__ import annotations

@@ -119,12 +119,6 @@ def test_the_host_waits_for_nothing_in_a_step(row: Row) -> None:
     assert not waits_in_steps(row)
 
 
-@pytest.mark.parametrize("row", [row for row in FIRST if row.id in ASKING], ids=lambda row: row.id)
-def test_what_asks_for_values_is_listed(row: Row) -> None:
-    with pytest.raises((RuntimeError, NotImplementedError)):  # torch's: there are none
-        waits_in_steps(row)
-
-
 def test_gradients_are_compared_without_a_wait_but_in_every_sixteenth_step() -> None:
     (worker,) = rank_of_four(FIRST[0]).workers
     gradients = Gradients(worker, {}, None, allow_empty_buckets=False)

@@ -85,7 +85,7 @@ def test_nothing_has_moved_and_no_rate() -> None:
 # ---- the sum of integers ---------------------------------------------------------------------------------------------------
 
 
-LENGTHS = (1, 2, 9, 31, 32, 67, 257)
+LENGTHS = (1, 2, 9, 31, 67, 257, 5000)
 
 
 def codes_of(n: int, d: int, limit: int, seed: int = 0) -> Tensor:
@@ -134,3 +134,5 @@ def test_both_forms_agree_where_all_ranks_send_their_most(bits: int, n: int) -> 
     one, _ = everywhere(codes, bits, limit, "all-reduce")
     other, _ = everywhere(codes, bits, limit, "two-phase")
     assert one[0].tolist() == other[n - 1].tolist() == codes.sum(0).tolist()
+    with pytest.raises(UnsupportedError, match="more bits"):
+        everywhere(codes, bits, limit + 1, "all-reduce")

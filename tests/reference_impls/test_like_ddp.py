@@ -73,8 +73,8 @@ def test_the_norm_of_the_last_step_is_that_of_the_mean_before_clipping(clip, ran
 # ---- frozen parameters and buffers ---------------------------------------------------------------------------------------
 
 
-def _batch_norm(rank: int, size: int, parts: int) -> Any:
-    """Buffers after every step, and at last those of ours and of DDP; two micro-batches a step where asked for."""
+def _batch_norm(rank: int, size: int) -> Any:
+    """Of two micro-batches a step: buffers after every step, and at last those of ours and of DDP."""
     trained, seen = [], []
     for ours in (True, False):
         model = net(seed=rank)
@@ -88,8 +88,8 @@ def _batch_norm(rank: int, size: int, parts: int) -> Any:
             wrapped = DistributedDataParallel(model)
             optimizer, no_sync = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9), wrapped.no_sync
         for step in range(STEPS):
-            for part in range(parts):
-                with no_sync() if part + 1 < parts else nullcontext():
+            for part in range(2):
+                with nullcontext() if part else no_sync():
                     loss(wrapped, rank, 10 * step + part).backward()
             if not ours:
                 seen.append({k: v for k, v in _values(model).items() if "4." in k})
@@ -106,7 +106,7 @@ def _batch_norm(rank: int, size: int, parts: int) -> Any:
 
 def test_batch_norms_buffers_are_those_of_rank_zero_as_with_ddp(ranks: Callable[[int], Ranks]) -> None:
     """Rank 0's buffers are DDP's on rank 0, and every rank has them."""
-    first, *others = ranks(SIZE).run(_batch_norm, 2)
+    first, *others = ranks(SIZE).run(_batch_norm)
     _close([first])
     for ours, _ in others:
         assert all(torch.equal(value, first[0][name]) for name, value in ours.items())

@@ -1,4 +1,4 @@
-"""Lion Cub against Lion: what equals it, what bounds it, what it costs; weighted votes; when momenta are brought together."""
+"""Lion Cub against Lion: what equals it; shared scales; when momenta are brought together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from tests.reference_impls.lion_training import (
     D,
     advance,
     cluster,
-    exact,
     gradient,
     parameters,
     vector,
@@ -65,28 +64,13 @@ def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronis
         everybody = [double(step, rank) for rank in range(size)]
         return [torch.stack(of_one).sum(0) / size for of_one in zip(*everybody, strict=True)]
 
-    trained = exact(size, momentum_sync, sync_every=3, sync_measure_every=6)
+    options = {"momentum_sync": momentum_sync, "sync_every": 3, "sync_measure_every": 6}
+    trained = cluster("lion-update-mean", size, torch.float64, dtype="fp32", **options)
     advance(trained, 40, double)
     assert torch.equal(vector(trained.parameters(0)).sign(), lion(40, mean, torch.float64).sign())
     torch.testing.assert_close(
         vector(trained.parameters(0)), lion(40, mean, torch.float64), rtol=0, atol=1e-12
     )
-
-
-# ---- head-room ------------------------------------------------------------------------------------------------------
-
-
-CODES = {"form": "two-phase", "levels": "code"}
-"""In which any number of ranks may agree on the largest."""
-
-
-@each(("size", "options"), [(1, {"bits": 4}), (7, {"bits": 4}), (3, {"bits": 8}), (2, CODES), (17, CODES)])
-def test_when_all_agree_on_the_largest_vote_nothing_overflows(size: int, options: dict[str, Any]) -> None:
-    """Two of three coordinates are far above the mean, so every rank votes its most; with linf s = 1 rounds to 0."""
-    g = torch.tensor([8.0, -8.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0])
-    trained = SimulatedCluster("lion-cub-pbit", [torch.zeros(8)], size, lr=1.0, **options)
-    trained.step([[g] for _ in range(size)])
-    assert torch.equal(trained.parameters(0)[0], -g.sign())
 
 
 # ---- clipping --------------------------------------------------------------------------------------------------------------
@@ -115,30 +99,6 @@ def test_a_clipped_worker_is_lion_on_the_clipped_gradient_of_the_whole_model(nam
     assert create(name).algorithm.scope == "bucket"
 
 
-# ---- weighted votes: forms of the sum, quantisers, shared scales -----------------------------------------------------------
-
-
-PBIT = "lion-cub-pbit"
-
-
-def voted(size: int, steps: int = 12, **options: Any) -> Tensor:
-    found = cluster(PBIT, size, **options)
-    advance(found, steps)
-    for rank in range(1, size):
-        assert torch.equal(vector(found.parameters(0)), vector(found.parameters(rank)))
-    return vector(found.parameters(0))
-
-
-# ---- forms ----------------------------------------------------------------------------------------------------------
-
-
-@each(("size", "bits"), [(1, 8), (2, 16), (7, 4)])
-def test_forms_of_the_sum_are_one_training_to_the_bit(bits: int, size: int) -> None:
-    """What a form changes is bytes: codes are the same, and so is the sign of their sum."""
-    expected = voted(size, bits=bits)
-    assert torch.equal(voted(size, bits=bits, form="two-phase"), expected)
-
-
 # ---- shared scales --------------------------------------------------------------------------------------------------
 
 
@@ -149,7 +109,7 @@ def test_shared_scales_are_the_mean_or_the_maximum_over_workers(scale: str, join
     generator = torch.Generator().manual_seed(5)
     u = torch.randn(size, 3500, generator=generator) * 2.0 ** torch.arange(size).unsqueeze(-1)
     found = SimulatedCluster(
-        PBIT,
+        "lion-cub-pbit",
         [torch.zeros(d) for d in lengths],
         size,
         lr=1.0,
@@ -206,17 +166,10 @@ def test_selective_averages_the_tensors_on_which_workers_disagree_most(fraction,
         common, own = gradient(step, 99), gradient(step, rank)
         return [common[0] + 1e-3 * own[0], common[1] * (-1) ** rank, common[2] + 0.3 * own[2]]
 
-    def build(momentum_sync: str) -> SimulatedCluster:
-        return cluster(
-            "lion-cub-1bit",
-            4,
-            momentum_sync=momentum_sync,
-            sync_every=3,
-            sync_measure_every=6,
-            sync_fraction=fraction,
-        )
-
-    free, selective = build("never"), build("selective")
+    options = {"sync_every": 3, "sync_measure_every": 6, "sync_fraction": fraction}
+    free, selective = (
+        cluster("lion-cub-1bit", 4, momentum_sync=sync, **options) for sync in ("never", "selective")
+    )
     for step in range(8):
         advance(free, 1, disagreeing, first=step)
         advance(selective, 1, disagreeing, first=step)

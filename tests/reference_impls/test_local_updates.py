@@ -379,13 +379,21 @@ def test_rounds_of_pairs_written_out(n: int) -> None:
 # ---- negative controls ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("optimizer", "hyper"), [("sgd", {"momentum": 0.9}), ("adamw", {})])
-def test_control_one_worker_is_a_lone_run_on_the_data_of_rank_0(optimizer, hyper):
-    ours = trained("control-one-worker", 4, 12, optimizer=optimizer, total_steps=12, **hyper)
-    alone = Alone(optimizer, 1, **hyper)
+@each(
+    ("name", "optimizer", "size", "hyper"),
+    [
+        ("control-one-worker", "sgd", 4, {"momentum": 0.9}),
+        ("control-one-worker", "adamw", 4, {}),
+        ("control-one-rank-sign", "lion", 1, {"weight_decay": 0.1}),
+        ("control-one-rank-sign", "lion", 5, {"weight_decay": 0.1}),
+    ],
+)
+def test_controls_of_one_worker_are_a_lone_run_on_the_data_of_rank_0(name, optimizer, size, hyper):
+    own = {} if optimizer == "lion" else {"optimizer": optimizer, "total_steps": 12}
+    ours, alone = trained(name, size, 12, **own, **hyper), Alone(optimizer, 1, **hyper)
     for step in range(12):
         (end,) = alone.step(step)
-    for rank in range(4):
+    for rank in range(size):
         assert torch.equal(point(ours, rank), end)
 
 
@@ -409,19 +417,6 @@ def test_random_k_applies_the_mean_of_its_share_and_nothing_elsewhere() -> None:
     assert ours.ledger.frame(0).payload_bytes.tolist() == [4 * c for c in count]
     together = int((chosen[0] & chosen[1]).sum())  # steps choose independently
     assert abs(together - fraction**2 * d) < 5 * math.sqrt(fraction**2 * d) + 5
-
-
-@pytest.mark.parametrize("size", [1, 5])
-def test_one_rank_sign_is_lion_on_the_gradients_of_rank_0(size: int) -> None:
-    ours = cluster("control-one-rank-sign", size, weight_decay=0.1)
-    alone = Alone("lion", 1, weight_decay=0.1)
-    for step in range(12):
-        (end,) = alone.step(step)
-        advance(ours, step, step + 1)
-        for rank in range(size):
-            assert torch.equal(point(ours, rank), end)
-    sent = ours.ledger.frame(0).wire_bytes.sum()
-    assert sent == pytest.approx(12 * 2 * (size - 1) / size * (math.ceil(D / 8) + 1), rel=1e-12)
 
 
 @each(

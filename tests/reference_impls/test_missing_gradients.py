@@ -1,11 +1,10 @@
-"""Gradients as they should not be: none, too little, of odd strides. `test_conformance.py` has those that are not finite.
+"""Gradients that are not there, on some ranks or on all. `test_conformance.py` has those that are not finite.
 
 A parameter for which no rank has ever had a gradient stays where it is, unless its gradient is to count as zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,35 +14,19 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster
 from reference_impls.core.errors import LayoutError, UsageError
-from tests.reference_impls.problem import LR, Net, learning_rate, names, observed
+from tests.reference_impls import trajectories
+from tests.reference_impls.problem import Net, advance, learning_rate, names
 from tests.reference_impls.table import FIRST, SOME, Row, tiered
 from tests.support import each
 
 # what lies in how drivers read gradients is the same for all methods
 FEW = [row for row in SOME if row.id in ("lion-cub-1bit", "powersgd", "diloco")]
 UNUSED, SIZE = names().index("unused"), 3
-Gradients = Callable[[list[Tensor], int, int], list[Tensor | None]]
-"""(parameters or a reference point, rank, step) -> the gradient of each parameter."""
 
 
-def build(row: Row | str, params: list[Tensor] | None = None, **more: Any) -> SimulatedCluster:
+def build(row: Row | str, **more: Any) -> SimulatedCluster:
     row = next(one for one in FIRST if one.algorithm == row) if isinstance(row, str) else row
-    given = {"bucket_bytes": 256, **row.options, **({"names": names()} if params is None else {}), **more}
-    return SimulatedCluster(row.algorithm, params or list(Net().parameters()), SIZE, lr=LR, seed=3, **given)
-
-
-def advance(cluster: SimulatedCluster, steps: int, gradients: Gradients) -> SimulatedCluster:
-    ranks = range(SIZE)
-    for _ in range(steps):
-        step = cluster.steps
-        cluster.observe(**observed(step))
-        points = {
-            point: [gradients(cluster.reference_parameters(r, point), r, step) for r in ranks]
-            for point in cluster.reference_points
-        }
-        own = [gradients(cluster.parameters(r), r, step) for r in ranks]
-        cluster.step(own, lr=learning_rate(step), reference_points=points)
-    return cluster
+    return trajectories.build(row, SIZE, **more)
 
 
 def drawn(params: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
@@ -61,54 +44,6 @@ def same(a: SimulatedCluster, b: SimulatedCluster) -> bool:
     return all(
         torch.equal(x, y) for r in range(SIZE) for x, y in zip(a.parameters(r), b.parameters(r), strict=True)
     )
-
-
-# ---- too little, or laid out in other ways ---------------------------------------------------------------------------------
-
-
-def _transposed(gradient: Tensor) -> Tensor:
-    """The same values, in memory the other way round, with a gap."""
-    order = tuple(reversed(range(gradient.dim())))
-    wide = torch.full((*gradient.permute(order).shape[:-1], 2 * gradient.shape[0]), float("nan"))
-    wide[..., ::2] = gradient.permute(order)
-    return wide[..., ::2].permute(order)
-
-
-def _channels_last(gradient: Tensor) -> Tensor:
-    return gradient.to(memory_format=torch.channels_last) if gradient.dim() == 4 else gradient
-
-
-@each("row", FEW)
-@each("odd", [_transposed, _channels_last])
-def test_strides_of_gradients_change_nothing(row: Row, odd: Callable[[Tensor], Tensor]) -> None:
-    start = [torch.linspace(-1, 1, 3 * 4 * 2 * 2).view(3, 4, 2, 2), torch.linspace(0, 1, 20).view(5, 4)]
-    plain = advance(build(row, start), 5, drawn)
-    assert same(plain, advance(build(row, start), 5, lambda *given: [odd(g) for g in drawn(*given)]))
-
-
-@each("row", FEW)
-def test_no_gradient_is_a_gradient_of_zeros(row: Row) -> None:
-    def without(params: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
-        return [None if i == 1 + rank % 2 else g for i, g in enumerate(unused(params, rank, step))]
-
-    def zeros(params: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
-        found = [
-            torch.zeros_like(p) if g is None else g
-            for p, g in zip(params, without(params, rank, step), strict=True)
-        ]
-        return [*found[:UNUSED], None]
-
-    assert same(advance(build(row), 8, without), advance(build(row), 8, zeros))
-
-
-@each("row", FEW)
-def test_empty_parameters_are_passed_over(row: Row) -> None:
-    start = [torch.linspace(-1, 1, 9).view(3, 3), torch.empty(0, 3), torch.ones(2)]
-    found = advance(build(row, start, names=["a", "b", "c"]), 5, drawn).parameters(2)
-    plain = advance(build(row, [start[0], start[2]], names=["a", "c"]), 5, drawn).parameters(2)
-    assert found[1].shape == (0, 3)
-    assert torch.equal(found[0], plain[0])
-    assert torch.equal(found[2], plain[1])
 
 
 def test_a_gradient_of_no_elements_is_refused_for_a_parameter_that_has_some() -> None:

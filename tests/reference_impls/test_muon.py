@@ -1,9 +1,8 @@
-"""Muon as a local optimizer, and MuLoCo: what Newton-Schulz does to singular values, who gets it, coded rounds written out."""
+"""Muon and Dion2 as local optimizers, and MuLoCo: what Newton-Schulz does to singular values, who gets it, coded rounds."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,15 +10,12 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.algorithms.four_bit import SDP4Bit
 from reference_impls.core.errors import UnsupportedError
-from reference_impls.core.optimizers import ByName, Dion2, Muon, local_optimizer
+from reference_impls.core.optimizers import Dion2, Muon, local_optimizer
 from reference_impls.core.registry import Method
-from reference_impls.frontends.attached import takes_any_optimizer
 from reference_impls.frontends.sharded import _refuse_whole
 from suite.workloads.code import GPT
 from tests.reference_impls.local_training import sent
-from tests.reference_impls.table import FIRST
 from tests.support import each
 
 SHAPES = {"tall": (12, 5), "wide": (4, 9), "bias": (7,), "head.weight": (6, 6)}
@@ -99,24 +95,71 @@ def state(own: SimulatedCluster) -> list[dict[str, Any]]:
     return [optimizer.state[p] for p in optimizer.param_groups[0]["params"]]
 
 
-@each("own", [Muon, Dion2])
-def test_a_rate_that_nobody_may_read_gives_the_step_of_the_number(own: type[ByName]) -> None:
-    """Two steps on the same gradients, matrices of both shapes and what AdamW has; one has no gradient, and stays."""
-    by_number, by_tensor = (
-        {name: p.float() for name, p in zip(SHAPES, draw(9), strict=True)} for _ in range(2)
-    )
-    still = torch.ones(3, 2)
-    for params, rate in ((by_number, RATE), (by_tensor, torch.tensor(RATE))):
-        optimizer = own([*params.items(), ("still", still)], weight_decay=DECAY)
-        optimizer.param_groups[0]["lr"] = rate
-        for step in range(2):
-            for p, found in zip(params.values(), draw(step), strict=True):
-                p.grad = found.float()
-            optimizer.step()
-    for name, p in by_number.items():
-        assert not torch.equal(p, draw(9)[list(SHAPES).index(name)].float())
-        torch.testing.assert_close(by_tensor[name], p, rtol=1e-5, atol=1e-6)
-    assert torch.equal(still, torch.ones(3, 2))
+# ---- Dion2: what is not chosen, special cases ------------------------------------------------------------------------------
+
+MU = 0.8
+
+
+@each("fraction", [0.25, 0.5, 1.0])
+def test_all_reduced_dion2_written_out(fraction: float) -> None:
+    """Moves by singular values, to bfloat16; the momentum and what is not chosen to the last bits. Three workers."""
+    ours = cluster("allreduce-dion2", 3, submatrix_fraction=fraction, ef_decay=MU, weight_decay=DECAY)
+    x = draw(99)
+    b, v = ([torch.zeros_like(p) for p in x] for _ in range(2))
+    for step in range(1, 6):
+        grads = [draw(step, rank) for rank in range(3)]
+        ours.step(grads)
+        for i, (name, shape) in enumerate(SHAPES.items()):
+            g = (grads[0][i] + grads[1][i] + grads[2][i]) / 3
+            before, x[i] = x[i] * (1 - RATE * DECAY), ours.parameters(1)[i].clone()
+            if name in ("tall", "wide"):
+                b[i] = b[i] + g
+                # along the shorter side: rows of what is wide, columns of what is tall
+                lines, was, now = (t if shape[0] <= shape[1] else t.T for t in (b[i], before, x[i]))
+                norms = [float(line.abs().sum()) for line in lines]
+                count = math.ceil(fraction * min(shape))
+                chosen = sorted(range(len(norms)), key=lambda at: -norms[at])[:count]
+                others = [at for at in range(len(norms)) if at not in chosen]
+                wanted = orthogonalised(lines[chosen])
+                moved = (was - now)[chosen] / (RATE * math.sqrt(shape[0] / shape[1]))
+                assert torch.dist(moved, wanted) < 0.08 * wanted.norm()
+                assert torch.equal(now[others], was[others]), "decay only"
+                lines[chosen] *= MU
+                assert len(others) == len(norms) - count
+            else:
+                b[i] = 0.9 * b[i] + 0.1 * g
+                v[i] = 0.95 * v[i] + 0.05 * g * g
+                step_ = b[i] / (1 - 0.9**step) / ((v[i] / (1 - 0.95**step)).sqrt() + 1e-8)
+                torch.testing.assert_close(x[i], before - RATE * step_, rtol=0, atol=1e-12)
+    for i in (0, 1):
+        torch.testing.assert_close(state(ours)[i]["momentum_buffer"], b[i], rtol=0, atol=1e-14)
+
+
+def test_of_equal_norms_the_first_are_taken_and_what_is_not_a_number_is_largest() -> None:
+    for broken, chosen in ((None, [0, 1]), (3, [0, 3])):
+        x = torch.zeros(4, 6)
+        x.grad = torch.ones(4, 6) * torch.tensor([[1.0], [-1.0], [1.0], [1.0]])
+        if broken is not None:
+            x.grad[broken, 2] = torch.nan
+        Dion2([("w", x)], submatrix_fraction=0.5).step()
+        assert x.ne(0).any(1).nonzero().flatten().tolist() == chosen
+        assert bool(x[chosen].isnan().all()) == (broken is not None)
+
+
+def test_a_gradient_of_zeros_leaves_decay_alone() -> None:
+    x = torch.ones(4, 6)
+    x.grad = torch.zeros(4, 6)
+    Dion2([("w", x)], lr=0.5, weight_decay=0.1).step()
+    torch.testing.assert_close(x, torch.full((4, 6), 0.95))
+
+
+def test_in_bfloat16_the_momentum_is_not_normalised() -> None:
+    x, g = torch.zeros(4, 6, dtype=torch.bfloat16), torch.arange(24.0).view(4, 6).bfloat16()
+    x.grad = g.clone()
+    optimizer = Dion2([("w", x)], submatrix_fraction=0.5, ef_decay=0.5)
+    optimizer.step()
+    assert torch.equal(optimizer.state[x]["momentum_buffer"], torch.cat([g[:2], g[2:] / 2]))
+    assert torch.equal(x.grad, g)
 
 
 # ---- who gets it -----------------------------------------------------------------------------------------------------------
@@ -147,32 +190,6 @@ def test_of_the_gpt_that_ships_the_blocks_get_muon() -> None:
     params = {name: torch.zeros(p.shape) for name, p in GPT(2, 8).named_parameters()}
     assert len(by_muon(params)) == 2 * 4
     assert by_muon(params) == {n for n, p in params.items() if p.dim() == 2 and n.startswith("blocks.")}
-
-
-def of_matrices() -> dict[str, Method]:
-    """One configured method of every class that has a local optimizer, with Muon, or Dion2, in its place; not where ranks own
-    pieces."""
-    found = {}
-    for row in FIRST:
-        own = create(row.algorithm, **row.options).algorithm
-        if takes_any_optimizer(own) and not isinstance(own, SDP4Bit):
-            for optimizer in ("muon", "dion2"):
-                algorithm = replace(own, optimizer=optimizer)
-                method = Method(row.algorithm, algorithm, algorithm.hyperparameters())
-                found[f"{type(own).__name__}-{optimizer}"] = method
-    return found
-
-
-OF_MATRICES = of_matrices()
-
-
-@each("name", OF_MATRICES)
-def test_every_method_with_a_local_optimizer_takes_it(name: str) -> None:
-    ours = cluster(OF_MATRICES[name], 2)
-    ours.observe(loss=1.0, accuracy=0.0)
-    advance(ours, 0, 2)
-    assert ["momentum_buffer" in kept for kept in state(ours)] == [True, True, False, False]
-    assert flat(ours).isfinite().all()
 
 
 @each("optimizer", ["muon", "dion2"])

@@ -93,22 +93,32 @@ class Box:
             self.x[i] = self.x[i] - RATE * coefficient * f * move
 
 
-@pytest.mark.parametrize(("size", "bucket_bytes"), [(1, 1 << 20), (3, 64)])
-def test_with_an_exact_mean_it_is_its_box(size: int, bucket_bytes: int) -> None:
-    """Both phases; the gradient rebuilt from momenta is the mean gradient, and feeds the fresh variance."""
-    own = SimulatedCluster(
-        "one-bit-lamb", start(), size, lr=RATE, bucket_bytes=bucket_bytes, warmup_steps=6, compressor="none",
-        weight_decay=DECAY,
-    )  # fmt: skip
-    box = Box(6)
+@pytest.mark.parametrize(
+    ("size", "bucket_bytes", "limits", "options"),
+    [
+        (1, 1 << 20, {}, {}),
+        (3, 64, {}, {}),
+        (2, 1 << 20, {"max": 0.02}, {"max_coeff": 0.02}),
+        (2, 1 << 20, {"min": 5.0}, {"min_coeff": 5.0}),
+        (2, 1 << 20, {"fmax": 0.9, "threshold": 0.5}, {"factor_max": 0.9, "factor_threshold": 0.5}),
+        (2, 1 << 20, {"fmin": 0.999, "beta": 0.5}, {"factor_min": 0.999, "coeff_beta": 0.5}),
+    ],
+)
+def test_with_an_exact_mean_it_is_its_box(size, bucket_bytes, limits, options):
+    """Both phases, limits where they are set; the gradient rebuilt from momenta is the mean, and feeds the fresh variance."""
+    own = cluster(size, bucket_bytes=bucket_bytes, warmup_steps=4, compressor="none", **options)
+    box, plain = Box(4, **limits), Box(4)
     for step in range(25):
         advance(own, step)
-        box.step(step, mean_gradient(step, size))
+        for each in (box, plain):
+            each.step(step, mean_gradient(step, size))
         for found, x in zip(own.parameters(size - 1), box.x, strict=True):
             torch.testing.assert_close(found, x, rtol=0, atol=1e-11)
     fresh = torch.cat(own.state(0, "fresh_variance"))
     torch.testing.assert_close(fresh, torch.cat(box.fresh), rtol=1e-9, atol=0)
     assert any(f != 1.0 for f in box.f)
+    alike = all(torch.allclose(a, b, rtol=0, atol=1e-9) for a, b in zip(box.x, plain.x, strict=True))
+    assert alike == (not limits)
 
 
 def test_the_momentum_telescopes_in_the_common_scale() -> None:
@@ -129,23 +139,3 @@ def test_the_momentum_telescopes_in_the_common_scale() -> None:
     )
     torch.testing.assert_close(moved, given - error, rtol=0, atol=1e-10)
     assert error.abs().max() > 1e-4
-
-
-@pytest.mark.parametrize(
-    ("limits", "options"),
-    [
-        ({"max": 0.02}, {"max_coeff": 0.02}),
-        ({"min": 5.0}, {"min_coeff": 5.0}),
-        ({"fmax": 1.01, "threshold": 0.5}, {"factor_max": 1.01, "factor_threshold": 0.5}),
-        ({"fmin": 0.999, "beta": 0.5}, {"factor_min": 0.999, "coeff_beta": 0.5}),
-    ],
-)
-def test_limits_are_where_they_are_set(limits: dict[str, float], options: dict[str, float]) -> None:
-    own, box, plain = cluster(2, warmup_steps=4, compressor="none", **options), Box(4, **limits), Box(4)
-    for step in range(15):
-        advance(own, step)
-        for each in (box, plain):
-            each.step(step, mean_gradient(step, 2))
-    for found, x in zip(own.parameters(0), box.x, strict=True):
-        torch.testing.assert_close(found, x, rtol=0, atol=1e-11)
-    assert not all(torch.allclose(a, b, rtol=0, atol=1e-9) for a, b in zip(box.x, plain.x, strict=True))

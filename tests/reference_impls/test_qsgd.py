@@ -78,21 +78,6 @@ def test_error_feedback_of_large_tensors_loses_nothing_in_two_phases(n: int, sma
 # ---- TernGrad --------------------------------------------------------------------------------------------------------------
 
 
-FORMS = ("two-phase", "all-reduce", "gather")
-
-
-@each(("n", "d", "scale"), [(1, 5, "tensor"), (3, 67, "bucket"), (7, 200, "tensor"), (8, 1, "bucket")])
-def test_all_forms_have_the_same_bits(n: int, d: int, scale: str) -> None:
-    x = normal(n, d, seed=d)
-    sizes = [d // 2, d - d // 2] if d > 1 else [1]
-    first = mean("terngrad", x, sizes, scale=scale)
-    for form in FORMS[1:]:
-        assert torch.equal(mean("terngrad", x, sizes, scale=scale, form=form), first)
-    steps = (first.double() * n / x.abs().max().double()) if scale == "bucket" else torch.zeros(1)
-    assert float((steps - steps.round()).abs().max()) < 1e-5  # a sum of codes, -n .. n
-    assert float(steps.abs().max()) <= n + 1e-5
-
-
 @each(("n", "d"), [(1, 5), (7, 101), (8, 64)])
 def test_bytes_of_terngrad(n: int, d: int) -> None:
     x = normal(n, d)
@@ -136,15 +121,6 @@ def test_clipping() -> None:
 # ---- QSGD-MaxNorm --------------------------------------------------------------------------------------------------
 
 
-@each(("bits", "n"), [(1, 2), (7, 3), (8, 33), (15, 8)])
-def test_maxnorm_never_overflows(bits: int, n: int) -> None:
-    x = torch.tensor([1.7, -1.7, 0.0]).repeat(n, 4)
-    for form in ("two-phase", "all-reduce"):
-        for fine in (0, bits + 2):
-            got = mean("qsgd-maxnorm", x, bits=bits, form=form, fine_bits=fine)
-            torch.testing.assert_close(got, x[0], rtol=1e-6, atol=0)
-
-
 def test_two_grids_are_finer_for_what_is_small() -> None:
     """Coordinates below s / s' of the maximum on all ranks are rounded on the fine grid, the others on the coarse one."""
     n, d = 4, 4000
@@ -186,7 +162,7 @@ def test_the_mean_within_the_formats_error(name: str, form: str, n: int) -> None
     assert float(off.max()) > 0
 
 
-@each(("n", "magnitude"), [(3, 1e-44), (64, 1e-7), (8, 1.0), (64, 65504.0), (3, 3e38)])
+@each(("n", "magnitude"), [(3, 1e-44), (5, 1e-30), (64, 1e-7), (8, 1.0), (64, 65504.0), (3, 3e38)])
 @each("form", HALF_FORMS)
 def test_fp16_is_scaled_so_that_nothing_overflows_or_vanishes(n: int, magnitude: float, form: str) -> None:
     x = (torch.tensor([1.0, -1.0, 0.5, -0.001]) * magnitude).repeat(n, 3)

@@ -8,7 +8,7 @@ import struct
 import pytest
 import torch
 
-from reference_impls.core.compute import Key, bits, uniform
+from reference_impls.core.compute import Key
 from tests.reference_impls.exchanges import buckets
 
 MASK = 0xFFFFFFFF
@@ -59,21 +59,6 @@ def test_any_cut_draws_what_the_whole_draws(start):
         assert torch.equal(torch.cat([key.bits(cut), key.at(cut).bits(101 - cut)]), whole)
         named = Key.of(seed=3, step=4, stage="cut", rank=0, start=start + cut)
         assert torch.equal(named.bits(101 - cut), whole[cut:])
-
-
-def test_a_batch_of_keys_draws_row_by_row():
-    keys = [Key.of(seed=1, step=2, stage="rows", rank=r, start=10 * r) for r in range(5)]
-    batch = Key(torch.stack([key.words for key in keys]))
-    assert torch.equal(batch.bits(33), torch.stack([key.bits(33) for key in keys]))
-    assert torch.equal(batch.uniform(33), torch.stack([key.uniform(33) for key in keys]))
-    assert torch.equal(bits(batch.words, 7), batch.bits(7))
-    assert torch.equal(uniform(batch.words, 7), batch.uniform(7))
-
-
-def test_the_global_generator_is_not_touched():
-    before = torch.random.get_rng_state()
-    Key.of(seed=1, step=2, stage="a").uniform(10)
-    assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_a_shard_draws_by_step_rank_and_place_in_the_model() -> None:

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import pytest
 import torch
 from torch import Tensor, nn
 
-from reference_impls import DataParallelOptimizer, SimulatedCluster
-from reference_impls.core.algorithm import Algorithm, Bucket, replicated
+from reference_impls import DataParallelOptimizer, SimulatedCluster, create
 from reference_impls.core.errors import LayoutError, UsageError
-from reference_impls.core.registry import Method
 from tests.reference_impls.frontends import values
-from tests.reference_impls.problem import LR, Net, batch, gradients, names
+from tests.reference_impls.problem import LR, Net, at_reference_points, batch, gradients, names
 from tests.reference_impls.states import equal
 
-
-@dataclass(frozen=True)
-class Extrapolated(Algorithm):
-    """x <- x - lr (2 g - g'), with g' the gradient of the same samples at the parameters before the last step."""
-
-    state = {"previous": replicated()}  # noqa: RUF012
-    reference_points: ClassVar[tuple[str, ...]] = ("previous",)
-
-    def reference_points_at(self, step: int) -> tuple[str, ...]:
-        return self.reference_points if step else ()
-
-    def reduce(self, bucket: Bucket) -> Tensor:
-        return 2 * bucket.grads - bucket.gradients["previous"] if bucket.step else bucket.grads.clone()
-
-    def update(self, bucket: Bucket, reduced: Tensor) -> None:
-        bucket.state["previous"].copy_(bucket.params)
-        bucket.params.sub_(reduced, alpha=bucket.train_state.lr)
-
-
-METHOD = Method("extrapolated", Extrapolated(), {})
+METHOD = create("root-sgd", burn_in=1)
+"""From the second step on it wants the gradient of the same samples at the parameters before the last step."""
 
 
 def optimizer_of(model: nn.Module) -> DataParallelOptimizer:
@@ -44,15 +21,11 @@ def optimizer_of(model: nn.Module) -> DataParallelOptimizer:
 
 
 def expected(steps: int) -> list[Tensor]:
-    x, before = values(Net()), values(Net())
+    cluster = SimulatedCluster(METHOD, values(Net()), 1, lr=LR, names=names())
     for step in range(steps):
-        here, there = gradients(x, 0, step), gradients(before, 0, step)
-        g = [
-            torch.zeros_like(p) if a is None or b is None else (2 * a - b if step else a)
-            for p, a, b in zip(x, here, there, strict=True)
-        ]
-        before, x = x, [torch.sub(p, own, alpha=LR) for p, own in zip(x, g, strict=True)]
-    return x
+        own = gradients(cluster.parameters(0), 0, step)
+        cluster.step([own], reference_points=at_reference_points(cluster, step))
+    return cluster.parameters(0)
 
 
 @pytest.mark.usefixtures("one_rank")

@@ -54,7 +54,10 @@ ASKING = {
     "streaming-diloco-sgd": {"average"},
 }
 """Row -> kinds of which some steps are carried out as ever: they ask for values, or exchange over steps."""
-CLOSE = ("allreduce-sgd", "allreduce-adamw", "allreduce-lion", "powersgd", "diloco", "root-sgd")
+CLOSE = (
+    *(f"allreduce-{optimizer}" for optimizer in ("sgd", "adamw", "lion", "muon", "dion2")),
+    "powersgd", "diloco", "root-sgd",
+)  # fmt: skip
 """Rows in which no sign and no draw turns on the last bit."""
 NEVER = {
     "slowmo-adamw-osgp-no-average": "an exchange is under way in most steps",

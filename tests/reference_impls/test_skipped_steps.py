@@ -125,16 +125,3 @@ def test_a_rank_that_skips_alone_is_named_and_no_rank_has_stepped(ranks: Callabl
         assert "rank 0 has as the end of this step = step(), but rank 1 has" in message
         assert "step 3" in message
         assert "end of this step = skip_step()" in message
-
-
-def _unannounced(rank: int, size: int) -> Any:
-    model = Net()
-    built = outcome(lambda: DataParallelOptimizer(model, "allreduce-sgd", skippable=rank == 0, timeout_s=20))
-    optimizer = DataParallelOptimizer(Net(), "allreduce-sgd")
-    return built, outcome(optimizer.skip_step)
-
-
-def test_a_skip_that_was_not_announced_is_refused_with_the_option(ranks: Callable[[int], Ranks]) -> None:
-    for (kind, message), (refused, remedy) in ranks(SIZE).run(_unannounced):
-        assert (kind, "skippable = True" in message) == ("MismatchError", True), message
-        assert (refused, "skippable=True" in remedy) == ("UsageError", True), remedy

@@ -9,15 +9,7 @@ from typing import Any
 import torch
 
 from reference_impls import SimulatedCluster
-from tests.reference_impls.problem import (
-    LR,
-    Net,
-    at_reference_points,
-    gradients,
-    learning_rate,
-    names,
-    observed,
-)
+from tests.reference_impls.problem import LR, Net, advance, names
 from tests.reference_impls.table import ROWS, STEPS, Row
 
 SEED = 1
@@ -34,27 +26,10 @@ class Trajectory:
     cluster: SimulatedCluster
 
 
-def build(row: Row, world_size: int, bucket_bytes: int = 256) -> SimulatedCluster:
+def build(row: Row, world_size: int, **more: Any) -> SimulatedCluster:
     """The small bucket cuts the model into several buckets."""
-    parameters = list(Net().parameters())
-    return SimulatedCluster(
-        row.algorithm,
-        parameters,
-        world_size,
-        lr=LR,
-        seed=3,
-        names=names(),
-        bucket_bytes=bucket_bytes,
-        **row.options,
-    )
-
-
-def advance(cluster: SimulatedCluster, first: int, last: int) -> None:
-    """Train from one step to another."""
-    for step in range(first, last):
-        grads = [gradients(cluster.parameters(r), r, step) for r in range(cluster.world_size)]
-        cluster.observe(**observed(step))
-        cluster.step(grads, lr=learning_rate(step), reference_points=at_reference_points(cluster, step))
+    given = {"lr": LR, "seed": 3, "names": names(), "bucket_bytes": 256, **row.options, **more}
+    return SimulatedCluster(row.algorithm, list(Net().parameters()), world_size, **given)
 
 
 def parameters_of(cluster: SimulatedCluster) -> tuple[tuple[torch.Tensor, ...], ...]:
@@ -73,8 +48,8 @@ def _trajectory(row_id: str, world_size: int) -> Trajectory:
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         cluster = build(next(row for row in ROWS if row.id == row_id), world_size)
-        for step in range(STEPS):
-            advance(cluster, step, step + 1)
+        for _ in range(STEPS):
+            advance(cluster, 1)
             kinds.append(cluster.kind)
             parameters.append(parameters_of(cluster))
     ledger = tuple(dict(x) for x in cluster.ledger.totals())

@@ -13,17 +13,9 @@ from reference_impls.compressors import dithering, lookup, packing, signs
 from reference_impls.compressors.levels import GeometricLevels, MinMax, Natural, UniformLevels
 from reference_impls.core import compute
 from reference_impls.core.compute import THRESHOLD, Compiled, Key, PathRecord
-from tests.support import require_compiler
 
 D = 70_001  # above the threshold, odd, no multiple of 32
 N = 3
-
-
-@pytest.fixture
-def compiler(monkeypatch):
-    monkeypatch.delenv("BANDWISE_COMPILE", raising=False)
-    monkeypatch.delenv("CXX", raising=False)
-    require_compiler()
 
 
 def numbers(*shape, seed=0):
@@ -182,10 +174,9 @@ SMALL = {levels: {"levels.ends"}, lion_votes: {"sums.fold_lanes"}}
     "work",
     [pytest.param(f, id=f.__name__, marks=() if f is packed_bits else pytest.mark.full) for f in FUNCTIONS],
 )
-@pytest.mark.usefixtures("compiler")
+@pytest.mark.compiled
 def test_compiled_equals_eager(work, monkeypatch):
     compute.reset_paths()
-    monkeypatch.delenv("BANDWISE_COMPILE", raising=False)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         fast = work()
@@ -201,7 +192,7 @@ def test_compiled_equals_eager(work, monkeypatch):
         assert torch.equal(a, b)
 
 
-@pytest.mark.usefixtures("compiler")
+@pytest.mark.compiled
 def test_subnormal_numbers_survive_in_this_process():
     """Compiled libraries built with fast-math flags are known to switch them off for the whole process."""
     packing.pack_nibbles(
@@ -243,7 +234,7 @@ def test_without_a_compiler_it_runs_eagerly(monkeypatch):
     assert record.failures() == {}
 
 
-@pytest.mark.usefixtures("compiler")
+@pytest.mark.compiled
 def test_a_failed_compilation_is_told_once_and_recorded():
     def unfit(x):
         torch._dynamo.graph_break()
@@ -261,7 +252,7 @@ def test_a_failed_compilation_is_told_once_and_recorded():
     assert list(record.failures()) == ["test_compiled.unfit"]
 
 
-@pytest.mark.usefixtures("compiler")
+@pytest.mark.compiled
 def test_a_gpu_without_what_keeps_the_codes_runs_eagerly(monkeypatch):
     """As on a torch that knows other options: codes are never those of other arithmetic, and nothing is raised."""
     monkeypatch.setitem(compute.GPU_OPTIONS, "eager_numerics.of_another_torch", True)

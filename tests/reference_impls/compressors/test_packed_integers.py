@@ -1,4 +1,4 @@
-"""Integers of b bits take b bits each and add up as they are; two counters a byte."""
+"""Integers of b bits take b bits each; two counters a byte; integers from numbers."""
 
 from __future__ import annotations
 
@@ -63,31 +63,6 @@ def test_format_and_round_trip(bits):
             assert torch.equal(out, values.to(dtype))
 
 
-@each(("n", "bits"), [(1, 2), (3, 7), (8, 16)])
-def test_messages_add_up(n, bits):
-    for d in (1, 31, 512, 1100):
-        values = integers(3, n, d, bits=bits, seed=n + d)
-        total = torch.full((3, d), -1, dtype=torch.int32)
-        packing.add_up(packed(values, bits), bits, total)
-        assert torch.equal(total, values.sum(1, dtype=torch.int32))
-
-
-@each("d", [1, 31, 512, 700])
-def test_rows_pack_as_they_would_alone_wherever_they_start(d):
-    values = integers(3, 2, d, bits=5, seed=d)
-    size = packing.wire_bytes(d, 5)
-    for offset in range(5):
-        room = torch.zeros(3, 2, offset + size, dtype=torch.uint8)
-        packing.pack(values, 5, room[..., offset:])
-        assert torch.equal(
-            room[..., offset:].reshape(6, size), torch.stack([packed(v, 5) for v in values.view(6, d)])
-        )
-        out = torch.empty_like(values)
-        packing.unpack(room[..., offset:], 5, out)
-        assert torch.equal(out, values)
-        assert not room[..., :offset].any()
-
-
 # ---- two counters a byte ---------------------------------------------------------------------------------------------------
 
 
@@ -113,17 +88,6 @@ def test_round_trip(d, dtype):
     out = torch.full((d,), 99, dtype=dtype)
     packing.unpack_nibbles(wire, out)
     assert torch.equal(out, values)
-
-
-@each("n", [1, 3, 7])
-def test_bytes_add_up(n):
-    values = counters(n, 67, high=15 // n + 1, seed=n)
-    wire = torch.zeros(34, dtype=torch.uint8)
-    for row in packed_nibbles(values):
-        wire += row
-    out = torch.empty(67, dtype=torch.int32)
-    packing.unpack_nibbles(wire, out)
-    assert torch.equal(out, values.sum(0, dtype=torch.int32))
 
 
 # ---- integers from numbers times a factor ----------------------------------------------------------------------------------

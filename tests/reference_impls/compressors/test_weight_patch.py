@@ -127,16 +127,6 @@ def test_states_by_name_in_any_order() -> None:
     assert patch == WeightPatch.encode(dict(reversed(base.items())), new)
 
 
-def test_parameters_of_a_model() -> None:
-    model = torch.nn.Linear(5, 3, dtype=torch.bfloat16)
-    base = {name: w.detach().clone() for name, w in model.named_parameters()}
-    torch.nn.init.ones_(model.bias)
-    found = WeightPatch.apply(base, WeightPatch.encode(base, dict(model.named_parameters())))
-    assert not found["bias"].requires_grad
-    model.load_state_dict(found)
-    assert same(model.bias.data, torch.ones(3, dtype=torch.bfloat16))
-
-
 # ---- bytes -------------------------------------------------------------------------------------------------------------
 
 
@@ -148,7 +138,7 @@ def least(numel: int, count: int, size: int) -> float:
 
 @each("share", [1e-4, 1e-3, 0.01, 0.03, 0.1, 0.3, 0.6])
 def test_places_cost_hardly_more_than_the_least_possible(share: float) -> None:
-    numel = 1 << 20
+    numel = 1 << 18
     base = drawn(numel)
     new = changed(base, share)
     count = int((bits(base) != bits(new)).sum())
@@ -197,7 +187,7 @@ def test_a_tensor_of_which_nearly_all_has_changed_is_sent_whole() -> None:
 
 @each("compress", [True, False])
 def test_a_damaged_patch_is_refused(compress: bool) -> None:
-    base, new = drawn(50), changed(drawn(50), 0.2)
+    base, new = drawn(20), changed(drawn(20), 0.2)
     patch = WeightPatch.encode(base, new, compress=compress)
     for at in range(len(patch)):
         for damaged in (patch[:at], patch[:at] + bytes([patch[at] ^ 0x10]) + patch[at + 1 :]):
