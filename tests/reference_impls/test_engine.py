@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from reference_impls import SimulatedCluster
 from reference_impls.core.algorithm import Algorithm, Bucket, option
 from reference_impls.core.collectives import (
+    AllGather,
+    AllReduce,
     Collective,
     Exchange,
     Group,
@@ -202,3 +205,22 @@ def test_a_run_ends_before_it_exceeds_the_bucket_unless_it_is_small(elements, bu
 def test_a_change_of_group_ends_even_a_small_run_and_without_a_bucket_size_there_is_one_shard() -> None:
     assert sizes([3, 300], 400, groups=2) == [[3], [300]]
     assert sizes([3, 300, 70], None) == [[3, 300, 70]]
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_a_collective_of_simulated_ranks_is_a_few_launches_on_a_device() -> None:
+    backend, d = SimulatedBackend(4), 1 << 20
+    for verb, most in ((AllReduce, 4), (AllGather, 6)):
+        sent = [verb(torch.empty(d, device="meta"), "gradient") for _ in range(4)]
+        with Launches() as launches:
+            backend.launch(sent)
+        assert launches.count <= most

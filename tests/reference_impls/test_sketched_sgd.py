@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import get_args
 
 import pytest
@@ -68,6 +69,24 @@ def test_the_theory_version_loses_nothing_and_carries_the_learning_rate():
         assert int((moved(workers, g, lr) != 0).sum()) <= kept(0.1, D)
         given += lr * g.mean(0)
     torch.testing.assert_close(held(workers, "error").mean(0) - flat(workers), given, rtol=0, atol=1e-12)
+
+
+def test_heavymix_takes_all_heavy_coordinates_and_random_others():
+    """Two heavy ones of k = 10: these always, the other eight drawn anew, evenly, and never the same twice in a step."""
+    d, seen = 500, torch.zeros(500)
+    x = grid(d, seed=1) / 100
+    x[3], x[77] = 50.0, -60.0
+    for seed in range(60):
+        workers = cluster("sketched-sgd-theory", 2, [(d,)], ratio=10 / d, column_ratio=0.5, seed=seed)
+        went = moved(workers, x.expand(2, d))
+        assert int((went != 0).sum()) == 10
+        torch.testing.assert_close(went[[3, 77]], x[[3, 77]], rtol=0, atol=1e-12)
+        seen += went != 0
+    seen[[3, 77]] = 0
+    expected = 60 * 8 / 498
+    assert int(seen.sum()) == 60 * 8
+    assert seen.max() < expected + 6 * math.sqrt(expected)
+    assert int((seen > 0).sum()) > 250
 
 
 def test_heavymix_keeps_the_largest_where_too_many_seem_heavy():

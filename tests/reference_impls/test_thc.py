@@ -1,4 +1,4 @@
-"""THC: the transform's inverse, the table's properties, sums that decode to the mean of what was decoded."""
+"""THC: the transform's inverse, the table's properties, sums that decode to the mean of what was decoded, head-room."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.compressors import lookup
 from reference_impls.compressors.lookup import PUBLISHED, optimal, table
-from reference_impls.compressors.transforms import Chunks
+from reference_impls.compressors.transforms import Chunks, butterflies
 from reference_impls.core.compute import Key
 from reference_impls.runtime.alone import traced
 from tests.support import each
@@ -44,6 +44,19 @@ def trained(rows: Tensor, steps: int = 1, seed: int = 0, **options: object) -> S
 
 
 # ---- transform -----------------------------------------------------------------------------------------------------
+
+
+@each("size", [1, 2, 8, 1024])
+def test_butterflies_are_the_hadamard_matrix(size: int) -> None:
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    while len(matrix) < size:
+        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64), matrix)
+    x = normal(3, size, dtype=torch.float64)
+    kept = x.clone()
+    torch.testing.assert_close(butterflies(x), x @ matrix, rtol=1e-12, atol=1e-12)
+    assert torch.equal(x, kept)
+    whole = torch.randint(-100, 101, (size,), generator=torch.Generator().manual_seed(0)).float()
+    assert torch.equal(butterflies(butterflies(whole)), whole * size)
 
 
 @each(("d", "size"), [(1, 16), (16, 16), (67, 16), (1000, 1024), (1025, 1024)])
@@ -117,6 +130,19 @@ def test_the_sum_decodes_to_the_mean_of_what_each_message_says(options: dict, n:
     said = torch.stack([g[r] - members.state(r, "error")[0] for r in range(n)])
     torch.testing.assert_close(-members.parameters(0)[0], said.mean(0), rtol=1e-6, atol=1e-6)
     assert float((said - g).abs().max()) > 0.01
+
+
+@each("options", FORMS)
+def test_all_ranks_at_the_top_do_not_overflow(options: dict) -> None:
+    """n = 8 with g = 30 reaches 240 of 255: a constant rotated by its own signs is one spike of sqrt(d), cut at T."""
+    n, d = 8, 64
+    signs = (Key.of(seed=0, step=0, stage="gradient-signs").bits(d) & 1).float() * 2 - 1
+    spike = signs.expand(n, d).clone()
+    members = trained(spike, chunk=d, error_feedback=False, **options)
+    expected = signs * LIMIT / math.sqrt(d)
+    found = -members.parameters(0)[0]
+    torch.testing.assert_close((found * signs).mean(), expected[0].abs(), rtol=0.5, atol=0.0)
+    assert float(butterflies(found * signs)[0]) / math.sqrt(d) == pytest.approx(LIMIT, rel=1e-5)
 
 
 @each("n", [2, 8])
