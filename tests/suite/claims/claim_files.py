@@ -72,11 +72,6 @@ OTHER = (
 )
 """A claim that the same numbers decide."""
 
-WORTHY = TRAINING.replace(
-    "against: base, quantity: accuracy, unit: points, is: below, threshold: -1",
-    "quantity: worth, is: above, threshold: 0.95",
-)
-
 BASE = (90.0, 91.0, 92.0, 93.0, 94.0, 95.0)
 WORSE = (88.0, 88.9, 90.1, 91.0, 91.9, 93.1)
 CONTROL = (80.0, 81.1, 82.0, 83.0, 83.9, 85.0)
@@ -100,20 +95,17 @@ def write_study(
     root: Path,
     arms: Mapping[str, Sequence[float | None]],
     *,
-    direction: str = "higher",
     workload: str = "code-gpt",
     controls: Mapping[str, Sequence[float | None]] = MappingProxyType({"control": CONTROL}),
     stale: str = "",
     lr_edge: bool | None = False,
     tuning_sd: float | None = 0.0,
-    tuning_df: float | None = 30.0,
     own_sd: float | None = 0.0,
-    worth: Mapping[str, tuple[float, float, float]] = MappingProxyType({}),
 ) -> None:
     """Tables of a study of one cell. The arm `base` is the baseline of all others and the reference of what they are worth.
 
-    arms, controls: the metric by seed; None stands for a run that diverged. lr_edge, tuning_sd, tuning_df, own_sd: as in the
-    tables `summary` and `worth`, of all arms. worth: of an arm, with its interval; the others are worth 0.5 [0.4, 0.6].
+    arms, controls: the metric by seed; None stands for a run that diverged. lr_edge, tuning_sd, own_sd: as in the tables
+    `summary` and `worth`, of all arms, which are worth 0.5 [0.4, 0.6].
     """
     cell = {"workload": workload, "sharding": "iid", "world_size": 4}
     runs, summary, worths = [], [], []
@@ -136,23 +128,24 @@ def write_study(
             if len(whole) >= MINIMUM_FOR_INTERVAL:
                 found = mean_interval([own - base for own, base in whole])
                 about |= cells(found, "diff_mean", "diff_") | cells(found, "nll_diff_mean", "nll_diff_")
-            ends = dict(zip(("worth", "low", "high"), worth.get(arm, (0.5, 0.4, 0.6)), strict=True))
             worths.append(
                 {
                     **of_arm,
                     "reference": "base",
                     "tuning_sd": tuning_sd,
-                    "tuning_df": tuning_df,
+                    "tuning_df": 30.0,
                     "own_sd": own_sd,
-                    "own_df": tuning_df,
+                    "own_df": 30.0,
                     **counts,
-                    **ends,
+                    "worth": 0.5,
+                    "low": 0.4,
+                    "high": 0.6,
                 }
             )
         summary.append({**of_arm, **counts, **about})
     for table, rows in ((RUNS, runs), (SUMMARY, summary), (WORTH, worths)):
         write_table(table_path(root, table, STUDY), table, rows)
-    facts = {**cell, "metric": "accuracy", "direction": direction, "steps": 100, "batch_size": 32}
+    facts = {**cell, "metric": "accuracy", "direction": "higher", "steps": 100, "batch_size": 32}
     facts_path(root, STUDY).write_text(json.dumps({"workloads": [facts]}), encoding="utf-8")
 
 
