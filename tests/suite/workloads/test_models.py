@@ -294,14 +294,6 @@ def test_data_that_are_not_as_they_should_be_are_refused_by_name(
         task.evaluate(task.initial())
 
 
-def test_the_folder_is_asked_for_with_what_is_expected_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(DATA, raising=False)
-    with pytest.raises(
-        DataError, match=r"needs data of yours \(train.bin, uint16 .*; val.bin, .*name the folder"
-    ):
-        get("causal-lm").task(0, 2)
-
-
 # ---- images ----------------------------------------------------------------------------------------------------------------
 
 
