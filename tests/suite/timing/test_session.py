@@ -123,7 +123,9 @@ def test_from_the_record_to_tables(
         "plain": ("one kind", '{"step":12}', False),
         "local": ("rounds measured", '{"round-4":3}', False),
     }
-    assert {row["case"] for row in cases if row["n"] != 6} == {"DDP bf16, 25 MB buckets"}, "left by the screening"
+    assert {row["case"] for row in cases if row["n"] != 6} == {"DDP bf16, 25 MB buckets"}, (
+        "left by the screening"
+    )
     assert {row["wire_bytes_per_step"] for row in cases} == {105.0, 105.0 / 4}
 
 
