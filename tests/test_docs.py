@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
 
-from docs import calculator, gpu, make, measured
+from docs import calculator, make, measured
 from tests.reference_impls.gloo import output_of, run_ranks
 from tests.support import ROOT, blocks
 
@@ -144,59 +143,6 @@ def test_what_is_generated_is_up_to_date(page: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(make, "FRONT", (page,))
     ((path, text),) = make.front()
     assert path.read_text(encoding="utf-8") == text, "run `make docs`"
-
-
-def test_bars_of_gpus_stand_beside_what_was_measured_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu, "FOLDER", tmp_path)
-    lines = gpu.bars(tmp_path).splitlines()[2:]
-    assert len(lines) == 13
-    assert all(line.endswith("| *not measured* |") for line in lines)
-    old = {"device": "A", "torch": "2.11", "date": "2026-01-01"}
-    new = {"device": "B", "torch": "2.12", "date": "2026-02-01"}
-    heads = ("arm", "own_s", "torch_own_s", "met", "launches", "waits")
-    arms = [
-        dict(zip(heads, row, strict=True))
-        for row in (
-            ("fused AdamW", 0, "", "", 900, 0),
-            ("hook: powersgd", 0.004, 0.003, "no", 1500, 0),
-            ("optimizer: lion-cub-1bit", 0.002, "", "yes", 1000, 0),
-        )
-    ]
-    over = {"over_torch": 1.02, "over_torch_q1": 1.01, "over_torch_q3": 1.03, "gpu": "B, NCCL 2.28.9"}
-    tables: dict[str, list[dict[str, object]]] = {
-        "steps": [row | place for place in (new, old) for row in arms],
-        "session": [
-            {"link": "1 Gbit/s", "case": "powersgd: compressed", "bar": 1.05, "met": "yes", **over, **new}
-        ],
-        "streams": [{"met": met, **new} for met in ("yes", "no")],
-        "simulation": [
-            {"size": "0.9m", "arm": arm, "tflops": 51, "met": "yes", "share": share, "share_met": "no", **new}
-            for arm, share in (("diloco", 0.3), ("powersgd", 0.5))
-        ],
-    }
-    for name, rows in tables.items():
-        pd.DataFrame(rows).to_csv(tmp_path / f"{name}.csv", index=False)
-    of_b = "B, torch 2.12, 2026-02-01"
-    found = gpu.bars(tmp_path)
-    for line in (
-        f"| Lion Cub, 1 bit: own ms a step | 5 | 2; {of_b} |",
-        f"| PowerSGD hook | 1.1 x torch's | **4; torch's 3**; {of_b} |",
-        f"| own launches a step, at most | 500 | **600 (hook: powersgd)**; {of_b} |",
-        f"| waits of the host, at most | 0 | 0 (hook: powersgd); {of_b} |",
-        f"| PowerSGD over torch's hook, 1 Gbit/s | 1.05 | 1.02 [1.01, 1.03]; B, NCCL 2.28.9; {of_b} |",
-        f"| raced trainings that are right | all | **1 of 2**; {of_b} |",
-        f"| simulated training, 0.9m: TFLOP/s | 50 | 51; {of_b} |",
-        f"| methods' share | 0.25 | **0.5 (powersgd)**; {of_b} |",
-        "| simulated training, 3.3m: TFLOP/s | 90 | *not measured* |",
-    ):
-        assert line in found.splitlines(), found
-    said = gpu.line(tmp_path)
-    assert said.startswith(
-        "GPUs: steps of one rank, streams, ranks over links, simulated training measured on B; "
-    )
-    assert "not measured: codecs" in said
 
 
 def test_the_commands_of_the_documents_are_understood() -> None:

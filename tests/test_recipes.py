@@ -142,51 +142,36 @@ def test_the_loop_with_an_optimizer_of_ones_own(tmp_path: Path) -> None:
         assert result == {"equal": [True, True], "kinds": ["average", "final"], "saved": 5, "rate": 0.0}
 
 
-def _sharded(rank: int, size: int, folder: str) -> dict[str, Any]:
+def _sharded(rank: int, size: int, block: str, folder: str) -> dict[str, Any]:
     model = Net()
     batches = [_batches(10 * rank + step, 2) for step in range(2)]
     names = _run(
-        _block("fsdp_hook(model"), model=model, loss=nn.functional.mse_loss, batches=batches,
+        _block(block), model=model, loss=nn.functional.mse_loss, batches=batches,
         device="cpu", nodes=2, ranks_a_node=2, folder=folder,
     )  # fmt: skip
     whole = [p.full_tensor() for p in model.parameters()]  # type: ignore[attr-defined]
+    ours = names.get("state", names["optimizer"])
     return {
         "equal": _equal_replicas(whole),
-        "calls": contents(names["state"].state_dict())["calls"],
+        "calls": contents(ours.state_dict())["calls"] if "state" in names else {},
         "keys": _own_keys(folder),
-        "groups": set(names["state"].ledger.frame()["group"]),
+        "groups": set(ours.ledger.frame()["group"]),
     }
 
 
 PLACES = ["place_0_rank_0", "place_0_rank_1", "place_1_rank_0", "place_1_rank_1"]
 
 
-def test_the_sharded_loop(tmp_path: Path) -> None:
-    for result in _all(_sharded, 4, str(tmp_path)):
-        assert result["equal"]
-        assert result["keys"] == PLACES
-        assert result["calls"] == {"the model": 2, "layers.0": 2, "layers.1": 2}  # a step, not a micro-batch
-        assert result["groups"] == {"world"}
-
-
-def _any_method_sharded(rank: int, size: int, folder: str) -> dict[str, Any]:
-    model = Net()
-    batches = [_batches(10 * rank + step, 2) for step in range(2)]
-    names = _run(
-        _block("fsdp_optimizer(model"), model=model, loss=nn.functional.mse_loss, batches=batches,
-        device="cpu", nodes=2, ranks_a_node=2, folder=folder,
-    )  # fmt: skip
-    whole = [p.full_tensor() for p in model.parameters()]  # type: ignore[attr-defined]
-    return {
-        "equal": _equal_replicas(whole),
-        "groups": set(names["optimizer"].ledger.frame()["group"]),
-        "keys": _own_keys(folder),
-    }
-
-
-def test_the_sharded_loop_with_any_method(tmp_path: Path) -> None:
-    for result in _all(_any_method_sharded, 4, str(tmp_path)):
-        assert result == {"equal": True, "groups": {"world"}, "keys": PLACES}
+@pytest.mark.parametrize(
+    ("block", "calls"),
+    [
+        ("fsdp_hook(model", {"the model": 2, "layers.0": 2, "layers.1": 2}),  # a step, not a micro-batch
+        ("fsdp_optimizer(model", {}),
+    ],
+)
+def test_the_sharded_loops(block: str, calls: dict[str, int], tmp_path: Path) -> None:
+    for result in _all(_sharded, 4, block, str(tmp_path)):
+        assert result == {"equal": True, "calls": calls, "keys": PLACES, "groups": {"world"}}
 
 
 def _saved(rank: int, size: int, folder: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bandwise.cli import VERBS
+from tests.bandwise.said import IN_A_PROCESS
 from tests.support import ROOT, blocks
 
 METHOD = "lion-cub-1bit"
@@ -33,23 +34,6 @@ ARGUMENTS = {
 """Of verbs that want some."""
 ALONE = {"advise", "info", "list", "new", "test-method"}
 """Verbs that need no checkout."""
-CODE = """
-import io, json, sys, traceback
-from contextlib import redirect_stderr, redirect_stdout
-from bandwise.cli import main
-found = {}
-for command in json.loads(sys.argv[1]):
-    said = io.StringIO()
-    try:
-        with redirect_stdout(io.StringIO()), redirect_stderr(said):
-            code = main(command)
-    except SystemExit as end:
-        code = end.code
-    except BaseException:
-        code, _ = "traceback", said.write(traceback.format_exc())
-    found[command[0]] = [code, said.getvalue()]
-print(json.dumps(found))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -89,10 +73,10 @@ def test_the_readmes_lines_run_and_every_verb_says_what_it_needs(site: Path, tmp
     (lines,) = [block for block in blocks("README.md", "python") if "simulate(" in block]
     where = "import bandwise, importlib.util as u; assert u.find_spec('suite') is None; print(bandwise.__file__)\n"
     commands = [[verb, *ARGUMENTS.get(verb, [])] for verb in VERBS]
-    shown = run(site, tmp_path, "-c", where + lines + CODE, json.dumps(commands)).splitlines()
+    shown = run(site, tmp_path, "-c", where + lines + IN_A_PROCESS, json.dumps(commands)).splitlines()
     assert shown[0] == str(site / "bandwise" / "__init__.py")
     assert float(shown[-2].split()[-1]) > 0, "predicted seconds"
-    found = json.loads(shown[-1])
+    found = {command[0]: (code, err) for command, code, _, err in json.loads(shown[-1])}
     assert "`bandwise new method NAME` writes one" in found["test-method"][1]
     assert {verb for verb, (code, _) in found.items() if code == 0} == ALONE - {"test-method"}, found
     for verb in sorted({*VERBS} - ALONE):

@@ -36,3 +36,24 @@ def forget_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     shipped = {name: entry for name, entry in registry._entries.items() if entry.family != "plugin"}
     monkeypatch.setattr(registry, "_entries", shipped)
     monkeypatch.setattr(workloads, "_outside", {})
+
+
+IN_A_PROCESS = """
+import io, json, sys, traceback
+from contextlib import redirect_stderr, redirect_stdout
+from bandwise.cli import main
+
+found = []
+for command in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main(command)
+        except SystemExit as ended:
+            code = ended.code
+        except BaseException:
+            code = traceback.format_exc()
+    found.append([command, code, out.getvalue(), err.getvalue()])
+print(json.dumps(found))
+"""
+"""Code for a process of its own: carries out commands, given as JSON, and prints each with its exit code and what it said."""

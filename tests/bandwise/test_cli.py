@@ -25,8 +25,8 @@ from bandwise.cli import (
     parse_settings,
     parser,
 )
-from bandwise.verbs import sweep as sweep_verb
-from suite.runs.store import Status, Store, failed
+from suite.runs.store import Status, failed
+from suite.timing.spec import session_names
 from suite.training.execute import Tally, execute
 from tests.bandwise.said import answer, refusal
 from tests.suite.runs.project import SWEEP, one_spec, train_here, write_sweep
@@ -73,21 +73,6 @@ def test_versions_are_told(capsys: Capsys) -> None:
     assert ended.value.code == 0
     assert re.fullmatch(r"bandwise \d\S+, torch \d\S+\n", capsys.readouterr().out)
     assert _version("no-such-package") == "no-such-package not installed"
-
-
-def test_nothing_is_timed_on_a_processor_for_runs_on_gpus(tmp_path: Path, monkeypatch: Patch) -> None:
-    def run_local(specs: Any, store: Any, places: Any, show: Any, *, cost: Any) -> float:
-        return float(cost(one_spec()))
-
-    def timed(*given: Any) -> float:
-        raise AssertionError("a processor was timed")
-
-    monkeypatch.setattr("suite.training.execute.run_local", run_local)
-    monkeypatch.setattr("suite.runs.plan.Estimator.seconds", timed)
-    spec, carry_out = one_spec(), sweep_verb._carry_out
-    assert carry_out("", [], Store(tmp_path), ("0", "0")) == spec.steps * spec.world_size * spec.batch_size
-    with pytest.raises(AssertionError, match="was timed"):
-        carry_out("", [], Store(tmp_path), (None,))
 
 
 @pytest.mark.parametrize(
@@ -163,26 +148,6 @@ def test_a_dry_run_on_a_cluster_shows_plan_and_scripts(tmp_path: Path, results: 
     assert found["plan"]["to_do"] == found["runs"] == 3
     assert found["plan"]["skipped"][0]["reason"] == "excluded by the sweep"
     assert not results.exists()
-
-
-@pytest.mark.full
-def test_tuning_writes_the_rates_that_plans_read(tmp_path: Path, results: Path, capsys: Capsys) -> None:
-    """The quadratic wants a rate near 1/2; the grid starts far below it and grows, for both arms, up to its limit."""
-    text = SWEEP.replace(", lr: 0.1}", "}")
-    text += "tuning: {points: 3, factor: 4, extensions: 1, centres: {plain: 0.01}}\n"
-    sweep = write_sweep(tmp_path, text)
-    assert "no learning rate for" in refusal(capsys, "sweep", sweep, "--dry-run")
-    found = answer(capsys, "sweep", sweep, "--tune", "--jobs", "1")
-    assert {(row["arm"], row["lr"], row["edge"]) for row in found["tuned"]} == {
-        ("plain", 0.16, "high"), ("local", 0.16, "high"),
-    }  # fmt: skip
-    written = (tmp_path / "small-lr.yaml").read_text()
-    assert "bandwise sweep small.yaml --tune" in written
-    assert written.count("runs:") == 8, "three rates and one extension, for both arms"
-    assert answer(capsys, "sweep", sweep, "--dry-run")["runs"] == 6
-    again = answer(capsys, "sweep", sweep, "--tune", "--jobs", "1")
-    assert again == found
-    assert (tmp_path / "small-lr.yaml").read_text() == written
 
 
 def test_one_run_by_flags_by_id_and_by_file(results: Path, capsys: Capsys) -> None:
@@ -263,6 +228,15 @@ def test_failures_are_no_misuse(results: Path, tmp_path: Path, capsys: Capsys, m
         (["info", "qsgd", "--lr", "1"], "--warmup belong to --steps"),
         (["info", "qsgd", "--warmup", "10"], "--warmup belong to --steps"),
         (["status", "smoke", "--results", "no/such/folder"], "--results: no folder no/such/folder"),
+        (["session", "quik"], "no session 'quik'; did you mean 'quick'"),
+        (["session", "nosuch"], f"no session 'nosuch'; known: {', '.join(session_names())}\n"),
+        (
+            ["session", "quick", "--links", "2gbit"],
+            "session quick has no link of 2gbit; its links: 100mbit, 1gbit",
+        ),
+        (["session", "quick", "--workers", "8", "--dry-run"], "--workers goes with --doctor"),
+        (["session", "quick", "--wait"], "--wait belongs to --on slurm"),
+        (["session", "quick", "--on", "slurm", "--links", "1gbit"], "there is one link, the real one"),
         (["claims", "--write", "--check"], "--write judges all claims anew: leave --check and ID out"),
         (["claims", "--write", "qsr-hours"], "--write judges all claims anew: leave --check and ID out"),
     ],

@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 from bandwise.cli import SUITE_PACKAGES, VERBS, extra_needed
+from tests.bandwise.said import IN_A_PROCESS
 from tests.support import ROOT
 
 COMMANDS = [
@@ -20,8 +21,8 @@ COMMANDS = [
     ["try", "no_such_script.py:make"], ["new", "method", "No Name"], ["test-method", "no-such-method"], ["claims", "--check"],
     ["report"], ["report", "quick"], ["export", "quick"], ["reproduce", "0123456789abcdef"], ["publish", "--check"],
 ]  # fmt: skip
-SCRIPT = '''
-import contextlib, io, json, sys, traceback
+HIDING = '''
+import sys
 
 class Hiding:
     """A finder of modules that does not find these, as where they are not installed."""
@@ -37,35 +38,24 @@ class Hiding:
         return getattr(self.finder, name)
 
 sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
-from bandwise.cli import main
-
-found = []
-for command in {commands}:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            code = main(command)
-        except SystemExit as ended:
-            code = ended.code
-        except BaseException:
-            code = traceback.format_exc()
-    found.append([command, code, out.getvalue(), err.getvalue()])
-
+'''
+FACE = """
 import torch
 from bandwise import SimulatedCluster
 
 cluster = SimulatedCluster("lion-cub-1bit", params=[torch.zeros(1000)], world_size=2, lr=1e-2, seed=0)
 cluster.step([[torch.ones(1000)], [torch.ones(1000)]])
 assert len(cluster.ledger.frame(rank=0)) > 0
-json.dump(found, sys.__stdout__)
-'''
+"""
 
 
 def test_every_verb_works_without_the_suites_packages_or_names_the_command(tmp_path: Path) -> None:
     """And the public face works, which needs none of them."""
     assert {command[0] for command in COMMANDS} == set(VERBS)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(blocked=set(SUITE_PACKAGES), commands=COMMANDS)],
+        [
+            sys.executable, "-c", HIDING.format(blocked=set(SUITE_PACKAGES)) + FACE + IN_A_PROCESS, json.dumps(COMMANDS),
+        ],
         cwd=ROOT, capture_output=True, text=True, check=False,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "BANDWISE_RESULTS": str(tmp_path / "r"), "BANDWISE_COMPILE": "0"},
     )  # fmt: skip

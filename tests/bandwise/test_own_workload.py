@@ -122,15 +122,6 @@ def test_what_cannot_be_a_workload_is_refused_by_name(
     assert "my-rings" not in names()
 
 
-def test_new_refuses_names(capsys: Capsys) -> None:
-    for name, reason in (
-        ("No Name", "no name of a workload"),
-        ("digits-mlp", "a workload called digits-mlp already"),
-    ):
-        assert reason in refusal(capsys, "new", "workload", name)
-    assert not list(Path().iterdir())
-
-
 def test_scores_without_the_metric_end_a_run_with_what_to_answer(capsys: Capsys) -> None:
     path = begin(('"error_rate": 100.0', '"errors": 100.0'))
     run = ["run", "--workload", "my-rings", "--algorithm", "allreduce-sgd", "--lr", "0.1", "--steps", "2"]

@@ -15,7 +15,6 @@ from suite.links.link import Link
 from suite.timing import session, store
 from suite.timing.load import Load
 from suite.timing.ranks import RankLostError
-from suite.timing.spec import session_names
 from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakePlace, FakeRanks, session_spec
 from tests.support import Capsys, Patch
 
@@ -147,22 +146,3 @@ def test_between_nodes_it_is_one_job_with_a_task_a_rank(path: str, tmp_path: Pat
     assert "export GLOO_SOCKET_IFNAME=ib0" in answer["script"]
     assert (answer["ranks"], answer["job"]) == (2, "")
     assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["session", "quik"], "no session 'quik'; did you mean 'quick'"),
-        (["session", "nosuch"], f"no session 'nosuch'; known: {', '.join(session_names())}\n"),
-        (
-            ["session", "quick", "--links", "2gbit"],
-            "session quick has no link of 2gbit; its links: 100mbit, 1gbit",
-        ),
-        (["session", "quick", "--workers", "8", "--dry-run"], "--workers goes with --doctor"),
-        (["session", "quick", "--wait"], "--wait belongs to --on slurm"),
-        (["session", "quick", "--on", "slurm", "--links", "1gbit"], "there is one link, the real one"),
-    ],
-)
-def test_a_wrong_request(arguments: list[str], said: str, capsys: Capsys) -> None:
-    assert main(arguments) == 2
-    assert said in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -18,34 +19,9 @@ from tests.support import blocks
 STEPS = 3
 
 
-class Scalars:
-    """As tensorboard's SummaryWriter."""
-
-    def __init__(self) -> None:
-        self.values: list[tuple[str, float, int]] = []
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        self.values.append((tag, scalar_value, global_step))
-
-
-class Run:
-    """As a run of wandb."""
-
-    def __init__(self) -> None:
-        self.steps: list[tuple[int, dict[str, float]]] = []
-
-    def log(self, data: dict[str, Any], step: int) -> None:
-        self.steps.append((step, data))
-
-
-class Metrics:
-    """As the module mlflow, and Lightning's loggers."""
-
-    def __init__(self) -> None:
-        self.steps: list[tuple[int, dict[str, float]]] = []
-
-    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-        self.steps.append((step, metrics))
+def run_of(steps: list[Any], name: str = "log") -> SimpleNamespace:
+    """As a run of wandb; by `log_metrics` as the module mlflow and Lightning's loggers. It keeps what it is told."""
+    return SimpleNamespace(**{name: lambda values, step: steps.append((step, values))})
 
 
 def train(*trackers: Any) -> tuple[list[dict[str, float]], pd.DataFrame]:
@@ -65,14 +41,14 @@ def train(*trackers: Any) -> tuple[list[dict[str, float]], pd.DataFrame]:
 
 
 def test_what_is_written_is_what_the_ledger_counts(tmp_path: Path) -> None:
-    scalars, run, metrics, plain = Scalars(), Run(), Metrics(), []
-    found, ledger = train(
-        scalars,
-        run,
-        metrics,
-        lambda values, step: plain.append((step, dict(values))),
-        tmp_path / "new" / "a.csv",
+    scalars, run, metrics, plain = list[Any](), list[Any](), list[Any](), list[Any]()
+    board = SimpleNamespace(
+        add_scalar=lambda tag, value, global_step: scalars.append((tag, value, global_step))
     )
+    found, ledger = train(
+        board, run_of(run), run_of(metrics, "log_metrics"), lambda values, step: plain.append((step, dict(values))),
+        tmp_path / "new" / "a.csv",
+    )  # fmt: skip
     for step, values in enumerate(found):
         own = ledger[ledger["step"] == ledger["step"].unique()[step]]
         assert values["wire_bytes"] == own["wire_bytes"].sum() > 0
@@ -82,9 +58,9 @@ def test_what_is_written_is_what_the_ledger_counts(tmp_path: Path) -> None:
     assert found[-1]["wire_bytes_total"] == ledger["wire_bytes"].sum()
     assert found[0].keys() != found[-1].keys()  # the stages of a warm-up are not those of one bit
     steps = list(enumerate(found))
-    assert run.steps == metrics.steps == plain == steps
+    assert run == metrics == plain == steps
     expected = [(name, value, step) for step, values in steps for name, value in values.items()]
-    assert scalars.values == expected
+    assert scalars == expected
     table = pd.read_csv(tmp_path / "new" / "a.csv")
     assert list(table[["name", "value", "step"]].itertuples(index=False, name=None)) == expected
 
@@ -92,10 +68,10 @@ def test_what_is_written_is_what_the_ledger_counts(tmp_path: Path) -> None:
 def test_the_page_s_own_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (block,) = [block for block in blocks("docs/in-your-training.md", "python") if "TrainingLog" in block]
-    cluster, run = SimulatedCluster("allreduce-sgd", [torch.zeros(2)], 2), Run()
-    exec(compile(block, "page", "exec"), {"state": cluster, "trackers": [run], "losses": [0.5, 0.25]})
+    cluster, run = SimulatedCluster("allreduce-sgd", [torch.zeros(2)], 2), list[Any]()
+    exec(compile(block, "page", "exec"), {"state": cluster, "trackers": [run_of(run)], "losses": [0.5, 0.25]})
     table = pd.read_csv("bytes.csv").pivot(index="step", columns="name", values="value")
-    assert table["loss"].tolist() == [values["loss"] for _, values in run.steps] == [0.5, 0.25]
+    assert table["loss"].tolist() == [values["loss"] for _, values in run] == [0.5, 0.25]
 
 
 def test_what_takes_no_values_is_refused() -> None:
@@ -105,16 +81,17 @@ def test_what_takes_no_values_is_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64])
 def test_a_tensor_of_one_element_is_its_number(dtype: torch.dtype, tmp_path: Path) -> None:
-    run, steps = Run(), []
+    run, steps = list[Any](), list[str]()
     cluster = SimulatedCluster("allreduce-sgd", [torch.zeros(2)], 2)
     log = TrainingLog(
-        cluster.ledger, run, lambda values, _: steps.append(json.dumps(values)), tmp_path / "a.csv"
+        cluster.ledger, run_of(run), lambda values, _: steps.append(json.dumps(values)), tmp_path / "a.csv"
     )
     loss = torch.tensor(3, dtype=dtype, requires_grad=dtype.is_floating_point)
     log(0, loss=loss, rows=loss.reshape(1, 1), epoch=2)
     cluster.observe(loss=loss)
-    assert [type(value) for value in run.steps[0][1].values()].count(torch.Tensor) == 0
-    assert (run.steps[0][1]["loss"], run.steps[0][1]["rows"], run.steps[0][1]["epoch"]) == (3, 3, 2)
+    ((_, values),) = run
+    assert [type(value) for value in values.values()].count(torch.Tensor) == 0
+    assert (values["loss"], values["rows"], values["epoch"]) == (3, 3, 2)
     assert "0,loss,3" in (tmp_path / "a.csv").read_text()
     assert json.dumps(cluster.state_dict()["workers"][0]["observed"]) in ('{"loss": 3.0}', '{"loss": 3}')
 

@@ -13,6 +13,7 @@ from report.study import build_page
 from suite.analysis.collect import collect, write
 from suite.analysis.tables import Row
 from suite.runs.store import Status
+from tests.report import made_up_rho
 from tests.suite.analysis import made_up_curves, made_up_session
 from tests.suite.analysis import made_up_study as made
 from tests.support import undrawn
@@ -84,3 +85,12 @@ def timed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     made_up_session.write_both(root)
     with undrawn():
         return build(root)
+
+
+@pytest.fixture(scope="session")
+def over(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The page of a study that is judged over rho, of a reference at six budgets, and was not timed."""
+    root = tmp_path_factory.mktemp("over")
+    made_up_rho.save(root)
+    with undrawn():
+        return build(root, made_up_rho.NAME)

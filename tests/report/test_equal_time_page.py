@@ -41,10 +41,11 @@ SLOW, MIDDLE, FAST = made.LINKS
 
 
 @pytest.fixture(scope="module")
-def equal(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A study with a reference at six budgets and sessions over three links."""
+def equal(over: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """The study with sessions over three links."""
     root = tmp_path_factory.mktemp("equal")
-    made.save_session(root, made.save(root))
+    shutil.copytree(over.root / "tables", root / "tables")
+    made.save_session(root, made.study_of())
     with undrawn():
         return build(root, made.NAME)
 

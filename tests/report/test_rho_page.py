@@ -1,4 +1,4 @@
-"""Net speedup against rho: what the picture, the table, the sentences and README say of made-up answers."""
+"""Net speedup against rho: what the picture, the table and the sentences say of made-up answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from report.publication import _figures
 from report.rho import (
     LINES,
     OVERLAP,
-    SHOWN,
     in_short,
     measured_nets,
     measured_sentences,
@@ -40,22 +39,13 @@ from suite.analysis.rho import GRID
 from suite.analysis.tables import GATES, table_path, write_table
 from suite.runs.sweep import PLAIN
 from tests.report import made_up_rho as made
-from tests.report.conftest import Built, build
+from tests.report.conftest import build
 from tests.report.test_page import Page, whole
 from tests.report.test_sizes import study
 from tests.support import undrawn
 
 METHODS = ["diloco", "global-qsgd", "qsr-adamw", "local-adamw-32", "snoo", "lion-cub"]
 """Widest window of verdicts first; the last has none."""
-
-
-@pytest.fixture(scope="module")
-def over(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """The page of a study that is judged over rho and was not timed."""
-    root = tmp_path_factory.mktemp("over")
-    made.save(root)
-    with undrawn():
-        return build(root, made.NAME)
 
 
 @pytest.fixture
@@ -332,25 +322,3 @@ def test_gates_stand_on_the_page_where_there_are_any(over, tmp_path, no_pictures
 
 
 # ---- README
-
-
-def test_readme_answers_with_nets_verdicts_and_windows(over, panel) -> None:
-    names = {"diloco": "DiLoCo", "one-worker": "one worker alone"}
-    head, _, *lines, _, note = windows.answer(over.root, made.NAME, "iid", names).splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert head.count("| rho ") == 6
-    assert [line[0] for line in cells] == ["DiLoCo", *METHODS[1:], "*accumulate-2*", "*one worker alone*"]
-    by_name = {line[0]: line for line in cells}
-    assert by_name["DiLoCo"][1] == "32×"
-    assert by_name["*one worker alone*"][1] == "sends nothing"
-    for line, arm in ((by_name["DiLoCo"], "diloco"), (by_name["qsr-adamw"], "qsr-adamw")):
-        for shown, rho in zip(line[3:8], SHOWN, strict=True):
-            row = nets_at(panel, rho)[1][arm]
-            assert shown.startswith("**") == (row["verdict"] == "worth it")
-            assert shown.endswith("?") == (row["verdict"] == "undecided")
-            assert f"{row['net']:.2f} [{row['net_low']:.2f}, {row['net_high']:.2f}]" in shown
-    assert re.fullmatch(
-        r"from 0\.1\d? \[.*\] to \d+ \[.*\]; verdict: from 0\.1\d to \d+", by_name["DiLoCo"][8]
-    )
-    assert by_name["lion-cub"][8] == "nowhere"
-    assert "**Bold**" in note

@@ -22,11 +22,13 @@ from reference_impls.runtime.checks import ENDED, Agreement
 from reference_impls.runtime.engine import ProcessGroupBackend
 from suite.gpu import __main__ as listed
 from suite.gpu import session as job
-from suite.gpu import streams, studies
+from suite.gpu import simulation, steps, streams, studies, tables
 from suite.gpu.__main__ import CHECKOUT, JOBS, Job, work
 from suite.timing.cases import cases_of
 from suite.timing.session import Session
 from suite.timing.spec import load_session
+from suite.workloads.base import skeleton
+from suite.workloads.code import SIZES
 from tests.suite.timing.fakes import FakeMeter, FakePlace, FakeRanks
 from tests.support import Patch
 
@@ -196,16 +198,6 @@ def in_the_background() -> Iterator[None]:
     signal.signal(signal.SIGINT, own)
 
 
-@pytest.mark.usefixtures("in_the_background")
-def test_a_job_whose_time_is_over_is_interrupted(tmp_path: Path, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(listed, "CHECKOUT", tmp_path)
-    (tmp_path / "slow.py").write_text(
-        "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    open('said', 'w').close()\n"
-    )
-    assert listed.run(Job("slow", "slow", 1, ""), 1.0) is None
-    assert (tmp_path / "said").exists()
-
-
 def test_processes_of_studies_share_the_gpu_where_its_service_starts(
     tmp_path: Path, monkeypatch: Patch
 ) -> None:
@@ -248,3 +240,68 @@ def test_a_piece_of_a_study_ends_with_its_commands_or_its_time(tmp_path: Path) -
     slow = f"import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    open({str(said)!r}, 'w').close()"
     assert studies.piece(iter([python(slow), python("raise SystemExit(4)")]), 1.0) == studies.GO_ON
     assert said.exists()
+
+
+# ---- steps and simulated training, on a CPU with a small model
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("alone", ["gloo"], indirect=True)
+def test_every_arm_takes_its_steps_and_has_a_row(tmp_path: Path) -> None:
+    arms = [arm for arm in steps.ARMS if arm != "torch: bf16 hook"]  # which needs NCCL
+    rows = steps.measure(torch.device("cpu"), steps.Size(16, 1, 2, 8, 2), arms, block=1, rounds=3, warm=3)
+    table = tmp_path / "gpu" / "steps.csv"
+    for device in ("H100", "H200", "H100"):  # again: in the place of its own rows alone
+        tables.write(
+            table,
+            [{**row, "device": device, "torch": "2.11.0", "triton": "3.6.0"} for row in rows],
+            steps.COLUMNS,
+        )
+    with table.open(newline="", encoding="utf-8") as file:
+        every = list(csv.DictReader(file))
+    assert [row["device"] for row in every] == ["H200"] * len(arms) + ["H100"] * len(arms)
+    found = {row["arm"]: row for row in every}
+    assert list(found) == arms
+    assert tuple(found[steps.BASE]) == steps.COLUMNS
+    assert float(found[steps.BASE]["kappa"]) == 0
+    assert float(found[steps.BASE]["own_s"]) == 0
+    own, theirs = "hook: powersgd", steps.TORCH["hook: powersgd"]
+    bar = 1.1 * float(found[theirs]["own_s"])
+    assert float(found[own]["bar_s"]) == pytest.approx(bar, rel=1e-3)
+    assert (found[own]["met"] == "yes") == (float(found[own]["own_s"]) <= bar)
+
+
+def test_every_arm_has_a_row_at_every_size_and_is_not_measured_twice(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    for size in simulation.BARS:
+        monkeypatch.setitem(SIZES, size, (1, 32))
+    skeleton.cache_clear()
+    table, facts = tmp_path / "gpu" / "simulation.csv", {"device": "a CPU", "torch": "2", "triton": ""}
+    asked = []
+
+    def row(size: str, arm: str) -> dict[str, object]:
+        asked.append((size, arm))
+        return simulation.timed(
+            size, arm, torch.device("cpu"), simulation.Shape(2, 2, 1), block=1, rounds=2, warm=1
+        )
+
+    assert not simulation.measure(table, row, facts, budget_s=-1)
+    assert not asked
+    assert simulation.measure(table, row, facts)
+    assert simulation.measure(table, row, facts)
+    skeleton.cache_clear()
+    assert asked == [(size, arm) for size in simulation.BARS for arm in simulation.ARMS]
+    with table.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == simulation.COLUMNS
+    assert [(found["size"], found["arm"]) for found in rows] == asked
+    parameters = 32 * (256 + 128) + 12 * 32 * 32 + 13 * 32 + 2 * 32 + 33 * 256
+    for found in rows:
+        assert int(found["parameters"]) == parameters
+        operations = 6 * parameters * 2 * 2 * 1 * 128
+        rate = operations / float(found["gradients_s"]) / 1e12
+        assert float(found["tflops"]) == pytest.approx(rate, rel=1e-3)
+        own, share = float(found["own_s"]), float(found["share"])
+        assert share == pytest.approx(own / (own + float(found["gradients_s"])), rel=1e-2)
+        assert (found["met"], found["share_met"]) == ("no", "yes" if share <= 0.25 else "no")

@@ -69,17 +69,6 @@ def test_what_is_missing_or_failed_by_circumstance(root: Path) -> None:
     assert "bandwise sweep made-up --retry oom" in complete[1].fix
 
 
-def test_what_is_damaged_is_named_once(root: Path) -> None:
-    run_id = STUDY.entries[2].spec.run_id
-    (Store(root).folder(run_id) / "result.json").write_text("{")
-    by_rule = found(root)
-    assert set(by_rule) == {"readable"}
-    (finding,) = by_rule["readable"]
-    assert run_id in finding.subject
-    assert "is damaged" in finding.what
-    assert [one.subject for one in check_store(root)] == [run_id]
-
-
 def test_replicas_that_differ(root: Path) -> None:
     run_id = rewrite(
         root, 1, lambda r: r.update(status="invalid", reason="ranks 0 and 1 differ in w", final={})

@@ -10,7 +10,6 @@ import torch
 from reference_impls import SimulatedCluster
 from suite.analysis.speed import (
     CompositionError,
-    Makeup,
     composed_s,
     makeup,
     makeup_of,
@@ -66,25 +65,6 @@ def test_planned_kinds_are_those_that_are_taken(row):
         assert planned_kinds(spec) == taken
 
 
-def test_makeup_of_kinds():
-    assert makeup(["step", "sync", "step"], ["step", "sync", "measure"]) == Makeup(
-        3, {"step": 2, "sync": 1}, False
-    )
-    with pytest.raises(CompositionError, match="no steps of the kind sync"):
-        makeup(["step", "sync"], ["step"])
-    with pytest.raises(CompositionError, match="no steps of the kind step"):
-        makeup(["step"], [])
-
-
-def test_makeup_of_rounds():
-    kinds = ["average", "local", "average", "local", "local", "average", "average"]
-    assert makeup(kinds, ["round-1", "round-4"]) == Makeup(
-        7, {"round-1": 2, "round-2": 1, "round-3": 1}, True
-    )
-    with pytest.raises(CompositionError, match="ends 2 steps into a round"):
-        makeup(["average", "local", "local"], ["round-1", "round-4"])
-
-
 @pytest.mark.parametrize(("bucket_bytes", "steps"), [(1 << 20, 48), (4 << 20, 48), (1 << 18, 45)])
 def test_averages_of_fragments_are_those_that_the_ledger_counts(bucket_bytes, steps):
     """As many whole models leave as are counted, whether fragments are alike, differ in size, or one is empty."""
@@ -105,6 +85,19 @@ def test_averages_of_fragments_are_those_that_the_ledger_counts(bucket_bytes, st
     assert (rounds + parts.more) / 2 == pytest.approx(sent / a_model, rel=1e-3)
     seconds = composed_s(parts, {"round-4": 4 * 0.1 + 3.0, "round-16": 16 * 0.1 + 3.0})
     assert seconds == pytest.approx(steps * 0.1 + 3.0 * 2 * sent / a_model, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "timed", "words"),
+    [
+        (["step", "sync"], ["step"], "no steps of the kind sync"),
+        (["step"], [], "no steps of the kind step"),
+        (["average", "local", "local"], ["round-1", "round-4"], "ends 2 steps into a round"),
+    ],
+)
+def test_what_was_not_timed_makes_up_no_training(kinds, timed, words):
+    with pytest.raises(CompositionError, match=words):
+        makeup(kinds, timed)
 
 
 def test_rounds_lie_on_the_line_between_their_neighbours():

@@ -229,3 +229,5 @@ def test_a_result_of_a_newer_version_is_never_replaced(tmp_path: Path) -> None:
     DAMAGES["truncated"][0](path, {"x": 1})
     with owned(store) as ownership:
         assert ownership.take([spec]) == [spec], "what is damaged is trained again"
+    store.begin(spec)
+    assert (path.parent / "refused-result.json").is_file(), "set aside, not lost"

@@ -1,13 +1,11 @@
-"""Windows of rho, of a made-up study whose answers can be had by hand. Every number and verdict: `tests/audit`."""
+"""Windows of rho and net speedups: what counts, and what gives none. Numbers: `test_derived_again`, `tests/audit`."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,13 +13,23 @@ import pandas as pd
 import pytest
 
 from suite.analysis import collect as collecting
-from suite.analysis import own_computing as own
 from suite.analysis.collect import collect, write
+from suite.analysis.equal_time import net_table, round_rows
 from suite.analysis.rho import GRID, null_test, rho_tables
 from suite.analysis.study import Arm, Study, Yardstick
-from suite.analysis.tables import ARMS, BY_RHO, CASES, RHO, WINDOWS, Table, read_frame, table_path
+from suite.analysis.tables import (
+    BY_RHO,
+    NET,
+    NET_ROUNDS,
+    PLACE,
+    RHO,
+    WINDOWS,
+    Table,
+    frame_of,
+    read_frame,
+    table_path,
+)
 from suite.runs.sweep import ONE_WORKER, PLAIN
-from suite.timing.store import ROUND
 from tests.suite.analysis import made_up_ladder as ladder
 
 CELL = ("code", "iid", 4)
@@ -84,58 +92,21 @@ def tables(own: Study | None = None, kappa: Mapping[str, float] | None = None, *
     return rho_tables(own, of_arms[of_arms["arm"].isin(own.by_name)], kappa)
 
 
-@pytest.fixture(scope="module")
-def exact() -> Frames:
-    """Without noise but in the last digits, so that numbers are those of the formulas."""
-    return tables(sd=1e-7)
-
-
 def of(frames: Frames, table: Table, arm: str, overlap: str = "none") -> Any:
     frame = frames[table]
     found = frame[(frame["arm"] == arm) & (frame["overlap"] == overlap)]
     return found.set_index("rho") if table is RHO else found.iloc[0]
 
 
-def test_a_window_ends_where_it_does_by_hand(exact: Frames) -> None:
-    local = of(exact, WINDOWS, "local")
-    # 0.8 (1 + r) / (1 + r / 8) is 1 at r = 2 / 7, accumulation's 1.8 (1 + r) / (2 + r) at 8 / 23, and 0.3 (1 + r) at 40 / 3
-    assert local["from_rho"] == pytest.approx(8 / 23, rel=5e-3)
-    assert local["to_rho"] == pytest.approx(40 / 3, rel=5e-3)
-    assert (local["from_arm"], local["to_arm"]) == ("accumulation", "alone")
-    overlapped = of(exact, WINDOWS, "local", "all")
-    # 0.8 r from r = 1, up to 6.4 at 8, which 0.3 r has at 64 / 3; accumulation has 0.9 r, and 1.8 from 2 on
-    assert overlapped["from_rho"] == pytest.approx(2.25, rel=5e-3)
-    assert overlapped["to_rho"] == pytest.approx(64 / 3, rel=5e-3)
-    assert local["sure_from"] == pytest.approx(local["from_rho"], rel=1e-2)
-    assert local["sure_to"] == pytest.approx(local["to_rho"], rel=1e-2)
-
-
-def test_what_is_behind_an_alternative_is_never_worth_it(exact: Frames) -> None:
-    weak, equal = of(exact, WINDOWS, "weak"), of(exact, WINDOWS, "equal")
-    for row in (weak, equal):
-        assert pd.isna(row["from_rho"])
-        assert pd.isna(row["sure_from"])
-    assert weak["reason"] == "behind alone at every rho"
-    assert equal["reason"] == "behind accumulation at every rho"
-    for arm in ("weak", "equal"):
-        for overlap in ("none", "all"):
-            assert "worth it" not in set(of(exact, RHO, arm, overlap)["verdict"])
-    # it beats plain training, from 8 on where nothing overlaps, yet one worker is ahead
-    assert set(of(exact, RHO, "weak")["plain"]) == {"not worth it", "worth it"}
-
-
-def test_plain_training_by_another_optimizer_is_to_beat_too() -> None:
+def test_against_plain_training_by_another_optimizer_beyond_the_budgets_nothing_is_worth_it() -> None:
     other = [
         replace(arm, algorithm="allreduce-muon", baseline=None) if arm.name == "weak" else arm
         for arm in study().arms
     ]
-    for worth, reason in ((0.9, "behind weak at every rho"), (2.0, "weak ends better than all budgets")):
-        found = tables(replace(study(), arms=tuple(other)), weak=worth)
-        assert of(found, WINDOWS, "weak")["role"] == "uncompressed"
-        local = of(found, WINDOWS, "local")
-        assert (math.isnan(local["from_rho"]), math.isnan(local["sure_from"])) == (True, True)
-        assert local["reason"] == reason
-        assert "worth it" not in set(of(found, RHO, "local")["verdict"])
+    found = tables(replace(study(), arms=tuple(other)), weak=2.0)
+    assert of(found, WINDOWS, "weak")["role"] == "uncompressed"
+    assert of(found, WINDOWS, "local")["reason"] == "weak ends better than all budgets"
+    assert "worth it" not in set(of(found, RHO, "local")["verdict"])
 
 
 def test_without_one_worker_alone_nothing_is_worth_it() -> None:
@@ -193,35 +164,63 @@ def test_the_tables_are_written_of_studies_that_ask_for_them(
     assert (kappas[names[0]], kappas[names[1]]) == (0.2, 0.0)
 
 
-def test_own_computing_is_composed_of_the_kinds_of_steps_of_a_training(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A tenth more than torch's step in one kind; rounds of 4 on the line in 1/H between those of 2 and of 8."""
-    rounds = {f"{ROUND}{h}": f"local-{h}" for h in (2, 8)}
-    uses = {"one": {"iid": {"step": "one"}}, "local": {"iid": rounds}, "untimed": {"iid": {"other": "none"}}}
-    cases = SimpleNamespace(uses=uses, of=lambda case_id: SimpleNamespace(label=case_id))
-    timed = [
-        ("ddp", "ddp-bf16", 1.0),
-        ("method", "one", 1.1),
-        ("method", "local-2", 1.5),
-        ("method", "local-8", 1.2),
-    ]
-    kinds = {"one": {"step": 9}, "local": {f"{ROUND}4": 3}, "untimed": {"other": 1}, "gone": {"step": 1}}
-    frames = {
-        CASES: pd.DataFrame(
-            [("100 Mbit/s", *row) for row in timed], columns=["link", "role", "case", "null_s"]
-        ),
-        ARMS: pd.DataFrame(
-            [("100 Mbit/s", "iid", arm, json.dumps(steps)) for arm, steps in kinds.items()],
-            columns=["link", "sharding", "arm", "steps_by_kind"],
-        ),
-    }
-    monkeypatch.setattr(own, "find_frame", lambda root, table, name: frames[table])
-    monkeypatch.setattr(own, "load_session", lambda name: None)
-    monkeypatch.setattr(own, "cases_of", lambda session: cases)
-    found = own.own_computing("results", "study")
-    assert set(found) == {"one", "local"}
-    assert found["one"] == pytest.approx([0.1])
-    assert found["local"] == pytest.approx([0.3])
-    monkeypatch.setattr(own, "find_frame", lambda *of: None)
-    assert own.own_computing("results", "study") == {}
+# ---- net speedups on links
+
+LINK = "100 Mbit/s"
+TIMED = ("local", "weak", "alone")
+
+
+def rounds(sessions: int = 1, timed: Collection[str] = TIMED) -> pd.DataFrame:
+    """Rounds in which arms take a fifth of the reference's seconds."""
+    rng, rows = np.random.default_rng(4), []
+    for session in range(sessions):
+        reference = pd.Series(10 * np.exp(0.02 * rng.standard_normal(8)))
+        seconds = reference * 0.2 * np.exp(0.01 * rng.standard_normal(8))
+        rows += round_rows(f"s{session}", {(LINK, "iid", arm): (seconds, reference) for arm in timed})
+    return frame_of(NET_ROUNDS, rows)
+
+
+def net_of(of_arms: pd.DataFrame, timed: pd.DataFrame, workers: int = 4) -> pd.DataFrame:
+    """The table by arm; direct runs are of `local`, and refuse what has no rounds."""
+    reasons = dict.fromkeys(timed["arm"])
+    told = pd.DataFrame(
+        [
+            (LINK, "iid", arm, "confirmed", "local", reasons.get(arm, "direct runs disagree"))
+            for arm in study().by_name
+        ],
+        columns=["link", "sharding", "arm", "check", "checked_by", "reason"],
+    )
+    return net_table(study(), of_arms, timed, told, ("code", workers)).set_index("arm")
+
+
+def test_one_worker_below_the_budgets_is_beaten_by_a_bound() -> None:
+    local = net_of(runs(alone=0.03), rounds(3)).loc["local"]
+    assert (local["plain"], local["alone"], local["verdict"]) == ("worth it",) * 3
+    assert pd.isna(local["over"])
+
+
+def test_without_one_worker_nothing_is_worth_it() -> None:
+    local = net_of(runs(), rounds(timed=("local", "weak"))).loc["local"]
+    assert (local["plain"], local["verdict"]) == ("worth it", "undecided")
+    assert pd.isna(local["alone"])
+
+
+def test_sessions_of_fewer_than_six_rounds_do_not_count() -> None:
+    taken = rounds(3)
+    one, three = net_of(runs(), rounds()).loc["local"], net_of(runs(), taken).loc["local"]
+    assert (one["sessions"], one["rounds"], three["sessions"], three["rounds"]) == (1, 8, 3, 24)
+    disturbed = taken[(taken["session_id"] != "s1") | (taken["round"] < 5)]
+    two = net_of(runs(), disturbed).loc["local"]
+    assert (two["sessions"], two["rounds"]) == (2, 16)
+
+
+def test_what_gives_no_number_says_why() -> None:
+    every = runs()
+    few = net_of(every[(every["arm"] != "local") | (every["seed"] > 2)], rounds()).loc["local"]
+    assert few["reason"] == "a net speedup takes 6 seeds or more and got 5"
+    assert pd.isna(few["verdict"])
+    refused = net_of(every, rounds(timed=("weak", "alone"))).loc["local"]
+    assert refused["reason"] == "direct runs disagree"
+    assert pd.isna(refused["net"])
+    assert net_of(every, rounds(), workers=8).empty
+    assert list(NET.names[: NET.keys]) == PLACE

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from statistics import median
-
 import pytest
 
 from suite.analysis.check import check_store
@@ -11,40 +9,14 @@ from suite.analysis.published import load_facts
 from suite.analysis.session_tables import collect_session
 from suite.analysis.speed import case_table
 from suite.analysis.tables import ARMS, PROBE, SPEED_TABLES, read_table, rows_of, session_table_path, to_csv
-from suite.runs.store import Store
 from suite.timing import store as sessions
 from tests.suite.analysis import made_up_session as made
 from tests.suite.analysis.made_up_session import arms
-
-ARMS_BY_HAND = ("sgd", "lion", "lion-1bit", "lion-1bit-10", "local-16", "local-8", "squeeze", "silence")
-
-
-@pytest.fixture(scope="module")
-def composed(sweep, tmp_path_factory):
-    """The rows of the session as it is, by arm."""
-    return arms(made.record(sweep), Store(tmp_path_factory.mktemp("empty")))
 
 
 def case_of(record, algorithm, kind="step"):
     (found,) = [c for c in record["cases"] if (c["algorithm"], c["kind"]) == (algorithm, kind)]
     return found
-
-
-def test_composed_seconds_are_those_of_the_parts_and_what_a_round_has_in_common_leaves_no_trace_in_speedups(
-    sweep, composed
-):
-    factors = sorted(made.factor(number) for number in range(made.ROUNDS))
-    for arm in ARMS_BY_HAND:
-        row, true = composed[arm], made.composed_truth_s(sweep, arm)
-        assert not row["refused"], row["reason"]
-        ends = [true * one for one in (median(factors), factors[0], factors[-1])]
-        assert [row["seconds"], row["seconds_low"], row["seconds_high"]] == pytest.approx(ends)
-        assert (row["n"], row["n_pairs"], row["n_default_pairs"]) == (6, 6, 6)
-        for names, seconds in (
-            (("speedup", "speedup_low", "speedup_high"), made.REFERENCE_S),
-            (("default_speedup", "default_low", "default_high"), made.DEFAULT_S),
-        ):
-            assert [row[name] for name in names] == pytest.approx([100 * seconds / true] * 3)
 
 
 def test_exposed_communication_of_few_rounds_has_no_interval(sweep):
@@ -58,9 +30,9 @@ def test_exposed_communication_of_few_rounds_has_no_interval(sweep):
     assert (row["exposed_low"], row["exposed_high"]) == (None, None)
 
 
-def test_a_repeated_block_takes_the_place_of_the_disturbed_one(sweep, store, composed):
+def test_a_repeated_block_takes_the_place_of_the_disturbed_one(sweep, store):
     record = made.record(sweep)
-    expected = composed["lion-1bit"]
+    expected = arms(record, store)["lion-1bit"]
     blocks = record["links"][0]["blocks"]
     case = case_of(record, "lion-cub-1bit")
     (first,) = [b for b in blocks if (b["case_id"], b["mode"], b["round"]) == (case["case_id"], "run", 2)]

@@ -1,4 +1,4 @@
-"""Intervals cover what they claim, tests agree with scipy and with published tables, bad data is refused."""
+"""Intervals cover what they claim, tests agree with scipy, bad data is refused; equal, not equal, and who cannot say."""
 
 from __future__ import annotations
 
@@ -132,3 +132,81 @@ def test_bad_arguments_are_refused():
         s.holm([0.1, math.nan])
     with pytest.raises(s.StatisticsError, match="shape"):
         s.mean_interval([[1.0] * 6])
+
+
+# ---- equal or not
+
+
+def interval(low: float, high: float) -> s.Interval:
+    return s.Interval((low + high) / 2, low, high, 6)
+
+
+SENSITIVE = s.sensitivity([s.Control("no-communication", interval(1.0, 1.4))], 0.4)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [
+        (-0.3, 0.2, "yes"),
+        (-0.4, 0.2, "undecided"),
+        (-0.6, 0.2, "undecided"),
+        (-0.6, 0.6, "undecided"),
+        (-1.5, -0.4, "no"),
+        (0.4, 0.9, "no"),
+        (0.0, 0.0, "yes"),
+    ],
+)
+def test_equivalence(low, high, word):
+    assert s.equivalence(interval(low, high), 0.4) == word
+
+
+def test_sensitivity_needs_controls_that_are_told_apart():
+    assert not s.sensitivity([], 0.4).sensitive
+    seen, hidden = s.Control("one-worker", interval(2.0, 3.0)), s.Control("random-k", interval(-0.1, 1.9))
+    study = s.sensitivity([seen, hidden], 0.4)
+    assert not study.sensitive
+    assert "random-k cannot be told from the baseline" in study.reason
+    assert study.weakest == "random-k"
+    assert not s.sensitivity([seen, s.Control("random-k", None)], 0.4).sensitive
+    assert s.sensitivity([seen], 0.4).sensitive
+    refused = s.sensitivity([seen], 0.4, no_verdict="nobody loses on it")
+    assert not refused.sensitive
+    assert refused.reason == "this workload supports no verdict on equality: nobody loses on it"
+    collapsed = s.sensitivity([seen, s.Control("random-k", None, collapsed=True)], 0.4)
+    assert collapsed.sensitive
+    assert collapsed.weakest == "one-worker"
+    assert s.sensitivity([s.Control("random-k", None, collapsed=True)], 0.4).sensitive
+
+
+def test_margin_is_at_most_half_the_weakest_loss():
+    controls = [s.Control("a", interval(0.9, 1.1)), s.Control("b", interval(3.0, 5.0))]
+    assert s.sensitivity(controls, 0.5).sensitive
+    assert not s.sensitivity(controls, 0.51).sensitive
+
+
+def test_failed_seeds_are_never_equal():
+    good = interval(-0.1, 0.1)
+    assert s.equality(good, 0.4, SENSITIVE, planned=6, done=6, diverged=0) == "yes"
+    assert s.equality(good, 0.4, SENSITIVE, planned=7, done=6, diverged=1) == "no"
+    assert s.equality(good, 0.4, SENSITIVE, planned=7, done=6, diverged=0) == "undecided"
+    assert s.equality(None, 0.4, SENSITIVE, planned=6, done=2, diverged=0) == "undecided"
+
+
+def test_a_measured_difference_stands_in_an_insensitive_study():
+    blind = s.sensitivity([], 0.4)
+    assert s.equality(interval(-5, -4), 0.4, blind, planned=6, done=6, diverged=0) == "no"
+    assert s.equality(interval(-0.5, 0.1), 0.4, blind, planned=6, done=6, diverged=0) == "not sensitive"
+
+
+def test_equal_is_rarely_said_of_a_method_at_the_margin():
+    """A method that loses exactly the margin is called equal in at most 2.5 % of studies, and one at zero
+    often is.
+    """
+    rng = np.random.default_rng(5)
+
+    def share(loss: float) -> float:
+        words = [s.equivalence(s.mean_interval(rng.normal(-loss, 0.25, 12)), 0.4) for _ in range(2000)]
+        return words.count("yes") / len(words)
+
+    assert share(0.4) <= 0.025 + 0.01
+    assert share(0.0) >= 0.9

@@ -1,20 +1,23 @@
-"""Plans: every mistake is found before anything runs; seeds that cannot carry ranks are refused."""
+"""Plans: every mistake is found before anything runs; seeds that cannot carry ranks, or decide nothing, are refused."""
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
 import pytest
+from scipy import stats
 
+from bandwise.cli import main
 from suite.analysis.collect import collect_sweep
 from suite.analysis.study import study_of
 from suite.analysis.tables import RUNS, SUMMARY
 from suite.runs.files import YamlError
-from suite.runs.plan import PlanError, make_plan, open_specs, summary
+from suite.runs.plan import PlanError, make_plan, open_specs, power_of, refuse_underpowered, summary
 from suite.runs.store import Status, Store, failed
-from suite.runs.sweep import load_sweep, sweep_names, tuned_for
-from tests.suite.runs.project import SWEEP, train_here, write_sweep
+from suite.runs.sweep import Sweep, load_sweep, sweep_names, tuned_for
+from tests.suite.runs.project import SWEEP, train_here, with_rates, write_sweep
 
 
 @pytest.mark.parametrize(
@@ -31,18 +34,6 @@ def test_mistakes_are_found_with_line_and_key(old: str, new: str, message: str, 
     assert old in SWEEP
     with pytest.raises(YamlError, match=message):
         make_plan(load_sweep(write_sweep(tmp_path, SWEEP.replace(old, new, 1))))
-
-
-def test_a_plan_holds_every_arm_with_every_seed_and_pairs_seeds(tmp_path: Path) -> None:
-    plan = make_plan(load_sweep(write_sweep(tmp_path)))
-    assert [(run.arm.label, run.spec.seed) for run in plan.runs] == [
-        ("plain", 0), ("local", 0), ("plain", 1), ("local", 1), ("plain", 2), ("local", 2),
-    ]  # fmt: skip
-    spec = plan.runs[1].spec
-    assert spec.algorithm.options["period"] == 4
-    assert spec.algorithm.options["total_steps"] == 12
-    assert (spec.lr.peak, spec.lr.min, spec.lr.warmup) == (0.1, pytest.approx(0.01), 2)
-    assert len({run.spec.run_id for run in plan.runs}) == 6
 
 
 def test_a_filter_keeps_matching_arms(tmp_path: Path) -> None:
@@ -129,49 +120,6 @@ def test_shipped_sweeps_have_the_controls_that_their_verdicts_need(name: str) ->
 # ---- budgets ----------------------------------------------------------------------------------------------------------------
 
 LADDER = SWEEP.replace("steps: 12", "steps: 12\nbudgets: [0.5, 1, 1.41]")
-SQUEEZE = LADDER + "  squeeze: {algorithm: apmsqueeze, baseline: plain, lr: 0.1}\n"
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("[]", "the list is empty"),
-        ("[0, 1]", "each is a multiple of `steps` between 1/16 and 16"),
-        ("[1, 0.5]", "must rise, each to more steps than the one before; of 12 steps these are [12, 6]"),
-        ("[0.5, 2]", "1 must be among them: rates are tuned and methods are compared there"),
-        ("[1]", "a budget sweep has two budgets or more: add some, or leave the key out"),
-    ],
-)
-def test_what_is_no_ladder_is_refused_by_its_line(given: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(YamlError) as caught:
-        load_sweep(write_sweep(tmp_path, LADDER.replace("[0.5, 1, 1.41]", given)))
-    assert str(caught.value) == f"small.yaml:6: key 'budgets': {message}"
-
-
-def test_everything_that_has_a_length_is_rescaled_and_nothing_else(tmp_path: Path) -> None:
-    plan = make_plan(load_sweep(write_sweep(tmp_path, SQUEEZE)))
-    assert [run.budget for run in plan.runs] == [0.5] * 9 + [1.0] * 9 + [1.41] * 9
-    rungs = {run.budget: run.spec for run in plan.runs if (run.arm.label, run.spec.seed) == ("squeeze", 0)}
-    assert {budget: spec.steps for budget, spec in rungs.items()} == {0.5: 6, 1.0: 12, 1.41: 17}
-    assert {budget: spec.lr.warmup for budget, spec in rungs.items()} == {0.5: 1, 1.0: 2, 1.41: 3}
-    assert {spec.lr.peak for spec in rungs.values()} == {0.1}
-    assert {budget: spec.algorithm.options["total_steps"] for budget, spec in rungs.items()} == {
-        budget: spec.steps for budget, spec in rungs.items()
-    }
-    local = {run.spec.algorithm.options["period"] for run in plan.runs if run.arm.label == "local"}
-    assert local == {4}, "a period is the method's own, whatever the budget"
-
-
-def test_the_runs_of_budget_1_are_those_without_a_ladder(tmp_path: Path) -> None:
-    plain, climbed = (
-        make_plan(load_sweep(write_sweep(tmp_path, text, name)))
-        for text, name in ((SWEEP, "plain"), (LADDER, "climbed"))
-    )
-    assert [run.spec.run_id for run in climbed.whole] == [run.spec.run_id for run in plain.runs]
-    assert plain.whole == list(plain.runs)
-    assert len(climbed.specs) == 3 * len(plain.specs)
-    panel, arm = plain.runs[0].panel, plain.runs[0].arm
-    assert tuned_for(plain.sweep, panel, arm) == tuned_for(climbed.sweep, panel, arm), "rates are those of 1"
 
 
 # ---- arms that use the machines otherwise ------------------------------------------------------------------------------------
@@ -245,3 +193,50 @@ def test_arms_of_their_own_are_compared_in_the_setting_of_the_sweep(tmp_path: Pa
     assert (facts["world_size"], facts["steps"], facts["batch_size"]) == (2, 12, 2)
     study = study_of(make_plan(load_sweep(path)))
     assert {arm.name for arm in study.arms if arm.alternative} == {"twice", "left-out"}
+
+
+# ---- power -------------------------------------------------------------------------------------------------------------------
+
+POWERED = TUNABLE.replace("seeds: 3", "seeds: 6") + (
+    "headline: true\nmargin: 0.1\ntuning: {points: 3, factor: 2, seeds: 2, centres: {plain: 0.5}}\n"
+)
+
+
+def tuned(folder: Path, text: str, apart: float, seeds: int = 2) -> Sweep:
+    """The sweep with rates at which the difference of `local` to `plain` varies by `apart` between two tuning seeds."""
+
+    def losses(arm: str) -> dict[float, list[float]]:
+        return {0.5: [1.0 + (0.5 + apart * (arm == "local")) * seed for seed in range(seeds)]}
+
+    return with_rates(write_sweep(folder, text), losses, 0.5)
+
+
+def test_the_half_width_is_that_of_a_t_interval_with_the_spread_of_tuning(tmp_path: Path) -> None:
+    (power,) = power_of(tuned(tmp_path, POWERED, apart=0.04))
+    sd = 0.04 / math.sqrt(2)  # of two differences that lie 0.04 apart
+    assert (power.sd, power.df, power.margin) == (pytest.approx(sd), 1, 0.1)
+    assert power.half_width == pytest.approx(stats.t.ppf(0.975, 5) * sd / math.sqrt(6))
+    assert power.enough == (power.half_width <= 0.05)
+
+
+def test_an_underpowered_headline_is_refused_with_the_seeds_that_would_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refuse_underpowered(tuned(tmp_path, POWERED, apart=0.04))
+    sweep = tuned(tmp_path, POWERED, apart=0.2)
+    (power,) = power_of(sweep)
+    needed = power.seeds_needed
+    assert needed > 6
+    with pytest.raises(PlanError, match=rf"more than half the margin of 0.1 .*: use {needed} seeds"):
+        refuse_underpowered(sweep)
+    assert power_of(tuned(tmp_path, POWERED.replace("seeds: 6", f"seeds: {needed}"), apart=0.2))[0].enough
+    tuned(tmp_path, POWERED, apart=0.2)
+    assert main(["sweep", str(sweep.path), "--results", str(tmp_path / "results")]) == 2
+    assert f"use {needed} seeds" in capsys.readouterr().err
+    assert not (tmp_path / "results" / "runs").exists()
+
+
+def test_without_two_tuning_seeds_nothing_is_known(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"tune it on two seeds or more with `bandwise sweep .*--tune`"):
+        refuse_underpowered(tuned(tmp_path, POWERED, apart=0.0, seeds=1))
+    refuse_underpowered(tuned(tmp_path, POWERED.replace("headline: true\n", ""), apart=9.0))

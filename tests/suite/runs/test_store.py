@@ -1,18 +1,32 @@
-"""The store: files replaced whole, ends that mean an end, a full disk that loses nothing."""
+"""The store: files replaced whole, ends that mean an end, a full disk that loses nothing; what is declared is what is written."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
-import re
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from suite.runs.files import StoreError, StoreFullError, write_atomic
-from suite.runs.store import STALE_AFTER_S, Status, Store, counts, failed, load_spec
+from bandwise.cli import main
+from suite.runs.files import StoreFullError, problem, write_atomic
+from suite.runs.spec import RunSpec
+from suite.runs.store import (
+    RESULT_VERSION,
+    STALE_AFTER_S,
+    Evaluation,
+    Note,
+    Result,
+    Status,
+    Store,
+    counts,
+    failed,
+    load_spec,
+    result_problem,
+)
 from tests.suite.runs.project import ended, one_spec
 
 
@@ -89,23 +103,6 @@ def test_a_full_disk_keeps_the_old_file_and_says_what_to_do(
     assert [p.name for p in tmp_path.iterdir()] == ["result.json"], "the temporary file is gone"
 
 
-def test_damage_is_named(tmp_path: Path) -> None:
-    spec, store = one_spec(), Store(tmp_path)
-    store.begin(spec)
-    (store.folder(spec.run_id) / "result.json").write_text("{")
-    assert store.status(spec.run_id).state == "invalid"
-    assert store.status(spec.run_id).reason.startswith("result.json is damaged (Expecting property name")
-    assert re.search(
-        r"/result.json is damaged .*: move it away; the next sweep trains the run again",
-        str(store.refusal(spec.run_id)),
-    )
-    store.begin(spec)
-    assert store.status(spec.run_id).state == "running"
-    assert (store.folder(spec.run_id) / "refused-result.json").read_text() == "{", "set aside, not lost"
-    with pytest.raises(StoreError, match="no run '0123456789abcdef'"):
-        store.spec("0123456789abcdef")
-
-
 def test_states_outside_the_vocabulary_and_bad_ends_without_reason_are_refused() -> None:
     with pytest.raises(ValueError, match="unknown state 'finished'"):
         Status("finished")
@@ -114,3 +111,60 @@ def test_states_outside_the_vocabulary_and_bad_ends_without_reason_are_refused()
     assert (
         json.dumps(counts([Status("done"), Status("missing"), Status("done")])) == '{"done": 2, "missing": 1}'
     )
+
+
+# ---- declaration and writer of a run's files hold each other
+
+FROZEN = Path(__file__).parent / "frozen"
+
+
+def frozen(name: str) -> dict[str, Any]:
+    return dict(json.loads((FROZEN / f"{name}.json").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", ["changed", "diverged", "done", "oom"])
+def test_what_was_written_before_is_read(name: str) -> None:
+    result = frozen(name)
+    assert result_problem(result, result["run_id"]) is None
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "workload", "lr", "state"),
+    [("lion-cub-1bit", "quadratic", "0.001", "done"), ("allreduce-sgd", "quadratic", "1e9", "diverged")],
+)
+def test_what_a_real_run_writes_is_what_is_declared(
+    algorithm: str, workload: str, lr: str, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "--algorithm", algorithm, "--workload", workload, "--steps", "4", "--batch-size", "2", "--lr", lr,
+          "--world-size", "2", "--results", str(tmp_path)])  # fmt: skip
+    capsys.readouterr()
+    store = Store(tmp_path)
+    (run_id,) = store.run_ids()
+    folder = store.folder(run_id)
+    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    assert (result["schema_version"], result["status"]) == (RESULT_VERSION, state)
+    assert result_problem(result, run_id) is None
+    assert set(Result.__annotations__) == set(result)
+    status = json.loads((folder / "status.json").read_text(encoding="utf-8"))
+    assert set(status) == set(Note.__annotations__)
+    assert problem(Note, status) is None
+    spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
+    assert problem(RunSpec, spec) is None
+    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        assert problem(Evaluation, json.loads(line)) is None
+
+
+def test_what_keys_say_together_is_checked_too() -> None:
+    spec = one_spec()
+    result = dict(ended(spec).result)
+
+    def found(**changes: Any) -> str:
+        return result_problem({**result, **changes}, spec.run_id) or ""
+
+    assert found() == ""
+    assert found(final={}) == "final lacks the metric excess_loss, though the run is done"
+    assert found(directions={}) == "directions lacks excess_loss"
+    bare = {
+        key: result[key] for key in ("schema_version", "run_id", "spec", "status", "reason", "provenance")
+    }
+    assert result_problem(bare, spec.run_id) == "metric is missing, though the run is done"

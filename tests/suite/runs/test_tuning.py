@@ -234,29 +234,9 @@ def test_a_vertex_needs_two_neighbours_that_are_worse(
         assert vertex_of(trials, trials[at], sign, margin=0.11) == expected
 
 
-def test_a_vertex_and_a_second_stage_exclude_each_other(tmp_path: Path) -> None:
-    text = TUNABLE + FINALS.replace("points: 3,", "points: 3, vertex: true,").format(extensions=0, centre=2)
-    with pytest.raises(YamlError, match="a vertex needs as many seeds at every rate"):
-        load_sweep(write_sweep(tmp_path, text))
-
-
 def test_with_the_vertex_the_metric_alone_decides() -> None:
     trials = [trial(1, 96.8, 0.1), trial(2, 97.0, 0.2), trial(3, 96.5, 0.05)]
     assert best_trial(trials, get("digits-mlp"), by_metric=True).lr == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("{plane: {momentum: [0, 0.5]}}", "key 'tuning.options.plane': no arm 'plane'"),
-        ("{local: {momentum: [0, 0.5]}}", "key 'tuning.options.local': 'local' has the baseline 'plain'"),
-        ("{plain: {momentum: [0.5]}}", "tuning.options.plain.momentum"),
-    ],
-)
-def test_options_to_tune_that_make_no_sense_are_refused(tmp_path: Path, options: str, message: str) -> None:
-    text = TUNABLE + f"tuning: {{points: 3, centres: {{plain: 0.5}}, options: {options}}}\n"
-    with pytest.raises(YamlError, match=message):
-        load_sweep(write_sweep(tmp_path, text))
 
 
 def test_a_first_stage_on_record_is_not_trained_again(tmp_path: Path) -> None:

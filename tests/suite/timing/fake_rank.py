@@ -1,13 +1,12 @@
 """A rank that measures nothing and goes wrong when it is told to.
 
-{"do": "die", "rank": r, "how": "signal" | "exit"}   {"do": "sleep", "rank": r, "seconds": s}   {"do": "stop"}
+{"do": "die", "rank": r}   {"do": "sleep", "rank": r, "seconds": s}   {"do": "stop"}
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 
@@ -23,8 +22,6 @@ def main() -> None:
             if command["rank"] == rank:
                 sys.stderr.write("this was the last line\n")
                 sys.stderr.flush()
-                if command["how"] == "signal":
-                    os.kill(os.getpid(), signal.SIGKILL)
                 sys.exit(7)
             answer = {"ok": False, "type": "RuntimeError", "error": "Connection closed by peer"}
         elif command["rank"] == rank:

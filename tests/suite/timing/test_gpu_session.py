@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from suite.links.link import Link
 from suite.timing import ranks, session
 from suite.timing.ranks import BACKEND, NCCL, Ranks
 from suite.timing.session import Session, gpu_words
-from suite.timing.spec import SessionSpec, load_session
+from suite.timing.spec import SessionSpec
 from tests.suite.timing.fakes import FakeMeter, FakePlace, FakeRanks, Loopback, session_spec
 from tests.support import Patch
 
@@ -92,9 +91,3 @@ def test_what_ranks_need(tmp_path: Path, monkeypatch: Patch, gpus: int, nccl: An
     assert record["status"] == ("unavailable" if said else "done")
     assert re.match(said, record["reason"])
     assert made == ([] if said else ["cuda"])
-
-
-def test_the_shipped_session_is_of_gpus() -> None:
-    spec = load_session("gpu")
-    assert spec.device == spec.as_dict()["device"] == "cuda"
-    assert replace(spec.links[0], rate_bps=1e9) in spec.links

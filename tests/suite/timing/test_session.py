@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from suite.analysis.session_tables import collect_session
+from suite.analysis.tables import ARMS, CASES, read_table, session_table_path
 from suite.links.cluster import Cluster, up
 from suite.links.link import Link
 from suite.timing import store
@@ -107,6 +109,24 @@ def test_the_record(spec: SessionSpec, tmp_path: Path) -> None:
             assert (case["wire_bytes"], case["path"]) == (pytest.approx(105.0), {"signs": "compiled"})
         assert ("version" in case["source"]) == (case["role"] == "method")
     assert held.ended()
+
+
+def test_from_the_record_to_tables(
+    spec: SessionSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "results"
+    Held(spec, root)
+    monkeypatch.chdir(tmp_path)  # where the sweep lies
+    collect_session(root, "tiny")
+    cases, arms = (read_table(session_table_path(root, table, "tiny"), table) for table in (CASES, ARMS))
+    assert {row["arm"]: (row["composition"], row["steps_by_kind"], row["stale"]) for row in arms} == {
+        "plain": ("one kind", '{"step":12}', False),
+        "local": ("rounds measured", '{"round-4":3}', False),
+    }
+    assert {row["case"] for row in cases if row["n"] != 6} == {"DDP bf16, 25 MB buckets"}, (
+        "left by the screening"
+    )
+    assert {row["wire_bytes_per_step"] for row in cases} == {105.0, 105.0 / 4}
 
 
 def test_a_record_that_was_written_before_is_read(tmp_path: Path) -> None:

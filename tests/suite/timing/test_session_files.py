@@ -105,11 +105,6 @@ def test_what_is_wrong_is_said_with_its_line(text: str, line: int, what: str, tm
     assert what in str(raised.value)
 
 
-def test_an_unknown_session_is_told_the_nearest() -> None:
-    with pytest.raises(UnknownSessionError, match="no session 'quik'; did you mean 'quick'"):
-        load_session("quik")
-
-
 def test_the_shipped_sessions() -> None:
     """All can be read; the quick one belongs to the quick study, has the links it is for and its stated minutes."""
     specs = {name: load_session(name) for name in session_names()}

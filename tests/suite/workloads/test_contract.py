@@ -1,4 +1,4 @@
-"""What every workload promises, over one table of workloads."""
+"""What every workload promises, over one table of workloads; names and options that are mistyped get the nearest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.func import grad_and_value, vmap
 
-from suite.workloads import get, names
+from suite.workloads import UnknownWorkloadError, WorkloadOptionError, code, get, names, options
 from suite.workloads.base import draw_parameters
 from tests.suite.workloads.cases import CASES, Case, draws
 
@@ -223,7 +223,17 @@ def test_a_row_does_not_depend_on_its_company(case: Case) -> None:
             assert torch.equal(gradient, gradients[name][which]), name
 
 
+@pytest.fixture
+def few_windows(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Models of bytes are judged on 64 windows, and not on 2,048."""
+    monkeypatch.setattr(code, "TEST_WINDOWS", 64)
+    code._masks.cache_clear()
+    yield
+    code._masks.cache_clear()
+
+
 @every_small_workload
+@pytest.mark.usefixtures("few_windows")
 def test_evaluate(case: Case) -> None:
     """Beside, that nothing of all this draws from the global generators, and that other scores than the metric are losses."""
     generators = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
@@ -257,3 +267,41 @@ def test_evaluate(case: Case) -> None:
 def test_impossible_tasks_are_refused(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         get("quadratic").task(**{"seed": 0, "world_size": 4, **wrong})
+
+
+# ---- names and options
+
+
+@pytest.mark.parametrize("name", names())
+def test_options_explain_themselves(name: str) -> None:
+    known = options(name)
+    workload = get(name)
+    assert {key: info.default for key, info in known.items()} == workload.options
+    for info in known.values():
+        assert info.help
+        assert isinstance(info.default, info.type)
+
+
+def test_a_mistyped_name_gets_the_nearest() -> None:
+    for ask in (get, options):
+        with pytest.raises(UnknownWorkloadError, match=r"\"digit-mlp\"; did you mean 'digits-mlp'\?"):
+            ask("digit-mlp")
+    assert issubclass(UnknownWorkloadError, ValueError)
+    assert issubclass(WorkloadOptionError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("quadratic", {"sigmas": 1.0}, "has no option \"sigmas\"; did you mean 'sigma'?"),
+        ("digits-mlp", {"width": 64}, 'has no option "width"; known: none'),
+        ("quadratic", {"dim": 1.5}, 'option "dim" of workload quadratic takes an integer, got 1.5'),
+        ("quadratic", {"condition": 0.5}, 'option "condition" of workload quadratic must be >= 1.0, got 0.5'),
+        ("quadratic", {"sigma": float("nan")}, 'option "sigma" of workload quadratic must be >= 0.0, got nan'),
+        ("code-gpt", {"size": "7b"}, 'option "size" of workload code-gpt must be one of 0.14m, 0.9m, 3.3m'),
+    ],
+)  # fmt: skip
+def test_wrong_options_are_refused(name: str, wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(WorkloadOptionError) as caught:
+        get(name, **wrong)
+    assert message in str(caught.value)

@@ -310,14 +310,6 @@ def test_text_behind_a_link_is_trained_on(at: Callable[[Path], None], tmp_path: 
     assert bytes(found) == bytes(before) + b"more text"
 
 
-def test_the_folder_is_asked_for_with_what_is_expected_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(DATA, raising=False)
-    with pytest.raises(
-        DataError, match=r"needs data of yours \(train.bin, uint16 .*; val.bin, .*name the folder"
-    ):
-        get("causal-lm").task(0, 2)
-
-
 # ---- images ----------------------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections import Counter
 from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from suite.workloads.python_text import (
     PACKED,
     load_text,
     main,
+    ngram_bits,
 )
 from tests.suite.runs.project import one_spec
 
@@ -129,17 +131,18 @@ def test_two_seeds_share_what_their_bytes_a_parameter_let_expect() -> None:
     assert share == pytest.approx(len(read[0]) / tasks[0].train_size, rel=0.1)
 
 
-def test_no_byte_sees_a_later_one_in_rows_as_alone() -> None:
-    module = get("python-gpt").build()
-    values = get("python-gpt").draw(module, 0)
-    text = made().batch(0)[0][:, :2]
+@pytest.mark.parametrize("name", ["python-gpt", "code-gpt"])
+def test_no_byte_sees_a_later_one_in_rows_as_alone(name: str) -> None:
+    module = get(name).build()
+    values = get(name).draw(module, 0)
+    text = get(name).task(0, 4).batch(0)[0][:, :2]
     changed = text.clone()
-    changed[..., 200] = (changed[..., 200] + 1) % 256
+    changed[..., 100] = (changed[..., 100] + 1) % 256
     rows = {name: torch.stack([value] * 4) for name, value in values.items()}
     for params, before, after in ((values, text[0], changed[0]), (rows, text, changed)):
         found, other = (torch.func.functional_call(module, params, (given,)) for given in (before, after))
-        assert torch.equal(found[..., :200, :], other[..., :200, :])
-        assert not torch.equal(found[..., 200, :], other[..., 200, :])
+        assert torch.equal(found[..., :100, :], other[..., :100, :])
+        assert not torch.equal(found[..., 100, :], other[..., 100, :])
 
 
 def test_products_are_in_float32_where_the_name_says_so() -> None:
@@ -182,3 +185,28 @@ def test_a_table_of_more_text_knows_more() -> None:
     assert little is not None
     assert much is not None
     assert 2.5 < much < little < 8
+
+
+def by_the_formula(texts: list[bytes], judged: bytes) -> float:
+    """Witten-Bell by dictionaries, byte by byte."""
+    counts = [Counter(text[i : i + n + 1] for text in texts for i in range(len(text) - n)) for n in range(3)]
+
+    def share(history: bytes, byte: int) -> float:
+        lower = share(history[1:], byte) if history else 1 / 256
+        seen = [count for gram, count in counts[len(history)].items() if gram[:-1] == history]
+        if not seen:
+            return lower
+        own = counts[len(history)][history + bytes([byte])]
+        return (own + len(seen) * lower) / (sum(seen) + len(seen))
+
+    bits = [-math.log2(share(judged[max(0, i - 2) : i], judged[i])) for i in range(len(judged))]
+    return sum(bits) / len(bits)
+
+
+def test_a_table_of_trigrams_is_that_of_the_formula() -> None:
+    """No n-gram reaches from one text into the next."""
+    texts, judged = [b"def f(x): return f(x) + x", b"(y)"], b"def g(y): return x(y)g(x)"
+    found = ngram_bits(
+        [np.frombuffer(text, np.uint8) for text in texts], [np.frombuffer(judged, np.uint8)], 3
+    )
+    assert found == pytest.approx(by_the_formula(texts, judged), rel=1e-12)
