@@ -167,6 +167,8 @@ class DQSGD(AdaptiveBits):
     def remember(self, buckets: Sequence[Bucket], reduced: Sequence[Tensor]) -> Mapping[str, int | float]:
         counters = buckets[0].train_state.counters
         norm = whole_norm(reduced, self.norm)
+        if buckets[0].kind == "warm-up":  # the factor is for the steps that it is used in
+            return {"norm": norm}
         seen = int(counters.get("norms", 0))
         mean = counters.get("mean_norm", 0.0)
         return {"norm": norm, "norms": seen + 1, "mean_norm": mean + 1 / (seen + 1) * (norm - mean)}

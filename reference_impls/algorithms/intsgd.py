@@ -98,7 +98,8 @@ def encode(x: Tensor, factor: Tensor, limit: int, rounding: Rounding, key: Key, 
     return (~(largest(x).isfinite() & fine)).to(torch.int32)
 
 
-_UNKNOWN = -1.0  # r of a tensor that has not been seen to move
+_UNKNOWN = -1.0  # r before the first step
+_WARMED = "steps in full precision"
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class IntSGD(WithLocalOptimizer):
 
     q_i = Int(a g_i), g <- sum(q_i) / (n a), summed in `bits` bits. Every rank knows a without being told, from steps that all
     have seen: r <- beta r + (1 - beta) |x_t - x_{t-1}|^2, a = alpha sqrt(d) / sqrt(2 n r / lr^2 + epsilon), so that the noise
-    follows the recent step. After the first step, in full precision, no float travels.
+    follows the recent step. After the first step that moves, in full precision, no float travels.
 
     ``factor="exponent"`` (`intsgd-heuristic`): a = (2^(b-1) - 1) / (n 2^e), e the exponent of the
     largest magnitude over all ranks, 4 bytes in a max all-reduce: the rule of in-network aggregation.
@@ -120,11 +121,11 @@ class IntSGD(WithLocalOptimizer):
     are cut at the whole number floor((2^(b-1) - 1) / n), so no sum overflows; theirs is cut at a fraction and truncated. Cutting
     is biased in both, and ``unbiased`` is said of what is not cut: 8 bits leave +-1 at n = 64, where of an element above
     sqrt(2 n) = 11 times the root mean square the excess is lost; the
-    exponent's rule cuts as a matter of course: magnitudes reach up to twice the limit. The first a is known
-    after one step in full precision (``warmup_steps``); with none it is `initial_factor`, 100 as in their GPU code. Momentum
-    and weight decay are the local optimizer's, after the mean; their ResNet script applies them before. Where a tensor has not
-    moved or lr is 0, the factor is `initial_factor`. What is not finite is counted by one more integer of the sum and makes
-    the whole bucket NaN.
+    exponent's rule cuts as a matter of course: magnitudes reach up to twice the limit, and e is at least -100. The first a is
+    known after one step in full precision at a rate above 0 (``warmup_steps``); with none it is `initial_factor`, 100 as in
+    their GPU code. Momentum and weight decay are the local optimizer's, after the mean; their ResNet script applies them before.
+    Where a tensor has not moved or lr is 0, the factor is `initial_factor`. What is not finite is counted by one more integer of
+    the sum and makes the whole bucket NaN.
     """
 
     bits: int = option(8, "bits of a code and of a sum: 4, 8, 16 or 32", choices=WIDTHS)
@@ -137,7 +138,7 @@ class IntSGD(WithLocalOptimizer):
     beta: float = option(0.9, "moving average of the squared steps", ge=0, lt=1)
     epsilon: float = option(1e-8, "added to 2 n r", gt=0)
     initial_factor: float = option(100.0, "factor while nothing has moved", gt=0)
-    warmup_steps: int = option(1, "first steps, in full precision", ge=0)
+    warmup_steps: int = option(1, "first steps (adaptive: at a rate above 0), in full precision", ge=0)
 
     @property
     def state(self) -> Mapping[str, StateSpec]:
@@ -147,7 +148,12 @@ class IntSGD(WithLocalOptimizer):
         room(self.bits, world.size)
 
     def plan(self, train_state: TrainState) -> str:
-        return "warm-up" if train_state.step < self.warmup_steps else "integer"
+        done = int(train_state.counters.get(_WARMED, 0))
+        if done >= self.warmup_steps:
+            return "integer"
+        moves = self.factor == "exponent" or train_state.lr != 0  # at a rate of 0 nothing is learnt of r
+        train_state.counters[_WARMED] = done + moves
+        return "warm-up"
 
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
         if bucket.kind == "warm-up":
@@ -180,11 +186,11 @@ class IntSGD(WithLocalOptimizer):
             self._average(bucket, torch.sub(bucket.params, before, out=before))
 
     def _average(self, bucket: Bucket, step: Tensor) -> None:
-        """r <- beta r + (1 - beta) |step|^2, tensor by tensor; the first one is taken as it is."""
+        """r <- beta r + (1 - beta) |step|^2, tensor by tensor; the first one that is not 0 is taken as it is."""
         for view in bucket.views:
             r = bucket.state["r"][view.name]
             square = fixed_sum(step[view.part], "wide square").view(1).to(r.dtype)
-            r.copy_(torch.where(r == _UNKNOWN, square, self.beta * r + (1 - self.beta) * square))
+            r.copy_(torch.where(r <= 0, square, self.beta * r + (1 - self.beta) * square))
 
     def _adaptive(self, bucket: Bucket) -> Tensor:
         """a, float32: [1] for a bucket, else [d], one an element."""

@@ -8,7 +8,7 @@ Differences: written from knowledge of the rule; the paper's text could not be r
 here a mean, by which the number of workers cancels from the condition. In the paper a silent worker saves its upload to a
 server. Here there is no server: a byte a rank says who wants to send, and only if nobody does is the all-reduce left out;
 `uploads` counts what a server would have received. Values that are not finite are always sent. The
-condition is about the whole model and takes the learning rate of the first parameter group.
+condition is about the whole model and takes the learning rate of the first parameter group that has one above 0.
 """
 
 from __future__ import annotations

@@ -219,8 +219,8 @@ class APMSqueeze(WarmUp):
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
         g = bucket.grads
         if self.decay == "l2":
-            for part, h in bucket.groups():
-                g[part].add_(bucket.params[part], alpha=h["weight_decay"])
+            for part, decay in bucket.decays():
+                g[part].add_(bucket.params[part], alpha=decay)
         if bucket.kind == "warm-up":
             g = yield from bucket.world.mean(g, "gradient")
             return g if self.max_grad_norm is None else g.mul_(self._clipping(fixed_sum(g, "square")))

@@ -39,7 +39,7 @@ class OneBitLAMB(WarmUp):
     x <- x - lr C f upd, with v frozen. The body of the paper could not be read; DeepSpeed's code and tutorial were.
 
     Differences: C is an average that starts at 0 and takes up every c, corrected for its start; DeepSpeed does not correct
-    it (``coefficient_correction=False``), so that short warm-ups shrink every step, and leaves out c of exactly 1, so that a
+    it, so that short warm-ups shrink every step, and leaves out c of exactly 1, so that a
     tensor that always has 1 never moves again. A tensor without momentum at the switch gets rho = 1 and is left out of the
     mean (there a division by zero). Coordinates without variance are not moved and their agreed momentum is 0, where
     DeepSpeed wants a mask. The buffer is a bucket, and rho's mean is over its tensors: a factor common to a buffer cancels
@@ -47,6 +47,7 @@ class OneBitLAMB(WarmUp):
     padding's last output
     is the next step's input, so ``pad_in_scale`` is DeepSpeed's only where 8 n divides d. T_w is
     15 % of the training unless given, and never before the learning rate's warm-up ends. One worker compresses nothing.
+    A variance that overflows makes its tensor NaN, where Adam and 1-bit Adam leave the coordinate where it is.
     """
 
     scale: Scale = option("shard", "on the way up one scale a server's chunk (chunk), or a bucket (shard)")

@@ -84,9 +84,9 @@ class RootSGD(Algorithm):
     def _gradient(self, bucket: Bucket, gradient: Tensor, x: Tensor) -> Tensor:
         """Of f with its L2 term, a new tensor."""
         total = compute.empty_like(gradient).copy_(gradient)
-        for part, h in bucket.groups():
-            if h["weight_decay"]:
-                total[part].add_(x[part], alpha=h["weight_decay"])
+        for part, decay in bucket.decays():
+            if decay:
+                total[part].add_(x[part], alpha=decay)
         return total
 
     def update(self, bucket: Bucket, reduced: Tensor) -> None:

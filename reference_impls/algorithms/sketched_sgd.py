@@ -73,10 +73,11 @@ class SketchedSGD(SketchSize):
     state: ClassVar[Mapping[str, StateSpec]] = {"momentum": per_rank(), "error": per_rank()}
 
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
-        u, v = bucket.state["momentum"], bucket.state["error"]
+        u, v, g = bucket.state["momentum"], bucket.state["error"], bucket.grads
+        for part, decay in bucket.decays():
+            g[part].add_(bucket.params[part], alpha=decay)
         for part, h in bucket.groups():
-            g = bucket.grads[part]
-            u[part].mul_(h["momentum"]).add_(g.add(bucket.params[part], alpha=h["weight_decay"]))
+            u[part].mul_(h["momentum"]).add_(g[part])
         v.add_(u)
         places = torch.arange(bucket.d, device=v.device)
         dense = torch.cat(
@@ -132,10 +133,11 @@ class SketchedSGDTheory(SketchSize):
     state: ClassVar[Mapping[str, StateSpec]] = {"error": per_rank()}
 
     def reduce(self, bucket: Bucket) -> Exchange[Tensor]:
-        error = bucket.state["error"]
+        error, g = bucket.state["error"], bucket.grads
+        for part, decay in bucket.decays():
+            g[part].add_(bucket.params[part], alpha=decay)
         for part, h in bucket.groups():
-            g = bucket.grads[part].add(bucket.params[part], alpha=h["weight_decay"])
-            compute.add_scaled(error[part], g, h["lr"])
+            compute.add_scaled(error[part], g[part], h["lr"])
         sketch = self.sketch_of(bucket.d, bucket.train_state.seed)
         table = error.new_zeros(sketch.rows, sketch.columns)
         sketch.encode(error, table)

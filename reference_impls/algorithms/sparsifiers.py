@@ -230,10 +230,11 @@ class DGC(Algorithm):
             norm = torch.linalg.vector_norm(g, dtype=torch.float64)
             limit = self.local_clip / math.sqrt(bucket.world.size)
             g.mul_((limit / norm).clamp(max=1.0).to(g.dtype))  # lets NaN through
+        for part, decay in bucket.decays():
+            if decay:
+                g[part].add_(bucket.params[part], alpha=decay)
         step: Tensor = u.clone()
         for part, h in bucket.groups():
-            if h["weight_decay"]:
-                g[part].add_(bucket.params[part], alpha=h["weight_decay"])
             u[part].mul_(h["momentum"]).add_(g[part])
             step[part] = g[part].add(u[part], alpha=h["momentum"]) if h["nesterov"] else u[part]
         if bucket.world.size == 1:

@@ -161,6 +161,7 @@ class Bucket:
         start: int,
         count: int = 1,
         inner_state: Callable[[Tensor], dict[str, Any]] | None = None,
+        never_used: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self.index = index
         self.count = count
@@ -175,6 +176,7 @@ class Bucket:
         self.gradients: dict[str, Tensor] = {}
         self._optimizer_groups = optimizer_groups
         self.inner_state_of = inner_state
+        self._never_used = never_used
         self._scratch: dict[tuple[str, int, torch.dtype], Tensor] = {}
 
     @property
@@ -198,6 +200,18 @@ class Bucket:
         for number, run in groupby(self.views, key=attrgetter("group")):
             views = list(run)
             yield slice(views[0].part.start, views[-1].part.stop), groups[number]
+
+    def decays(self) -> Iterator[tuple[slice, float]]:
+        """Weight decay, by runs like those of `groups`, for methods that add it to the gradient.
+
+        Parameters that have never had a gradient are left out: they stay where they are, and neither momentum nor error may
+        gather what pulls at them.
+        """
+        groups, unused = self._optimizer_groups(), self._never_used()
+        for (number, apart), run in groupby(self.views, key=lambda view: (view.group, view.name in unused)):
+            views = list(run)
+            if not apart:
+                yield slice(views[0].part.start, views[-1].part.stop), groups[number]["weight_decay"]
 
     def by_tensor(self) -> Iterator[tuple[View, Mapping[str, Any]]]:
         """The parameters one by one: (view, its parameter group's dict with lr of this step)."""

@@ -489,7 +489,7 @@ class Worker:
                 views.append(replace(view, part=slice(view.start - start, view.stop - start)))
         bucket = Bucket(
             index, params, grads, tuple(views), self.train_state, lambda: self.optimizer.param_groups, start, count,
-            lambda param: self.optimizer.state.get(param, {}),
+            lambda param: self.optimizer.state.get(param, {}), lambda: self.never_used,
         )  # fmt: skip
         _allocate(bucket, self.algorithm.state)
         return bucket

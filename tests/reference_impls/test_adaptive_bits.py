@@ -86,3 +86,12 @@ def test_the_ratio_that_adaqs_looks_at_by_hand() -> None:
             assert members._workers[0].train_state.counters["ratio"] == pytest.approx(expected, rel=1e-4)
         applied = (before - members.parameters(0)[0]).double()
         m, v = decay * m + (1 - decay) * applied, decay * v + (1 - decay) * applied.square()
+
+
+def test_norms_of_the_warm_up_do_not_calibrate() -> None:
+    """The gradient is a thousand times as large there; without it all widths would be the least for ever."""
+    large, small = torch.tensor([1000.0, 0.0, 0.0]), torch.tensor([1.0, 0.0, 0.0])
+    options = {"target_bits": 6.0, "calibration_steps": 5}
+    plain = widths(cluster("dq-sgd", 2, 3, **options), [small] * 9)
+    found = widths(cluster("dq-sgd", 2, 3, warmup_steps=20, **options), [large] * 20 + [small] * 9)
+    assert found == ["warm-up"] * 20 + plain

@@ -82,6 +82,20 @@ def test_nothing_has_moved_and_no_rate() -> None:
         assert all(p.isfinite().all() for p in workers.parameters(0))
 
 
+@each("noise", [1.0, 0.1])
+def test_a_rate_that_begins_at_nothing_tells_nothing_of_the_factor(noise: float) -> None:
+    """Nothing is cut at n = 16: what is applied is the mean, but for the rounding. Rates of 0 are in full precision."""
+    n, workers = 16, cluster(16, [1000])
+    for step in range(8):
+        rows = noise * normal(n, 1000, seed=step) + 0.3
+        rate = 0.01 * step
+        found = moved(workers, rows, rate)
+        assert workers.kind == ("integer" if step > 1 else "warm-up")
+        if step:
+            share = float(found.double() @ rows.mean(0).double()) / rate / float(rows.mean(0).square().sum())
+            assert share == pytest.approx(1, abs=0.1), step
+
+
 # ---- the sum of integers ---------------------------------------------------------------------------------------------------
 
 

@@ -104,6 +104,46 @@ def test_it_is_trained_from_its_first_gradient_on_any_rank(name: str) -> None:
     assert asked.payload_bytes.tolist() == [1, 1, 1]
 
 
+DECAYING: dict[str, dict[str, Any]] = {
+    "dgc": {"ratio": 0.05, "granularity": "model"},
+    "sketched-sgd": {"ratio": 0.1, "dense_vectors": False},
+    "sketched-sgd-theory": {"ratio": 0.1, "column_ratio": 0.5},
+    "gs-sgd": {"ratio": 0.1},
+    "apmsqueeze": {"decay": "l2", "warmup_steps": 4},
+    "root-sgd": {},
+}
+"""Methods that add weight decay to the gradient before they keep anything of it."""
+
+
+@each("name", DECAYING)
+def test_what_never_had_a_gradient_is_not_pulled_at_either(name: str) -> None:
+    """However large it is, the others are trained as beside zeros; and its first step is not that of all before."""
+
+    def trained(large: float) -> SimulatedCluster:
+        params = [torch.full((50,), large), torch.zeros(50)]
+        options = {"weight_decay": 0.1, "seed": 1, **DECAYING[name]}
+        return SimulatedCluster(name, params, SIZE, lr=0.01, names=["unused", "used"], **options)
+
+    def step(cluster: SimulatedCluster, own: Tensor | None, number: int) -> None:
+        draw = torch.Generator().manual_seed(number)
+        grads = [[own, torch.randn(50, generator=draw)] for _ in range(SIZE)]
+        points = dict.fromkeys(cluster.reference_points, grads)
+        cluster.step(grads, reference_points=points)
+
+    beside_large, beside_zeros = trained(10.0), trained(0.0)
+    for number in range(12):
+        for cluster in (beside_large, beside_zeros):
+            step(cluster, None, number)
+    assert torch.equal(beside_large.parameters(1)[1], beside_zeros.parameters(1)[1])
+    assert not torch.equal(beside_large.parameters(1)[1], torch.zeros(50))
+    step(beside_large, torch.zeros(50), 12)
+    moved = 10 - beside_large.parameters(1)[0]
+    assert float(moved.min()) >= 0
+    assert float(moved.max()) <= (0.011 if name != "apmsqueeze" else 0), (
+        "rate x decay x 10, for APMSqueeze none: no variance"
+    )
+
+
 def test_local_steps_ask_nothing_and_averages_bring_what_one_rank_has_trained() -> None:
     """Rounds of four; in the second round one rank alone has a gradient for it, once."""
     rounds = {"period": 4, "total_steps": None, "weight_decay": 0.1}
