@@ -279,8 +279,8 @@ def verdict(
     best, n = ranked[0], ranked[0].known.n
     if (most := bound(rho, overlap)) <= 1 + LITTLE:
         because = (
-            f"sending less makes a step at most {most:.2f} times as fast at any size, and no measured training takes surely "
-            "fewer steps"
+            f"sending less makes a step at most {most:.2f} times as fast at any size, and no measured training by the same "
+            "optimizer takes surely fewer steps"
         )
         return Verdict("plain", (reference.known,), (1.0, 1.0, 1.0), None, None, because)
     if lacks := study.lacks(parameters, workers):
@@ -302,6 +302,8 @@ def verdict(
     if len(kinds) > 1:
         nets = "; ".join(f"{one.known.name} {interval(one.over(reference))}" for one in (best, *tied))
         because = f"net speedups over plain training do not lie apart: {nets}"
+        if any(best.over(one)[1] > 1 for one in tied):
+            because = f"the study's verdict on {best.known.name} does not reach here: {nets}"
     elif best is reference:
         because = "nothing ends as well in less time"
         if len(ranked) > 1:

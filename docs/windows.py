@@ -60,10 +60,10 @@ def picture(root: Path, study: str, sharding: str) -> str:
 def short(root: Path, study: str, sharding: str, names: Mapping[str, str]) -> str:
     """What README says first. names: labels in words."""
     said, where = in_short(_panel(root, study, sharding), names)
-    first, rest = said.split(": ", 1)
+    first, rest = said.split("; ", 1)
     return (
         "Call *rho* the seconds that a step's gradients take on the link in bf16, over those of computing it. "
-        f"**{first}**: {rest} {where}"
+        f"**{first}**; {rest} {where}"
     )
 
 

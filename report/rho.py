@@ -220,9 +220,8 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
     """
     methods = windows(panel, "method")
     spans, overlapped = _sure_spans(methods), _sure_spans(windows(panel, "method", overlap="all"))
-    also = (
-        f"; if all does, by verdict {_spans_in_words(overlapped)}" if overlapped else "; if all does, nowhere"
-    )
+    hidden = "if all does, an exchange behind its whole round"
+    also = f"; {hidden}, by verdict {_spans_in_words(overlapped)}" if overlapped else f"; {hidden}, nowhere"
     holds = f"That holds for {setting(panel)}, if nothing overlaps{uncounted(panel)}{also if spans else ''}."
     if not spans:
         unbounded = [row["arm"] for row in windows(panel, *RIVALS) if row["worth"] == math.inf]
@@ -240,19 +239,23 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
         if ahead:
             top = max(ahead, key=lambda row: float(row["net"]))
             net = net_words(top["net"], top["net_low"], top["net_high"])
-            best.append(f", {net} times at rho {weight(at)} ({names.get(top['arm'], top['arm'])})")
+            best.append(
+                f"{net}{'' if best else ' times as long'} at rho {weight(at)} ({names.get(top['arm'], top['arm'])})"
+            )
     lines = lines_of(panel)
     plainly = best_plain(lines[lines["overlap"] == "none"])
-    below, beyond = (names.get(arm, arm) or "plain training" for arm in plainly["arm"].iloc[[0, -1]])
-    said = (
-        f"{where[0].upper()}{where[1:]}, some method beats every plain way to use the machines: it ends as well as plain "
-        f"training and faster{''.join(best)}."
-    )
-    said += f" Below, {below} is best." if spans[0][0] > GRID[0] else ""
-    if math.isfinite(end := spans[-1][1]):
-        won = max(row["to_rho"] or 0.0 for row in methods)  # by estimates
-        since = f", from rho {weight(won)} on by estimates" if end < won < math.inf else ""
-        said += f" Beyond{since}, {beyond} is best."
+    said = f"{where[0].upper()}{where[1:]}, some method beats every plain way to use the machines in the same time"
+    said += f"; to end as well plain training takes {', '.join(best)}." if best else "."
+    # elsewhere by estimates
+    begins = min(row["from_rho"] or 0.0 for row in methods if row["to_rho"])
+    ends = max(row["to_rho"] or 0.0 for row in methods)
+    first = plainly.loc[plainly["rho"] < begins, "arm"]
+    if not first.empty:
+        ways = ", then ".join(names.get(arm, arm) or "plain training" for arm in dict.fromkeys(first))
+        said += f" Below rho {weight(begins)}, by estimates, {ways} is best."
+    if ends < GRID[-1]:
+        last = names.get(plainly["arm"].iloc[-1], plainly["arm"].iloc[-1]) or "plain training"
+        said += f" Beyond, from rho {weight(ends)} on by estimates, {last} is best."
     return said, holds
 
 

@@ -112,7 +112,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--steps", type=int, default=1000, metavar="N",
         help="of the training, by which some methods plan (default: 1000)",
     )  # fmt: skip
-    parser.add_argument("--methods", metavar="A,B,...", help="in place of those of the study that answers")
+    parser.add_argument("--methods", metavar="A,B,...", help="what the table shows; the verdict is of all of the study")
     parser.add_argument(
         "--all", action="store_true", help=f"methods in the table, not the best {BEST} and the plain ways"
     )
@@ -149,10 +149,9 @@ def run(args: argparse.Namespace) -> int:
     studies = fitting(asked.parameters, asked.workers, published()[0])
     study = studies[0]
     compared: list[tuple[str, Study | None, Measured | None]] = [
-        (arm.method, study, arm)
-        for arm in study.arms
-        if arm.role == "alternative" or (arm.role != "reference" and args.methods is None)
+        (arm.method, study, arm) for arm in study.arms if arm.role != "reference"
     ]
+    judged = len(compared)  # all of the study, whichever methods are to be shown
     named = texts_of(args.methods or "")
     if args.methods is not None and not named:
         raise AdviceRequestError("--methods: name one at least")
@@ -160,10 +159,15 @@ def run(args: argparse.Namespace) -> int:
         compared.append((text, *(measured(method_of(text, asked.steps), studies) or (None, None))))
     rows: list[dict[str, Any]] = []
     options: dict[str, list[Option]] = {overlap: [] for overlap in OVERLAPS}
-    for text, its_study, known in compared:
+    for number, (text, its_study, known) in enumerate(compared):
+        hidden = (
+            number < judged and args.methods is not None and known is not None and known.role != "alternative"
+        )
         try:
             found = _predicted(text, known, asked)
         except UnsupportedError as error:
+            if hidden:
+                continue
             name = known.name if known else text
             rows.append({"name": name, "method": text, **dict.fromkeys(NUMBERS), "refused": str(error)})
             continue
@@ -173,8 +177,9 @@ def run(args: argparse.Namespace) -> int:
             / getattr(asked.plain, seconds)
             for overlap, seconds in OVERLAPS.items()
         }
-        rows.append(_row(text, its_study, known, found, times, asked))
-        if its_study is study and known and known.ends and known.role in ("method", "alternative"):
+        if not hidden:
+            rows.append(_row(text, its_study, known, found, times, asked))
+        if number < judged and known and known.ends and known.role in ("method", "alternative"):
             for overlap, time in times.items():
                 options[overlap].append(Option(known, time, _kappa(known, asked) is not None))
     rows.sort(key=lambda row: (row["refused"] != "", -(row["net"] or 0.0), -(row["speedup"] or 0.0)))
@@ -232,6 +237,8 @@ def _question(args: argparse.Namespace) -> Question:
     else:  # seconds of computing are the unit
         link, compute_s = Link(8 * kinds[0].nbytes / (EFFICIENCY * args.rho)), 1.0
     plain = predict(kinds, link, compute_s, 0.0)
+    if not compute_s or not math.isfinite(plain.step_s / compute_s):
+        raise AdviceRequestError(f"--compute-ms {args.compute_ms:g}: no step takes so little beside this link")
     gpu = args.device is not None
     return Question(parameters, shapes, args.workers, args.steps, link, compute_s, plain, timed, about, gpu)
 

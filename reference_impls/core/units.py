@@ -8,7 +8,7 @@ from typing import Final
 
 UNSHAPED: Final = "unshaped"
 """In place of a rate: none is held. As a number it is infinite, and null in JSON."""
-RATE_UNITS: Final = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+RATE_UNITS: Final = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 TIME_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 _NUMBER_AND_UNIT: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 

@@ -81,7 +81,7 @@ function verdict(study, options, asked, overlap) {
   const net = (one) => over(one, reference, overlap), most = bound(asked.rho, overlap);
   const ranked = [...options, reference].sort((one, other) => net(other)[0] - net(one)[0]), best = ranked[0];
   if (most <= 1 + known.little) {
-    const because = `sending less makes a step at most ${most.toFixed(2)} times as fast at any size, and no measured training takes surely fewer steps`;
+    const because = `sending less makes a step at most ${most.toFixed(2)} times as fast at any size, and no measured training by the same optimizer takes surely fewer steps`;
     return { verdict: "plain", candidates: [reference.arm], net: [1, 1, 1], study: null, because };
   }
   const lacks = [];
@@ -101,7 +101,9 @@ function verdict(study, options, asked, overlap) {
   let because;
   if (!decided) {
     const nets = [best, ...tied].map((one) => `${one.arm.name} ${interval(net(one))}`);
-    because = `net speedups over plain training do not lie apart: ${nets.join("; ")}`;
+    const why = tied.some((one) => over(best, one, overlap)[1] > 1)
+      ? `the study's verdict on ${best.arm.name} does not reach here` : "net speedups over plain training do not lie apart";
+    because = `${why}: ${nets.join("; ")}`;
   } else if (best === reference) {
     because = "nothing ends as well in less time";
     if (ranked.length > 1) because += `; the next is ${ranked[1].arm.name}, net speedup ${interval(net(ranked[1]))}`;
@@ -190,7 +192,7 @@ function read() {
   const given = new URLSearchParams(location.search);
   if (![...given].length) return;
   for (const name of ["link", "rate", "device", "compute_ms", "rho", "model"]) field[name].value = "";
-  const units = { bit: 1e-9, kbit: 1e-6, mbit: 1e-3, gbit: 1 }, rate = given.get("rate") ?? given.get("link");
+  const units = { bit: 1e-9, kbit: 1e-6, mbit: 1e-3, gbit: 1, tbit: 1e3 }, rate = given.get("rate") ?? given.get("link");
   const parts = /^([0-9.]+)([kmg]?bit)$/i.exec(rate ?? "");
   for (const name of ["workers", "compute_ms", "rho"]) if (given.has(name)) field[name].value = given.get(name);
   if (given.has("params")) field.params.value = Number(given.get("params")) / 1e6;

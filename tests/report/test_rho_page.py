@@ -112,12 +112,13 @@ def test_nothing_is_shaded_where_a_plain_way_lies_beyond_the_budgets(panel) -> N
 
 
 def with_windows(panel: Any, *sure: tuple[float, float]) -> Any:
-    """The panel with these windows of verdicts, of one method each, and with no others."""
-    ends = dict(zip(METHODS, sure, strict=False))
-    rows = [
-        {**row, **dict(zip(("sure_from", "sure_to"), ends.get(row["arm"], (None, None)), strict=True))}
-        for row in panel.windows
-    ]
+    """The panel with these windows of verdicts, of one method each, a tenth wider by estimates, and with no others."""
+    ends, rows = dict(zip(METHODS, sure, strict=False)), []
+    for row in panel.windows:
+        first, last = ends.get(row["arm"], (None, None))
+        wider = (first and first / 1.1, last and last * 1.1)
+        names = ("sure_from", "sure_to", "from_rho", "to_rho")
+        rows.append({**row, **dict(zip(names, (first, last, *wider), strict=True))})
     return replace(panel, windows=rows)
 
 
@@ -135,8 +136,13 @@ def test_the_answer_in_short_joins_windows_and_leaves_gaps(
 ) -> None:
     found, _ = in_short(with_windows(panel, *sure))
     assert found.startswith(said)
-    assert ("Below, " in found) == (min(first for first, _ in sure) > GRID[0])
-    assert ("Beyond, " in found or "Beyond, from rho" in found) == (max(last for _, last in sure) < math.inf)
+    first, last = min(first for first, _ in sure), max(last for _, last in sure)
+    below, beyond = (
+        f"Below rho {first / 1.1:.2g}, by estimates, plain training",
+        f"from rho {last * 1.1:.2g} on by",
+    )
+    assert ("Below rho" in found, below in found) == (first > GRID[0],) * 2
+    assert ("Beyond" in found, beyond in found) == (last < math.inf,) * 2
 
 
 def timed(label: str, rho: float, **nets: tuple[float, float, float | None, float]) -> Timed:
