@@ -231,7 +231,7 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
         )
         return said, holds
     where = _spans_in_words(spans)
-    best = []
+    best: list[str] = []
     for rho in SHOWN:
         at, nets = nets_at(panel, rho)
         own = [nets[row["arm"]] for row in methods if row["arm"] in nets]

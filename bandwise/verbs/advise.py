@@ -6,10 +6,10 @@
 
 --compute-ms is what a step takes on one worker without communication; without it --device and --batch say so, of a --model.
 --rho, in place of rate and computing: seconds that plain bf16 all-reduce takes on the link over those of computing. A method
-of --methods stands as `bandwise try --methods` takes it, NAME:option=value; without, those of the study that answers are
-compared. A step is computing, the method's own computing (kappa, a share of it, as measured on processors, or
-with --device on a GPU), bytes over 0.91 of the rate, and delays; where all overlaps it is the longer one of computing and
-communication. *Plain* is bf16 all-reduce.
+of --methods stands as `bandwise try --methods` takes it, NAME:option=value; the table then shows these in place of those of the
+study that answers, of all of which the verdict is. A step is computing, the method's own computing (kappa, a share of it, as
+measured on processors, or with --device on a GPU), bytes over 0.91 of the rate, and delays; where all overlaps it is the longer
+one of computing and communication. *Plain* is bf16 all-reduce.
 
 Worth: how many of plain training's steps one of the method's is worth, in a published study. Net: worth times plain training's
 predicted seconds over those of a training with the method. The verdict holds net against that of plain training, of
@@ -112,7 +112,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--steps", type=int, default=1000, metavar="N",
         help="of the training, by which some methods plan (default: 1000)",
     )  # fmt: skip
-    parser.add_argument("--methods", metavar="A,B,...", help="what the table shows; the verdict is of all of the study")
+    parser.add_argument(
+        "--methods", metavar="A,B,...", help="what the table shows; the verdict is of all of the study"
+    )
     parser.add_argument(
         "--all", action="store_true", help=f"methods in the table, not the best {BEST} and the plain ways"
     )
@@ -238,7 +240,9 @@ def _question(args: argparse.Namespace) -> Question:
         link, compute_s = Link(8 * kinds[0].nbytes / (EFFICIENCY * args.rho)), 1.0
     plain = predict(kinds, link, compute_s, 0.0)
     if not compute_s or not math.isfinite(plain.step_s / compute_s):
-        raise AdviceRequestError(f"--compute-ms {args.compute_ms:g}: no step takes so little beside this link")
+        raise AdviceRequestError(
+            f"--compute-ms {args.compute_ms:g}: no step takes so little beside this link"
+        )
     gpu = args.device is not None
     return Question(parameters, shapes, args.workers, args.steps, link, compute_s, plain, timed, about, gpu)
 
