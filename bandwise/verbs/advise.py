@@ -153,23 +153,23 @@ def run(args: argparse.Namespace) -> int:
     compared: list[tuple[str, Study | None, Measured | None]] = [
         (arm.method, study, arm) for arm in study.arms if arm.role != "reference"
     ]
-    judged = len(compared)  # all of the study, whichever methods are to be shown
     named = texts_of(args.methods or "")
     if args.methods is not None and not named:
         raise AdviceRequestError("--methods: name one at least")
+    shown = {arm.method for arm in study.arms if arm.role == "alternative"}
     for text in dict.fromkeys(named):
-        compared.append((text, *(measured(method_of(text, asked.steps), studies) or (None, None))))
+        its_study, known = measured(method_of(text, asked.steps), studies) or (None, None)
+        if known is None or known not in [arm for _, _, arm in compared]:
+            compared.append((text, its_study, known))
+            shown.add(text)
+        else:
+            shown.add(known.method)
     rows: list[dict[str, Any]] = []
     options: dict[str, list[Option]] = {overlap: [] for overlap in OVERLAPS}
-    for number, (text, its_study, known) in enumerate(compared):
-        hidden = (
-            number < judged and args.methods is not None and known is not None and known.role != "alternative"
-        )
+    for text, its_study, known in compared:
         try:
             found = _predicted(text, known, asked)
         except UnsupportedError as error:
-            if hidden:
-                continue
             name = known.name if known else text
             rows.append({"name": name, "method": text, **dict.fromkeys(NUMBERS), "refused": str(error)})
             continue
@@ -179,11 +179,12 @@ def run(args: argparse.Namespace) -> int:
             / getattr(asked.plain, seconds)
             for overlap, seconds in OVERLAPS.items()
         }
-        if not hidden:
-            rows.append(_row(text, its_study, known, found, times, asked))
-        if number < judged and known and known.ends and known.role in ("method", "alternative"):
+        rows.append(_row(text, its_study, known, found, times, asked))
+        if its_study is study and known and known.ends and known.role in ("method", "alternative"):
             for overlap, time in times.items():
                 options[overlap].append(Option(known, time, _kappa(known, asked) is not None))
+    if args.methods is not None:  # the verdict is of all the same
+        rows = [row for row in rows if row["method"] in shown]
     rows.sort(key=lambda row: (row["refused"] != "", -(row["net"] or 0.0), -(row["speedup"] or 0.0)))
     verdicts = {
         overlap: verdict(study, options[overlap], asked.parameters, asked.workers, asked.rho, overlap)
@@ -240,9 +241,7 @@ def _question(args: argparse.Namespace) -> Question:
         link, compute_s = Link(8 * kinds[0].nbytes / (EFFICIENCY * args.rho)), 1.0
     plain = predict(kinds, link, compute_s, 0.0)
     if not compute_s or not math.isfinite(plain.step_s / compute_s):
-        raise AdviceRequestError(
-            f"--compute-ms {args.compute_ms:g}: no step takes so little beside this link"
-        )
+        raise AdviceRequestError(f"--{name} {value:g}: no step takes so long beside its computing")
     gpu = args.device is not None
     return Question(parameters, shapes, args.workers, args.steps, link, compute_s, plain, timed, about, gpu)
 

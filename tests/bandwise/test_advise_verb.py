@@ -328,7 +328,7 @@ def test_shapes_of_the_model_itself(shapes: Any, capsys: Capsys, tmp_path: Path)
         (["--rate", "fast"], "fast"),
         (["--delay", "soon"], "soon"),
         (["--compute-ms", "0"], "give a number above 0"),
-        (["--compute-ms", "1e-320"], "no step takes so little"),
+        (["--compute-ms", "1e-320"], "no step takes so long beside its computing"),
         (["--steps", "0"], "give a number of at least 1"),
         (["--methods", "top-k:ratio"], "write NAME:option=value"),
         (["--methods", "top-kk"], "no algorithm called 'top-kk'"),

@@ -60,6 +60,12 @@ def orthogonalised(m: Tensor) -> Tensor:
     return u @ torch.diag(s) @ v
 
 
+def by_adamw(m: Tensor, v: Tensor, g: Tensor, step: int, beta2: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Both averages after a step, and the step that is taken at a rate of 1."""
+    m, v = 0.9 * m + 0.1 * g, beta2 * v + (1 - beta2) * g * g
+    return m, v, m / (1 - 0.9**step) / ((v / (1 - beta2**step)).sqrt() + 1e-8)
+
+
 @each("nesterov", [True, False])
 @each("adjust", ["match_rms_adamw", "original"])
 def test_all_reduced_muon_written_out(adjust: str, nesterov: bool) -> None:
@@ -81,9 +87,7 @@ def test_all_reduced_muon_written_out(adjust: str, nesterov: bool) -> None:
                 moved = (before - x[i]) / (RATE * scale)
                 assert torch.dist(moved, wanted) < 0.04 * wanted.norm()
             else:
-                b[i] = 0.9 * b[i] + 0.1 * g
-                v[i] = 0.999 * v[i] + 0.001 * g * g
-                step_ = b[i] / (1 - 0.9**step) / ((v[i] / (1 - 0.999**step)).sqrt() + 1e-8)
+                b[i], v[i], step_ = by_adamw(b[i], v[i], g, step, 0.999)
                 torch.testing.assert_close(x[i], before - RATE * step_, rtol=0, atol=1e-12)
     for i in (0, 1):  # Newton-Schulz, in place, has not reached the average
         torch.testing.assert_close(state(ours)[i]["momentum_buffer"], b[i], rtol=0, atol=1e-15)
@@ -127,9 +131,7 @@ def test_all_reduced_dion2_written_out(fraction: float) -> None:
                 lines[chosen] *= MU
                 assert len(others) == len(norms) - count
             else:
-                b[i] = 0.9 * b[i] + 0.1 * g
-                v[i] = 0.95 * v[i] + 0.05 * g * g
-                step_ = b[i] / (1 - 0.9**step) / ((v[i] / (1 - 0.95**step)).sqrt() + 1e-8)
+                b[i], v[i], step_ = by_adamw(b[i], v[i], g, step, 0.95)
                 torch.testing.assert_close(x[i], before - RATE * step_, rtol=0, atol=1e-12)
     for i in (0, 1):
         torch.testing.assert_close(state(ours)[i]["momentum_buffer"], b[i], rtol=0, atol=1e-14)
