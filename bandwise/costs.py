@@ -4,7 +4,8 @@
 
 kappa is the method's own computing as a share of computing; bytes are those that a worker sends; rounds are the messages, one
 after another, of the first exchange of a step. That is a step in which nothing overlaps; where all overlaps it takes the longer
-one of computing and communication. `docs/cost-model.md` says how far off that is.
+one of computing and communication, or that many steps do in whose course what it sends is not used. `docs/cost-model.md` says
+how far off that is.
 
 What a training sends follows from the method: its kinds of steps from its own plan of every step, bytes and exchanges of each
 from a step that one rank takes without a network (`reference_impls.runtime.alone`). What was measured of methods, kappa and
@@ -131,11 +132,13 @@ def method_of(text: str, steps: int) -> Method:
 
 @dataclass(frozen=True)
 class Sent:
-    """A kind of steps: its share of a training's steps, bytes that a worker sends in one, messages one after another."""
+    """A kind of steps: its share of a training's steps, bytes that a worker sends in one, messages one after another, and steps
+    of computing behind which that can hide (`Algorithm.behind`)."""
 
     share: float
     nbytes: float
     rounds: int
+    behind: int = 1
 
 
 def transformer_shapes(parameters: float) -> dict[str, tuple[int, ...]]:
@@ -185,7 +188,12 @@ def sent(method: Method, shapes: Shapes, workers: int, steps: int) -> list[Sent]
         kinds[kind] += 1
         first.setdefault(kind, before)
     return [
-        Sent(kinds[kind] / steps, one.nbytes + one.planning, rounds(one.rows, workers))
+        Sent(
+            kinds[kind] / steps,
+            one.nbytes + one.planning,
+            rounds(one.rows, workers),
+            method.algorithm.behind,
+        )
         for kind, one in taken(method, shapes, workers, first).items()
     ]
 
@@ -250,10 +258,12 @@ def predict(kinds: Sequence[Sent], link: Link, compute_s: float, kappa: float | 
     at_least_zero("compute_s", compute_s)
     own = None if kappa is None else kappa * compute_s
     local = compute_s + (own or 0.0)
-    on_link = [(kind.share, link.seconds(kind.nbytes, kind.rounds)) for kind in kinds]
+    on_link = [(kind, link.seconds(kind.nbytes, kind.rounds)) for kind in kinds]
+    sending = sum(kind.share * seconds for kind, seconds in on_link)
+    hidden = sum(kind.share * max(local, seconds - (kind.behind - 1) * local) for kind, seconds in on_link)
     return Predicted(
-        local + sum(share * seconds for share, seconds in on_link),
-        sum(share * max(local, seconds) for share, seconds in on_link),
+        local + sending,
+        max(hidden, sending),
         own,
         sum(kind.share * kind.nbytes for kind in kinds),
         sum(kind.share * kind.rounds for kind in kinds) * link.delay_s,

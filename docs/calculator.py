@@ -80,18 +80,20 @@ def kinds_of(text: str) -> list[dict[str, Any]]:
 
     Returns:
         A kind of steps: its share of a training's steps; of its bytes the share that grows as an all-gather's do; bytes a
-        parameter and worker, of four, `at` sizes and `of` presets; None where these cannot be traced.
+        parameter and worker, of four, `at` sizes and `of` presets; None where these cannot be traced; and `behind`, unless 1.
     """
     first, many = (_nbytes(text, transformer_shapes(AT), n) or [] for n in (WORKERS, MANY))
     ring, gather = (MANY - 1) / MANY / ((WORKERS - 1) / WORKERS), (MANY - 1) / (WORKERS - 1)
     at = [_nbytes(text, transformer_shapes(size)) for size in SIZES]
     of = {name: _nbytes(text, model.shapes) for name, model in MODELS.items()}
+    behind = method_of(text, STEPS).algorithm.behind
     return [
         {
             "share": share,
             "gathered": round((many[kind][1] / nbytes - ring) / (gather - ring), 6) + 0.0 if nbytes else 0.0,
             "at": [one and one[kind][1] for one in at],
             "of": {name: one and one[kind][1] for name, one in of.items()},
+            **({"behind": behind} if behind > 1 else {}),
         }
         for kind, (share, nbytes) in enumerate(first)
     ]

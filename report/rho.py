@@ -220,8 +220,7 @@ def in_short(panel: Panel, names: Mapping[str, str] = MappingProxyType({})) -> t
     """
     methods = windows(panel, "method")
     spans, overlapped = _sure_spans(methods), _sure_spans(windows(panel, "method", overlap="all"))
-    hidden = "if all does, an exchange behind its whole round"
-    also = f"; {hidden}, by verdict {_spans_in_words(overlapped)}" if overlapped else f"; {hidden}, nowhere"
+    also = f"; if all does, {f'by verdict {_spans_in_words(overlapped)}' if overlapped else 'nowhere'}"
     holds = f"That holds for {setting(panel)}, if nothing overlaps{uncounted(panel)}{also if spans else ''}."
     if not spans:
         unbounded = [row["arm"] for row in windows(panel, *RIVALS) if row["worth"] == math.inf]
@@ -576,7 +575,7 @@ def windows_view(panel: Panel) -> View:
             "computing", value("compute", plain),
             "Of a step, over that of plain training, with the method's own where it was measured.", True, True,
         ),
-        Column("why none", text("reason", "reason"), "Why it has no window, or none by verdict.", hidden=True),
+        Column("remark", text("reason", "reason"), "Why it has no window or no verdict, or who is ahead inside.", hidden=True),
     )  # fmt: skip
     rest = [row for role in ROLES[1:] for row in windows(panel, role)]
     return View(f"{panel.slug}-windows", f"Windows of rho, {panel.whole_place}", columns, [*methods, *rest])

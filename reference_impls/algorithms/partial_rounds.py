@@ -151,6 +151,10 @@ class EagerDiLoCo(DiLoCo):
         return True
 
     @property
+    def behind(self) -> int:
+        return self.period
+
+    @property
     def state(self) -> Mapping[str, StateSpec]:
         found = {**super().state, "anchor": per_rank(), "progress": per_rank()}
         return found | {"outer_momentum": per_rank()} if "outer_momentum" in found else found

@@ -89,6 +89,10 @@ class StreamingDiLoCo(LocalUpdates):
         return True
 
     @property
+    def behind(self) -> int:
+        return max(1, self.overlap)
+
+    @property
     def cycle(self) -> int | None:  # type: ignore[override]
         """Fragments differ in size, and where there are fewer buckets some are empty."""
         return self.period if self.fragments > 1 else None

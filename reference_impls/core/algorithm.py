@@ -294,6 +294,11 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
         """
         return "model" if self.clipping and getattr(self, self.clipping) is not None else "bucket"
 
+    @property
+    def behind(self) -> int:
+        """Steps of computing behind which an exchange can hide: 1, the step that sends, unless what comes of it is used later."""
+        return 1
+
     def reference_points_at(self, step: int) -> tuple[str, ...]:
         """Those of `reference_points` that are wanted when `step` steps are complete: a matter of the options and of `step`
         alone."""

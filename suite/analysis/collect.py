@@ -372,6 +372,7 @@ def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
         "nll": final.get("nll") if done else None,
         **per_step(result),
         "syncs": sum(int(kinds.get(kind, 0)) for kind in SYNCHRONISING) if result else None,
+        "kinds": _sent_by_kind(result, spec.world_size) if len(kinds) > 1 else None,
         "commit": provenance.get("commit"),
         "environment": provenance.get("environment_hash"),
         "stale": is_older(
@@ -379,6 +380,16 @@ def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
             {"algorithm": arm.source_hash, "workload": study.yardsticks[entry.workload].source_hash},
         ),
     }
+
+
+def _sent_by_kind(result: Mapping[str, Any], workers: int) -> str:
+    """The column `kinds`. What the planning of steps sends is spread over all of them."""
+    counts: Mapping[str, int] = result["steps_by_kind"]
+    sent: Counter[str] = Counter()
+    for row in result["bytes"]["by"]:
+        sent[row["kind"]] += row["wire_bytes"] / workers
+    planning = sent["plan"] / sum(counts.values())
+    return canonical_json({kind: [n, round(planning + sent[kind] / n, 3)] for kind, n in counts.items()})
 
 
 def _facts(

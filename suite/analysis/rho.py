@@ -4,18 +4,19 @@
 of an arm takes, over that of the reference at budget 1,
 
     nothing overlaps    steps x (c + b rho) / (1 + rho)
-    all overlaps        steps x max(c, b rho) / max(1, rho)
+    all overlaps        steps x mean over its steps of max(c, b' rho) / max(1, rho)
 
 steps: its steps over the reference's. c: examples a worker and step over the reference's, times 1 + kappa, the method's own
 computing as a share of that of a plain step. b: bytes a rank and step on the wire, mean over the run, over those of the
 reference, which is plain bf16 all-reduce (2 bytes a parameter, times 2 (n - 1) / n of a ring); 0 for one worker, whose average of
-the model at the end is no traffic of gradients. Left out are delays of messages, and that some steps send more than others. Net
-speedup is worth over that time.
+the model at the end is no traffic of gradients. b': those of a step of its kind, so that an average at the end of a round hides
+behind that step alone; what is used h steps later (`Algorithm.behind`) hides behind as many: max(c, b' rho - (h - 1) c), at least
+b rho in the mean. Left out are delays of messages. Net speedup is worth over that time.
 
 *Worth it* is a method that is ahead of the reference and of every alternative, plain training by other optimizers among them,
-by paired tests, each by Holm over the methods of the cell; where no alternative that sends nothing ran, nothing is. As rho
-grows, the time of an arm over that of another rises or falls throughout, so that a method is ahead in one *window* of rho or
-nowhere.
+by paired tests, each by Holm over the methods of the cell; where no alternative that sends nothing ran, nothing is. A *window*
+is from the first to the last rho at which a method is ahead. If nothing overlaps it is so throughout, since as rho grows the time
+of an arm over that of another rises or falls; if all does, a step that sends may fall behind between, and `reason` says so.
 
 Seconds do not enter, so plain training is 1 at every rho by construction, and the null test is one of worth: an arm that trains
 as the reference does must have 1 in its interval (`null_test`). Where it has not, the curve of the reference is no measure.
@@ -23,7 +24,9 @@ as the reference does must have 1 in its interval (`null_test`). Where it has no
 
 from __future__ import annotations
 
+import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -53,21 +56,33 @@ RIVALS: Final[tuple[Role, ...]] = ("alternative", "uncompressed")
 
 @dataclass(frozen=True)
 class Costs:
-    """Of an arm over the reference: steps of its training, computing and bytes of a step. kappa: None: it was not measured."""
+    """Of an arm over the reference: steps of its training, computing and bytes of a step. kappa: None: it was not measured.
+
+    kinds: share of its steps and bytes of one, of every kind. behind: `Algorithm.behind`.
+    """
 
     steps: float = 1.0
     compute: float = 1.0
     nbytes: float = 1.0
     kappa: float | None = None
+    kinds: Sequence[tuple[float, float]] = ((1.0, 1.0),)
+    behind: int = 1
 
     def time(self, rho: np.ndarray, overlap: str) -> np.ndarray:
         """Seconds of its training over those of the reference's [rho]."""
         sending = self.nbytes * rho
         step, plain = self.compute + sending, 1.0 + rho
         if overlap == "all":
-            step, plain = np.maximum(self.compute, sending), np.maximum(1.0, rho)
+            spared = (self.behind - 1) * self.compute
+            steps = [share * np.maximum(self.compute, nbytes * rho - spared) for share, nbytes in self.kinds]
+            step, plain = np.maximum(np.sum(steps, axis=0), sending), np.maximum(1.0, rho)
         found: np.ndarray = self.steps * step / plain
         return found
+
+    @property
+    def kinks(self) -> list[float]:
+        """Values of rho from which on a kind of steps takes longer, if all overlaps."""
+        return [self.behind * self.compute / nbytes for _, nbytes in self.kinds if nbytes > 0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,6 +274,8 @@ def _costs(study: Study, runs: pd.DataFrame, kappa: Mapping[str, float]) -> dict
     one_worker = [arm.name for arm in study.arms if arm.algorithm == ONE_WORKER]
     sent = ended["wire_bytes_per_step"].mask(ended["arm"].isin(one_worker), 0.0)
     means = ended.assign(sent=sent).groupby(ARM)[["steps", "batch_size", "sent"]].mean().dropna()
+    told = ended.dropna(subset="kinds") if "kinds" in ended else ended[:0]
+    several = told.groupby(ARM)["kinds"].agg(list).to_dict() if len(told) else {}
     by_cell: dict[Any, dict[str, np.ndarray]] = {}
     for (*cell, arm), of_arm in zip(means.index, means.to_numpy("float64"), strict=True):
         by_cell.setdefault(tuple(cell), {})[arm] = of_arm
@@ -270,8 +287,24 @@ def _costs(study: Study, runs: pd.DataFrame, kappa: Mapping[str, float]) -> dict
         for arm, of_arm in of_arms.items():
             steps, batch, nbytes = (of_arm / plain).tolist()
             own = kappa.get(arm)
-            found.setdefault(cell, {})[arm] = Costs(steps, batch * (1 + (own or 0.0)), nbytes, own)
+            kinds = [(1.0, nbytes)]
+            if nbytes and (texts := several.get((*cell, arm))):
+                kinds = [(share, sent / plain[2]) for share, sent in _kinds(texts)]
+            compute = batch * (1 + (own or 0.0))
+            behind = study.by_name[arm].behind
+            found.setdefault(cell, {})[arm] = Costs(steps, compute, nbytes, own, kinds, behind)
     return found
+
+
+def _kinds(texts: Sequence[str]) -> list[tuple[float, float]]:
+    """Shares of steps, and bytes of one, over runs of which each tells its own."""
+    shares: Counter[float] = Counter()
+    for text in texts:
+        told = json.loads(text).values()
+        total = sum(steps for steps, _ in told)
+        for steps, nbytes in told:
+            shares[nbytes] += steps / total / len(texts)
+    return [(share, nbytes) for nbytes, share in shares.items()]
 
 
 # ---- rows
@@ -338,6 +371,7 @@ def _window(panel: Panel, line: Line, worth: Interval, overlap: str) -> Row:
     )
     first, last = max(middle, key=lambda arm: middle[arm][0]), min(middle, key=lambda arm: middle[arm][1])
     start, end = middle[first][0], middle[last][1]
+    between = [arm for arm, (_, _, behind) in middle.items() if any(start < rho < end for rho in behind)]
     if start >= end:
         why = f"{first} is ahead up to rho {start:.3g}, {last} from rho {end:.3g}"
         if first in panel.unbounded:
@@ -347,13 +381,14 @@ def _window(panel: Panel, line: Line, worth: Interval, overlap: str) -> Row:
         return {"from_rho": None, "reason": why}
     return {
         "from_rho": start,
-        "from_low": max(one for one, _ in most.values()),
-        "from_high": max(one for one, _ in least.values()),
+        "from_low": max(one for one, *_ in most.values()),
+        "from_high": max(one for one, *_ in least.values()),
         "from_arm": first if start > 0 else None,
         "to_rho": end,
-        "to_low": min(one for _, one in least.values()),
-        "to_high": min(one for _, one in most.values()),
+        "to_low": min(one for _, one, _ in least.values()),
+        "to_high": min(one for _, one, _ in most.values()),
         "to_arm": last if end < math.inf else None,
+        "reason": f"between these ends {between[0]} is ahead for a while" if between else None,
     }
 
 
@@ -367,37 +402,45 @@ def _share(ratio: Uncertain | None, worth: Interval, other: Interval) -> tuple[f
     return middle, low, high
 
 
-def _ahead(share: float, own: Costs, other: Costs, overlap: str) -> tuple[float, float]:
+def _ahead(share: float, own: Costs, other: Costs, overlap: str) -> tuple[float, float, list[float]]:
     """From and to which rho an arm is ahead of another, which is worth 1 where it is worth `share`: 0 and inf where there is no
-    end in the grid, inf and 0 where it never is.
+    end in the grid, inf and 0 where it never is; and where between them it is not.
     """
 
-    def margin(log_rho: float) -> float:
-        rho = np.array([math.exp(log_rho)])
-        return float(share * other.time(rho, overlap)[0] - own.time(rho, overlap)[0])
+    def margin(log_rho: Any) -> Any:
+        rho = np.exp(log_rho)
+        return share * other.time(rho, overlap) - own.time(rho, overlap)
 
-    ends = math.log(GRID[0]), math.log(GRID[-1])
-    before, after = (margin(end) > 0 for end in ends)
-    if before == after:
-        return (0.0, math.inf) if before else (math.inf, 0.0)
-    root = math.exp(float(optimize.brentq(margin, *ends, xtol=1e-12)))
-    return (0.0, root) if before else (root, math.inf)
+    def root(i: int) -> float:
+        return math.exp(float(optimize.brentq(margin, *np.log(points[i : i + 2]), xtol=1e-12)))
+
+    kinks = [rho for rho in (*own.kinks, *other.kinks, 1.0) if GRID[0] < rho < GRID[-1]]
+    points = np.union1d(GRID, kinks)  # between two of them both times are straight lines over the same one
+    ahead = margin(np.log(points)) > 0
+    if not ahead.any():
+        return math.inf, 0.0, []
+    first, last = int(ahead.argmax()), len(points) - 1 - int(ahead[::-1].argmax())
+    start = root(first - 1) if first else 0.0
+    end = root(last) if last < len(points) - 1 else math.inf
+    return start, end, points[first:last][~ahead[first:last]].tolist()
 
 
 def _sure(panel: Panel, overlap: str, judged: Sequence[Judged]) -> dict[str, tuple[float, float]]:
-    """First and last rho at which the verdict on a method is *worth it*, by bisection beside the outermost of the grid. Between
-    them Holm's level moves with what is decided of the others, which may cost the verdict for a hundredth of rho.
+    """First and last rho of the widest stretch with the verdict *worth it* on a method, by bisection beside the outermost of the
+    grid. Between two values of the grid Holm's level moves with what is decided of the others, which may cost the verdict for a
+    hundredth of rho.
     """
     found: dict[str, list[float]] = {}
     inside: list[float] = []
     outside: list[float] = []
     of: list[tuple[str, int]] = []
     for arm in panel.of("method"):
-        at = [i for i, here in enumerate(judged) if here.verdict.get(arm) == "worth it"]
-        if not at:
+        words = [here.verdict.get(arm) == "worth it" for here in judged]
+        if not any(words):
             continue
+        first, last = max(_stretches(words), key=lambda ends: ends[1] - ends[0])
         found[arm] = [0.0, math.inf]
-        for side, (i, beyond) in enumerate(((at[0], at[0] - 1), (at[-1], at[-1] + 1))):
+        for side, (i, beyond) in enumerate(((first, first - 1), (last, last + 1))):
             if 0 <= beyond < len(GRID):
                 inside.append(GRID[i])
                 outside.append(GRID[beyond])
@@ -405,9 +448,15 @@ def _sure(panel: Panel, overlap: str, judged: Sequence[Judged]) -> dict[str, tup
     good, bad = np.array(inside), np.array(outside)
     for _ in range(HALVINGS if of else 0):
         middle = np.sqrt(good * bad)
-        words = [here.verdict[arm] for here, (arm, _) in zip(panel.judge(middle, overlap), of, strict=True)]
-        still = np.array([word == "worth it" for word in words])
+        told = [here.verdict[arm] for here, (arm, _) in zip(panel.judge(middle, overlap), of, strict=True)]
+        still = np.array([word == "worth it" for word in told])
         good, bad = np.where(still, middle, good), np.where(still, bad, middle)
     for (arm, side), end in zip(of, good.tolist(), strict=True):
         found[arm][side] = end
     return {arm: (start, end) for arm, (start, end) in found.items()}
+
+
+def _stretches(words: Sequence[bool]) -> Iterable[tuple[int, int]]:
+    """First and last place of every unbroken run of truths."""
+    edges = np.flatnonzero(np.diff([False, *words, False]))
+    return zip(edges[::2].tolist(), (edges[1::2] - 1).tolist(), strict=True)

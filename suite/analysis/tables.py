@@ -117,10 +117,12 @@ RUNS: Final = declared("runs", 6, ARM_COLUMNS + """
     wire_bytes_per_step      float  bytes sent on the wire, a step, mean over ranks
     wire_bytes_per_step_max  float  the same of the rank that sends most
     syncs                    int    steps that synchronised parameters or momenta
+    kinds                    text   of a training with several kinds of steps: how many there were of each, and bytes sent on the
+                                    wire in one, mean over ranks, as JSON; no such column: of no run
     commit                   text   of the code that ran
     environment              text   hash of the installed packages
     stale                    flag   the source of the method, or of a workload of yours, has moved since, its version has not
-    """, rare=("workers",))  # fmt: skip
+    """, rare=("workers", "kinds"))  # fmt: skip
 
 SUMMARY: Final = declared("summary", 4, ARM_COLUMNS + """
     algorithm                                   text   registry name
@@ -232,7 +234,7 @@ WORTH: Final = declared("worth", 6, ARM_COLUMNS + """
     """)  # fmt: skip
 
 RHO: Final = declared("rho", 6, ARM_COLUMNS + """
-    overlap            text   none: sending waits for computing; all: a step takes the longer one of both
+    overlap            text   none: sending waits for computing; all: every step takes the longer one of both
     rho                float  seconds that plain bf16 all-reduce needs on the link over seconds of computing in a step of plain
                               training
     time               float  seconds of its training over those of the reference's at budget 1
@@ -266,9 +268,9 @@ WINDOWS: Final = declared("windows", 5, ARM_COLUMNS + """
     to_rho               float  to this rho; inf: to the largest and on
     to_low,to_high       float  as of from_rho
     to_arm               text   the one that is ahead after
-    sure_from,sure_to    float  first and last rho with the verdict worth it, sought between values of the table rho; 0 and inf as
-                                before; empty: nowhere
-    reason               text   why a method has no window, or none in verdicts
+    sure_from,sure_to    float  first and last rho of the widest stretch with the verdict worth it, sought between values of the
+                                table rho; 0 and inf as before; empty: nowhere
+    reason               text   why a method has no window, or none in verdicts, or who is ahead inside it
     """)  # fmt: skip
 
 GATES: Final = declared("gates", 4, """

@@ -710,22 +710,46 @@ def audit_verdicts(
 
 
 @dataclass
+class Costs:
+    """Of an arm over the reference. bursts: how often a step sends and how much; late: steps until what was sent is used."""
+
+    steps: float
+    compute: float
+    sent: float
+    bursts: list[tuple[float, float]]
+    late: int
+
+    def seconds(self, rho: Any, overlap: str) -> Any:
+        """Of its training, those of the reference's computing being 1: what a burst takes beyond computing is waited for."""
+        if overlap == "none":
+            return self.steps * (self.compute + np.multiply(self.sent, rho))
+        beyond = [
+            often * np.clip(np.multiply(much, rho) - self.late * self.compute, 0, None)
+            for often, much in self.bursts
+        ]
+        return self.steps * np.maximum(self.compute + np.sum(beyond, axis=0), np.multiply(self.sent, rho))
+
+    def corners(self) -> list[float]:
+        """Where a burst begins to be waited for."""
+        return [self.late * self.compute / much for _, much in self.bursts if much > 0]
+
+
+PLAINLY = Costs(1.0, 1.0, 1.0, [(1.0, 1.0)], 1)
+
+
+@dataclass
 class Line:
     """An arm beside the reference: its costs over the reference's, and what it is worth, with the ends of the interval."""
 
     arm: Trained
     role: str
-    steps: float
-    compute: float
-    sent: float
+    costs: Costs
     tuning: Known
     worth: tuple[float, float, float]
 
     def time(self, rho: Any, overlap: str) -> Any:
         """Seconds of its training over those of the reference's."""
-        sending = np.multiply(self.sent, rho)
-        step = np.maximum(self.compute, sending) if overlap == "all" else self.compute + sending
-        return self.steps * step / (np.maximum(rho, 1) if overlap == "all" else np.add(rho, 1))
+        return self.costs.seconds(rho, overlap) / PLAINLY.seconds(rho, overlap)
 
     def p(self, times: np.ndarray) -> np.ndarray:
         """Two-sided p of being as good as the reference at times."""
@@ -754,8 +778,28 @@ def lines_of(
         tuning = tuning_of(row)
         worth = speedup(one.reference, one.losses, tuning, EXACT)["net"]
         alone = one.algorithm == ONE_WORKER
-        found[arm] = Line(one, row["role"], steps, batch * (1 + kappa), 0.0 if alone else sent, tuning, worth)
+        bursts = [(1.0, 0.0 if alone else sent)]
+        if not alone and told[arm].get("kinds", pd.Series()).notna().any():
+            bursts = bursts_of(told[arm]["kinds"], spent[plain]["wire_bytes_per_step"])
+        late = LATE[one.algorithm](json.loads(told[arm]["options"].iloc[0])) if one.algorithm in LATE else 1
+        costs = Costs(steps, batch * (1 + kappa), 0.0 if alone else sent, bursts, late)
+        found[arm] = Line(one, row["role"], costs, tuning, worth)
     return found
+
+
+LATE: dict[str, Callable[[dict[str, Any]], int]] = {
+    "eager-diloco": lambda options: options["period"],
+    "streaming-diloco": lambda options: max(1, options["overlap"]),
+}
+"""Methods that go on computing while what they sent travels: for how many steps."""
+
+
+def bursts_of(texts: pd.Series, plain: float) -> list[tuple[float, float]]:
+    """How often a step of a kind comes in runs, and what it sends over a step of the reference."""
+    frames = [pd.DataFrame(json.loads(text).values(), columns=["steps", "sent"]) for text in texts]
+    every = pd.concat(frame.assign(share=frame["steps"] / frame["steps"].sum()) for frame in frames)
+    shares = every.groupby("sent")["share"].sum() / len(frames)
+    return [(share, sent / plain) for sent, share in shares.items()]
 
 
 class Panel:
@@ -766,7 +810,7 @@ class Panel:
         self.methods = [arm for arm, line in lines.items() if line.role == "method"]
         self.rivals = [arm for arm, line in lines.items() if line.role in ("alternative", "uncompressed")]
         alternatives = [arm for arm in self.rivals if lines[arm].role == "alternative"]
-        self.silent = any(lines[arm].sent == 0 for arm in alternatives) and len(alternatives) == rivals
+        self.silent = any(lines[arm].costs.sent == 0 for arm in alternatives) and len(alternatives) == rivals
         self.ratios = {
             (arm, rival): log_ratio(
                 lines[arm].arm, lines[rival].arm, (lines[arm].tuning, lines[rival].tuning)
@@ -823,31 +867,31 @@ class Panel:
             elif other is not None:
                 worth = other.worth[(0, 2, 1)[which]]
                 share = share / worth if worth else math.inf if share else 0.0
-            its = (other.steps * other.compute, other.steps * other.sent) if other else (1.0, 1.0)
-            found[rival] = solved(
-                share, its, (own.steps * own.compute, own.steps * own.sent), self.overlap, grid
-            )
+            its = other.costs if other else PLAINLY
+            found[rival] = solved(share, its, own.costs, self.overlap, grid)
         return found
 
 
-def solved(
-    share: float, its: tuple[float, float], own: tuple[float, float], overlap: str, grid: np.ndarray
-) -> tuple[float, float]:
-    """From and to which rho of the grid an arm is ahead of another: computing and bytes of both, and worth of one over other."""
+def solved(share: float, its: Costs, own: Costs, overlap: str, grid: np.ndarray) -> tuple[float, float]:
+    """First and last rho of the grid at which an arm is ahead of another. share: its worth over that of the other one.
 
-    def spared(rho: float) -> float:
-        join = max if overlap == "all" else sum
-        return share * float(join((its[0], its[1] * rho))) - float(join((own[0], own[1] * rho)))
+    Seconds are straight lines between corners, so between two of these the point where they meet is a matter of proportion.
+    """
+    inside = [rho for rho in (*own.corners(), *its.corners()) if grid[0] < rho < grid[-1]]
+    at = np.array(sorted({grid[0], grid[-1], *inside}))
+    spared = share * its.seconds(at, overlap) - own.seconds(at, overlap)
+    (ahead,) = np.nonzero(spared > 0)
+    if not len(ahead):
+        return math.inf, 0.0
 
-    first, last = spared(grid[0]) > 0, spared(grid[-1]) > 0
-    if first == last:
-        return (0.0, math.inf) if first else (math.inf, 0.0)
-    if overlap == "all":
-        sides = ((own[0], share * its[1]), (share * its[0], own[1]))
-        root = min((a / b for a, b in sides if b > 0), key=lambda rho: abs(spared(rho)))
-    else:
-        root = (own[0] - share * its[0]) / (share * its[1] - own[1])
-    return (0.0, root) if first else (root, math.inf)
+    def meeting(i: int, j: int) -> float:
+        return float(at[i] + (at[j] - at[i]) * spared[i] / (spared[i] - spared[j]))
+
+    first, last = ahead[0], ahead[-1]
+    return (
+        meeting(first - 1, first) if first else 0.0,
+        meeting(last, last + 1) if last < len(at) - 1 else math.inf,
+    )
 
 
 def audit_rho(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
@@ -892,7 +936,7 @@ def audit_window(at: Published, panel: Panel, arm: str, grid: np.ndarray, verdic
         at.same("from_rho", None)
         return
     at.numbers(("worth", "low", "high"), line.worth)
-    at.numbers(("steps", "compute", "bytes"), (line.steps, line.compute, line.sent))
+    at.numbers(("steps", "compute", "bytes"), (line.costs.steps, line.costs.compute, line.costs.sent))
     ends = [panel.ends(arm, which, grid) for which in range(3)] if line.role == "method" else []
     before = max(one[0] for one in ends[0].values()) if ends else math.inf
     after = min(one[1] for one in ends[0].values()) if ends else 0.0

@@ -39,6 +39,12 @@ ENDS = {
 ALGORITHMS = {"alone": ONE_WORKER, "plain": PLAIN, "twice": PLAIN}
 BYTES = {"plain": 400.0, "far": 4.0, "near": 100.0, "same": 180.0, "better": 150.0, "twice": 400.0}
 """A step, of arms whose bytes are not 50."""
+KINDS = {
+    "near": {"average": (50, 400.0), "local": (150, 0.0)},
+    "better": {"average": (75, 400.0), "local": (125, 0.0)},
+}
+LATE = {"better": ("streaming-diloco", {"overlap": 3})}
+"""Arms that send in some steps alone, and one that goes on computing meanwhile."""
 TUNING = [10000, 10001]
 
 
@@ -68,7 +74,14 @@ def made_up(root: Path, direction: str) -> None:
     arms = (
         Arm("plain", PLAIN, "baseline"),
         *(
-            Arm(name, ALGORITHMS.get(name, "qsgd"), "quantiser", "plain", alternative=name in ALGORITHMS)
+            Arm(
+                name,
+                ALGORITHMS.get(name, "qsgd"),
+                "quantiser",
+                "plain",
+                alternative=name in ALGORITHMS,
+                behind=3 if name in LATE else 1,
+            )
             for name in ENDS
         ),
     )
@@ -92,6 +105,7 @@ def made_up(root: Path, direction: str) -> None:
     runs["steps"] = np.where(runs["arm"] == "twice", 100, 200) * runs["budget"]
     runs["batch_size"] = np.where(runs["arm"] == "twice", 16, 8)
     runs["wire_bytes_per_step"] = runs["arm"].map(lambda arm: BYTES.get(arm, 50.0))
+    runs["kinds"] = runs["arm"].map({arm: json.dumps(own) for arm, own in KINDS.items()}).astype("str")
     timed = []
     for session in range(3):
         for link, times in zip(LINKS, (0.1, 0.98), strict=True):
@@ -113,9 +127,15 @@ def made_up(root: Path, direction: str) -> None:
     write_table(tables / "session-quick-rounds.csv", NET_ROUNDS, rounds)
     write_table(tables / "session-quick-net.csv", NET, net_table(study, runs, rounds, told, ("code", 4)))
     whole = runs[runs["budget"] == 1].drop(columns="budget")
-    whole.assign(algorithm=whole["arm"].map(lambda arm: ALGORITHMS.get(arm, "qsgd"))).to_csv(
-        tables / "small-runs.csv", index=False
-    )
+    methods = {
+        **{arm: ("qsgd", {}) for arm in ENDS},
+        **{arm: (own, {}) for arm, own in ALGORITHMS.items()},
+        **LATE,
+    }
+    whole.assign(
+        algorithm=whole["arm"].map(lambda arm: methods[arm][0]),
+        options=whole["arm"].map(lambda arm: json.dumps(methods[arm][1])),
+    ).to_csv(tables / "small-runs.csv", index=False)
     runs[runs["budget"] != 1].to_csv(tables / "small-rungs.csv", index=False)
     pd.DataFrame(list(trials), columns=columns[:4]).to_csv(tables / "small-tuning.csv", index=False)
     facts = {

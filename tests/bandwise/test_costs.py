@@ -7,6 +7,7 @@ import math
 from collections import defaultdict
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +16,7 @@ from bandwise.costs import Link, Predicted, Sent, pays_below, predict
 from reference_impls import SimulatedCluster
 from reference_impls.core.collectives import AllGather, AllReduce, AllToAll, Collective, Ledger
 from reference_impls.core.units import UnitError
+from suite.analysis.rho import Costs
 from tests.bandwise.made_up_evidence import arm
 
 METHODS = (
@@ -39,8 +41,29 @@ def test_by_hand() -> None:
     assert found.overlapped_s == pytest.approx(0.75 * 0.22 + 0.25 * sending)
     assert found.own_s == pytest.approx(0.02)
     assert found.nbytes == pytest.approx(91e6 / 4)
+    later = predict([dataclasses.replace(kind, behind=3) for kind in kinds], Link(1e9, 0.01), 0.2, 0.1)
+    assert later.overlapped_s == pytest.approx(0.75 * 0.22 + 0.25 * (sending - 2 * 0.22))
+    at_once = predict([dataclasses.replace(kind, behind=99) for kind in kinds], Link(1e7), 0.2, 0.1)
+    assert at_once.overlapped_s == pytest.approx(8 * 91e6 / 0.91e7 / 4)  # the link sends all the time
     assert predict(kinds, Link(1e9, 0.01), 0.2, None).own_s is None
     assert predict(kinds, Link(1e9, 0.01), 0.2, None).step_s == pytest.approx(0.2 + sending / 4)
+
+
+@pytest.mark.parametrize("rho", [0.5, 2.0, 30.0])
+@pytest.mark.parametrize("behind", [1, 8])
+def test_studies_take_the_same_seconds(rho: float, behind: int) -> None:
+    shares = ((0.875, 0.1), (0.125, 4.0))
+    plain = 1e6  # bytes
+    kinds = [Sent(share, sent * plain, 0, behind) for share, sent in shares]
+    link = Link(8 * plain / 0.91 / rho)  # a second of computing
+    found, whole = predict(kinds, link, 1.0, 0.2), predict([Sent(1.0, plain, 0)], link, 1.0, 0.0)
+    mean = sum(share * sent for share, sent in shares)
+    arm_costs = Costs(0.5, 1.2, mean, 0.2, shares, behind)
+    for overlap, own, its in (
+        ("none", found.step_s, whole.step_s),
+        ("all", found.overlapped_s, whole.overlapped_s),
+    ):
+        assert arm_costs.time(np.array([rho]), overlap) == pytest.approx(0.5 * own / its)
 
 
 def test_a_method_pays_below_the_rate_at_which_steps_are_equal() -> None:

@@ -255,7 +255,7 @@ def test_the_table_has_windows_nets_and_why_there_is_none(panel) -> None:
     ]
     lines = {cells[0].text: dict(zip(titles, cells, strict=True)) for cells in view.lines}
     assert [*lines][:6] == METHODS
-    assert lines["lion-cub"]["why none"].text == "behind one-worker at every rho"
+    assert lines["lion-cub"]["remark"].text == "behind one-worker at every rho"
     estimates, verdicts = "beats every plain way at rho", "by verdict at rho"
     assert lines["lion-cub"][estimates].text == lines["one-worker"][verdicts].text == "–"
     assert lines["diloco"][verdicts].text.partition(" to ")[0].replace(".", "").isdecimal()

@@ -81,4 +81,5 @@ def test_every_number_and_word_is_found_again(name: str) -> None:
         known = find_frame(PUBLISHED, table, f"{SESSION}{name}" if table is NET else name)
         keys = [*table.names[: table.keys]]
         one, other = (of.sort_values(keys).reset_index(drop=True) for of in (frame, known))
-        pd.testing.assert_frame_equal(one, other, rtol=1e-6, atol=1e-8, obj=f"{name}, {table.suffix}")
+        # runs have nine digits: a difference of two accuracies near 100 is known to 1e-7
+        pd.testing.assert_frame_equal(one, other, rtol=1e-6, atol=1e-7, obj=f"{name}, {table.suffix}")

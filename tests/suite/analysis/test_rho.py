@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -224,3 +225,38 @@ def test_what_gives_no_number_says_why() -> None:
     assert pd.isna(refused["net"])
     assert net_of(every, rounds(), workers=8).empty
     assert list(NET.names[: NET.keys]) == PLACE
+
+
+def in_rounds(behind: int, local: float) -> Frames:
+    """The tables where `local` sends all in every eighth step, and computes for so many while it travels."""
+    own = study()
+    arms = tuple(replace(arm, behind=behind) if arm.name == "local" else arm for arm in own.arms)
+    of_arms = runs(local=local)
+    kinds = json.dumps({"average": [100, BF16], "local": [700, 0]})
+    return rho_tables(
+        replace(own, arms=arms), of_arms.assign(kinds=of_arms["arm"].map({"local": kinds}).astype("str"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("behind", "seconds"), [(1, 7 / 8 + 10 / 8), (4, 7 / 8 + (10 - 3) / 8), (20, 10 / 8)]
+)
+def test_a_round_hides_its_exchange_behind_the_steps_that_it_has_for_it(behind: int, seconds: float) -> None:
+    found, mean = in_rounds(behind, 0.8), tables()
+    time = of(found, RHO, "local", "all")["time"]
+    assert time.loc[10.0] == pytest.approx(seconds / 10)
+    assert of(found, RHO, "local")["time"].equals(of(mean, RHO, "local")["time"])
+    assert of(found, RHO, "weak", "all")["time"].equals(of(mean, RHO, "weak", "all")["time"])
+
+
+def test_a_window_says_who_is_ahead_inside_it_and_its_verdict_is_unbroken() -> None:
+    found = in_rounds(1, 0.95)
+    row = of(found, WINDOWS, "local", "all")
+    assert row["reason"] == "between these ends accumulation is ahead for a while"
+    assert row["from_rho"] == pytest.approx(0.875 / (row["worth"] - 0.125), rel=1e-6)
+    verdicts = of(found, RHO, "local", "all")["verdict"]
+    assert verdicts[(verdicts.index > 1.5) & (verdicts.index < 2)].eq("not worth it").all()
+    assert (
+        verdicts[(verdicts.index > row["sure_from"]) & (verdicts.index < row["sure_to"])].eq("worth it").all()
+    )
+    assert 2 < row["sure_from"] < row["sure_to"]
