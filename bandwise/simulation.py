@@ -469,7 +469,7 @@ def _gradients(
 
 
 def _alike(gradients: Sequence[Sequence[Tensor | None]]) -> float:
-    """The mean cosine over pairs of gradients, from the sum of unit vectors: (|sum|^2 - n) / (n (n - 1)); NaN where there is none."""
+    """The mean cosine over pairs of gradients: (|sum of unit vectors|^2 - n) / (n (n - 1)); NaN where there is no pair."""
     n, sums = len(gradients), dict[int, Tensor]()
     if n < 2:
         return math.nan

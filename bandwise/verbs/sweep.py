@@ -281,17 +281,15 @@ def _carry_out(label: str, specs: Sequence[RunSpec], store: Store, places: Seque
     def show(tally: Tally) -> None:
         line.runs(tally.runs, tally.runs_total, tally.share, tally.states, tally.note)
 
+    def samples(spec: RunSpec) -> float:
+        return float(spec.steps * spec.world_size * spec.batch_size)
+
     try:
         # what a processor takes would be measured first, and says nothing of a GPU
-        cost = _samples if any(places) else Estimator().seconds
+        cost = samples if any(places) else Estimator().seconds
         return run_local(specs, store, places, show, cost=cost)
     finally:
         line.close()
-
-
-def _samples(spec: RunSpec) -> float:
-    """That a run computes gradients of."""
-    return float(spec.steps * spec.world_size * spec.batch_size)
 
 
 def _slots(args: argparse.Namespace) -> tuple[Slot, ...]:
