@@ -43,14 +43,8 @@ class Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag, attrs):
-        self._note(tag, attrs)
         if tag not in VOID:
             self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self._note(tag, attrs)
-
-    def _note(self, tag, attrs):
         given = dict(attrs)
         assert len(given) == len(attrs), f"<{tag}> repeats an attribute"
         self.tags.append((tag, given))
@@ -59,6 +53,8 @@ class Page(HTMLParser):
         if tag == "section":
             self._section = given.get("id", "")
         self.references += [given[name] for name in LOADING & given.keys()]
+
+    handle_startendtag = handle_starttag
 
     def handle_endtag(self, tag):
         assert self.open, f"</{tag}> closes nothing"
