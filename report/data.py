@@ -234,14 +234,10 @@ class LinkData:
         """The cases with seconds a step; those that were only screened have none."""
         return [row for row in self.cases if row["step_s"] is not None]
 
-    @property
-    def families(self) -> dict[str, str]:
-        """Algorithm -> family, of what was timed; torch's own count as uncompressed."""
-        return {row["algorithm"]: row["family"] for row in self.arms}
-
     def family(self, case: Row) -> str:
-        """Of a case."""
-        return "baseline" if case["role"] == "ddp" else self.families.get(case["algorithm"], "")
+        """Of a case; torch's own count as uncompressed."""
+        families = {row["algorithm"]: row["family"] for row in self.arms}
+        return "baseline" if case["role"] == "ddp" else families.get(case["algorithm"], "")
 
 
 @dataclass(frozen=True)
