@@ -156,12 +156,10 @@ def _panels(tables: Mapping[Table, pd.DataFrame], facts: Mapping[str, Any]) -> l
     fields = {
         "summary": SUMMARY, "runs": RUNS, "budgets": BUDGET_SWEEP, "worth": WORTH, "rho": RHO, "windows": WINDOWS,
     }  # fmt: skip
-    wanted = [table for table in (SENSITIVITY, *fields.values()) if table in tables]
-    groups = {table: dict(list(tables[table].groupby(CELL))) for table in wanted}
 
     def of(table: Table, key: tuple[Any, ...]) -> list[Row]:
-        own = groups.get(table, {}).get(key)
-        return [] if own is None else rows_of(own)
+        frame = tables.get(table)
+        return [] if frame is None else rows_of(frame[(frame[CELL] == [*key]).all(axis="columns")])
 
     panels = []
     for cell in facts["workloads"]:

@@ -322,7 +322,11 @@ def _tune(
         missing = open_specs(specs, store)
         print(f"{sweep.name} --tune: {len(specs)} trials, {len(missing)} to do", file=sys.stderr)
         if profile is not None:
-            _on_slurm(sweep, specs, profile, store)
+            from slurm.submit import submit_runs
+
+            sent = submit_runs(specs, profile, store.root, sweep=sweep.name, called=sweep.called)
+            print(sent, file=sys.stderr)
+            _wait(sweep.name, specs, store)  # for the jobs that hold any of the runs
         elif _carry_out(f"{sweep.name} --tune", missing, store, places).interrupted:
             raise KeyboardInterrupt
 
@@ -363,14 +367,6 @@ def _tune(
         *lines,
     )
     return 0
-
-
-def _on_slurm(sweep: Sweep, specs: Sequence[RunSpec], profile: Profile, store: Store) -> None:
-    """Submit what is missing and wait for the jobs that hold any of the runs."""
-    from slurm.submit import submit_runs
-
-    print(submit_runs(specs, profile, store.root, sweep=sweep.name, called=sweep.called), file=sys.stderr)
-    _wait(sweep.name, specs, store)
 
 
 def _submit(

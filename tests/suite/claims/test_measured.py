@@ -18,7 +18,7 @@ from suite.analysis.tables import (
     write_table,
 )
 from suite.claims.claim import Claim, ClaimError, load_claims
-from suite.claims.record import judge
+from suite.claims.measured import judge
 from suite.claims.verdict import Judgement
 from suite.runs.sweep import ONE_WORKER
 from tests.suite.claims.claim_files import (
