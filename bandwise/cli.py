@@ -334,12 +334,9 @@ def _refuse(name: str) -> float:
     raise ValueError(name)
 
 
-METAVAR = "local|slurm|PROFILE"
-
-
 def add_place_option(parser: argparse.ArgumentParser, default: str | None, text: str) -> None:
     """``--on local``, ``--on slurm`` (the default profile), ``--on slurm:NAME``, or a profile's name or path alone."""
-    parser.add_argument("--on", default=default, metavar=METAVAR, help=text)
+    parser.add_argument("--on", default=default, metavar="local|slurm|PROFILE", help=text)
 
 
 def profile_of(where: str) -> Profile | None:

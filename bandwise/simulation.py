@@ -21,13 +21,13 @@ What is not a parameter:
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import hashlib
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -130,34 +130,26 @@ def _generator(*parts: object) -> torch.Generator:
     return torch.Generator().manual_seed(_hashed(*parts))
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Simulation:
     """What `simulate` answers: a training that has been simulated, and can go on.
 
     Attributes:
+        model: The model with the mean over workers of the parameters, and rank 0's buffers; a copy of the one that was given.
         diverged_at: The step whose loss was not finite, before which the simulation ended; None where there is none.
         compute_s: Seconds that one worker's forward and backward took here, the median over workers and steps.
-        ledger: Every byte, by rank, step, stage and collective (`ledger.frame(rank)`).
     """
 
-    def __init__(
-        self,
-        cluster: SimulatedCluster,
-        model: nn.Module,
-        names: Sequence[str],
-        rows: Sequence[Mapping[str, Any]],
-        compute_s: float,
-        diverged_at: int | None,
-    ) -> None:
-        self.diverged_at = diverged_at
-        self.compute_s = compute_s
-        self._cluster = cluster
-        self._model = model
-        self._names = names
-        self._rows = rows
+    model: nn.Module
+    compute_s: float
+    diverged_at: int | None
+    _cluster: SimulatedCluster
+    _names: Sequence[str]
+    _rows: Sequence[Mapping[str, Any]]
 
     @property
     def ledger(self) -> Ledgers:
-        """Every byte, by rank, step, stage and collective."""
+        """Every byte, by rank, step, stage and collective (`ledger.frame(rank)`)."""
         return self._cluster.ledger
 
     @property
@@ -191,11 +183,6 @@ class Simulation:
     def parameters(self) -> dict[str, Tensor]:
         """Name -> the mean over workers of a trained parameter; copies."""
         return dict(zip(self._names, self._cluster.averaged(), strict=True))
-
-    @property
-    def model(self) -> nn.Module:
-        """The model with the mean over workers of the parameters, and rank 0's buffers; a copy of the one that was given."""
-        return self._model
 
     def seconds(
         self,
@@ -248,7 +235,7 @@ class Simulation:
         """
         return {
             **self._cluster.state_dict(),
-            "buffers": {bare_name(k): buffer.detach().clone() for k, buffer in self._model.named_buffers()},
+            "buffers": {bare_name(k): buffer.detach().clone() for k, buffer in self.model.named_buffers()},
         }
 
 
@@ -305,6 +292,7 @@ def simulate(
     if workers < 1 or steps < 1:
         raise UsageError(f"{workers} workers, {steps} steps: give at least 1 of each")
     replica = _Replica(model, loss)
+    names = [name for name, _ in replica.trained]
     fields = dataclasses.fields(registry.load(algorithm)) if isinstance(algorithm, str) else ()
     if COURSE in {field.name for field in fields}:
         options.setdefault(COURSE, steps)
@@ -314,7 +302,7 @@ def simulate(
         world_size=workers,
         lr=lr(0) if callable(lr) else lr,
         seed=seed,
-        names=[name for name, _ in replica.trained],
+        names=names,
         bucket_bytes=bucket_bytes,
         clip_norm=clip_norm,
         unused=unused,
@@ -347,14 +335,8 @@ def simulate(
         rows.append({"step": step, "loss": mean, "lr": rate, "kind": cluster.kind, "correlation": alike})
         progress(step + 1)
     replica.keep(cluster.averaged())
-    return Simulation(
-        cluster,
-        replica.model,
-        [name for name, _ in replica.trained],
-        rows,
-        median(replica.seconds) if replica.seconds else math.nan,
-        diverged_at,
-    )
+    compute_s = median(replica.seconds) if replica.seconds else math.nan
+    return Simulation(replica.model, compute_s, diverged_at, cluster, names, rows)
 
 
 # ---- the workers' gradients
@@ -439,7 +421,7 @@ class _Replica:
             own.data = param
 
 
-@contextmanager
+@contextlib.contextmanager
 def _seeded(seed: int, gpus: Sequence[int]) -> Iterator[None]:
     """Within, torch's generators are seeded; afterwards they are as before."""
     with torch.random.fork_rng(devices=gpus):
@@ -468,7 +450,7 @@ def _gradients(
 ) -> tuple[list[_Answer], float]:
     """What every worker brings to the step, and how alike their gradients are."""
     before = [buffer.detach().clone() for buffer in replica.buffers]
-    alike, answers = _Alike(), []
+    answers = []
     for rank in range(cluster.world_size):
         replica.take_buffers(before)
         with _seeded(worker_seed(seed, rank, step), replica.gpus):
@@ -480,36 +462,25 @@ def _gradients(
                         cluster.reference_parameters(rank, reference_point), batch
                     )
             loss, grads = replica.backward(cluster.parameters(rank), batch)
-        alike.add(grads)
         answers.append(
             _Answer(loss, grads, reference_points, [buffer.detach().clone() for buffer in replica.buffers])
         )
-    return answers, alike.mean()
+    return answers, _alike([answer.grads for answer in answers])
 
 
-class _Alike:
-    """The mean cosine over pairs of gradients, from the sum of unit vectors: (|sum|^2 - n) / (n (n - 1))."""
-
-    def __init__(self) -> None:
-        self._sum: dict[int, Tensor] = {}
-        self._count = 0
-
-    def add(self, grads: Sequence[Tensor | None]) -> None:
-        """Count one worker's gradient."""
+def _alike(gradients: Sequence[Sequence[Tensor | None]]) -> float:
+    """The mean cosine over pairs of gradients: (|sum of unit vectors|^2 - n) / (n (n - 1)); NaN where there is no pair."""
+    n, sums = len(gradients), dict[int, Tensor]()
+    if n < 2:
+        return math.nan
+    for grads in gradients:
         given = {i: grad for i, grad in enumerate(grads) if grad is not None}
         norm = math.sqrt(math.fsum(_square(grad) for grad in given.values()))
-        self._count += 1
         for i, grad in given.items():
             unit = grad.float() if grad.dtype in (torch.float16, torch.bfloat16) else grad
-            total = self._sum.setdefault(i, torch.zeros_like(unit))
+            total = sums.setdefault(i, torch.zeros_like(unit))
             total.add_(unit, alpha=1 / norm if norm else math.nan)
-
-    def mean(self) -> float:
-        """Over the pairs; NaN where there is none."""
-        n = self._count
-        if n < 2:
-            return math.nan
-        return (math.fsum(_square(total) for total in self._sum.values()) - n) / (n * (n - 1))
+    return (math.fsum(map(_square, sums.values())) - n) / (n * (n - 1))
 
 
 def _square(x: Tensor) -> float:
@@ -557,7 +528,7 @@ def _dealer(data: Any, batch_size: int | None, seed: int, workers: int, first: i
     if batch_size is not None:
         raise DataError("batch_size is for a data set; of a function or an iterable a batch is what it gives")
     if isinstance(data, Iterable):
-        return _Dealt(data, seed, workers, first, steps)
+        return _dealt(data, seed, workers, first, steps)
     if callable(data):
         return data  # type: ignore[no-any-return]
     raise DataError(
@@ -565,41 +536,25 @@ def _dealer(data: Any, batch_size: int | None, seed: int, workers: int, first: i
     )
 
 
-class _Dealt:
+def _dealt(batches: Iterable[Any], seed: int, workers: int, first: int, steps: int) -> BatchOf:
     """An iterable of batches, dealt to the workers in turn; asked in the order of steps and ranks."""
 
-    def __init__(self, batches: Iterable[Any], seed: int, workers: int, first: int, steps: int) -> None:
-        self._needed = workers * steps
-        self._steps = steps
-        self._workers = workers
-        self._dealt = 0
-        size = _length(batches)
-        if size is not None and size < self._needed:
-            raise self._too_short(size)
-        with _seeded(_hashed("iterable", seed), ()):  # a DataLoader draws when it is asked for an iterator
-            self._batches: Iterator[Any] = iter(batches)
-            for _ in range(workers * first):
-                self._next()
-
-    def __call__(self, rank: int, workers: int, step: int) -> Any:
-        """The next batch."""
-        return self._next()
-
-    def _next(self) -> Any:
-        for batch in self._batches:
-            self._dealt += 1
-            return batch
-        raise self._too_short(self._dealt)
-
-    def _too_short(self, size: int) -> DataError:
+    def too_short(size: int) -> DataError:
         return DataError(
-            f"the data end after {size} batches, and {self._workers} workers for {self._steps} steps take {self._needed}: give "
-            "more, take fewer steps, or give a Dataset with batch_size= or a function data(rank, workers, step), which do not end"
+            f"the data end after {size} batches, and {workers} workers for {steps} steps take {workers * steps}: give more, take "
+            "fewer steps, or give a Dataset with batch_size= or a function data(rank, workers, step), which do not end"
         )
 
+    def following(rank: int, workers: int, step: int) -> Any:
+        for batch in left:
+            return batch
+        raise too_short(step * workers + rank)
 
-def _length(batches: Iterable[Any]) -> int | None:
-    try:
-        return len(batches)  # type: ignore[arg-type]
-    except TypeError:
-        return None
+    with contextlib.suppress(TypeError):  # a stream has no length
+        if (size := len(batches)) < workers * steps:  # type: ignore[arg-type]
+            raise too_short(size)
+    with _seeded(_hashed("iterable", seed), ()):  # a DataLoader draws when it is asked for an iterator
+        left = iter(batches)
+        for before in range(workers * first):
+            following(before % workers, workers, before // workers)
+    return following

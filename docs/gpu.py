@@ -55,7 +55,6 @@ def where(rows: Rows) -> str:
 
 def codecs(root: Path) -> str:
     """Rates over a copy of as many float32, with quartiles and bars, a row a compressor that has a bar."""
-    del root  # measured where there is a GPU, and kept apart
     found = [row for row in newest("codecs") if row["bar"]]
     lines = []
     for name, group in groupby(found, key=lambda row: row["case"]):
@@ -145,14 +144,12 @@ def _measured(row: Mapping[str, str], said: str, met: bool) -> str:
 
 def bars(root: Path) -> str:
     """Bars of whole steps, ranks over links, streams and simulated training, each beside what was measured."""
-    del root
     lines = [*_of_steps(), *_of_session(), *_of_streams(), *_of_simulation()]
     return markdown(("what", "bar", "measured"), lines)
 
 
 def line(root: Path) -> str:
     """What was measured on which GPUs, and what on none."""
-    del root
     found: dict[str, list[str]] = {}
     for name, words in JOBS.items():
         rows = newest(name)
@@ -166,3 +163,4 @@ def line(root: Path) -> str:
 BLOCKS: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {"gpu": codecs, "gpu-bars": bars, "gpu-line": line}
 )
+"""Of documents. What is measured where there is a GPU is kept apart from the results folder that they are given."""

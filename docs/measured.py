@@ -22,7 +22,7 @@ from docs.document import fill, markdown
 from docs.names import names_in
 from suite.analysis.own_computing import own_computing
 from suite.analysis.published import documents_root, studies_of
-from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, Interval, median_interval
+from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, median_interval
 from suite.analysis.tables import (
     BY_RHO,
     CELL,
@@ -220,16 +220,13 @@ def score(root: Path) -> list[dict[str, Any]]:
     """
     scored = pd.read_csv(root / "tables" / "costs-naive.csv").set_index(["predictor", "left_out"])
     own, other = scored.loc[FORMULA], scored.loc["model"]
-    rows = [
-        _scored(
-            words,
-            column == "rate",
-            own.at[column, "n"],
-            *(own.at[column, name] for name in ("median_error", "within", "worst_error")),
+    rows = []
+    for column, words in LEFT_OUT.items():
+        numbers = (
+            *own.loc[column, ["median_error", "within", "worst_error"]],
             other.at[column, "median_error"],
         )
-        for column, words in LEFT_OUT.items()
-    ]
+        rows.append(_scored(words, column == "rate", own.at[column, "n"], numbers))
     points = pd.read_csv(root / "tables" / "external.csv")
     points = points[points["anchor"] == "no"]
     errors, others = ((points[of] / points["published_s"] - 1).abs() for of in ("naive_s", "model_s"))
@@ -237,26 +234,21 @@ def score(root: Path) -> list[dict[str, Any]]:
         ("points that others published", errors),
         *((f"of {words}", errors[points["source"] == name]) for name, words in SOURCES.items()),
     ):
-        interval = median_interval(here.tolist()) if len(here) >= MINIMUM_FOR_INTERVAL else None
         numbers = (here.median(), (here <= WITHIN).mean(), here.max(), others[here.index].median())
-        rows.append(_scored(words, here is errors, len(here), *numbers, interval))
+        row = _scored(words, here is errors, len(here), numbers)
+        if len(here) >= MINIMUM_FOR_INTERVAL:
+            interval = median_interval(here.tolist())
+            row |= {"low": _rounded(interval.low), "high": _rounded(interval.high)}
+        rows.append(row)
     return rows
 
 
-def _scored(
-    of: str,
-    whole: bool,
-    n: float,
-    middle: float,
-    within: float,
-    worst: float,
-    simulator: float,
-    interval: Interval | None = None,
-) -> dict[str, Any]:
-    ends = (None, None) if interval is None else (_rounded(interval.low), _rounded(interval.high))
+def _scored(of: str, whole: bool, n: float, numbers: Sequence[float]) -> dict[str, Any]:
+    """A row without an interval. numbers: median, share within, worst, the simulator's median."""
+    middle, within, worst, simulator = map(_rounded, numbers)
     return {
-        "of": of, "whole": whole, "n": int(n), "median": _rounded(middle), "low": ends[0], "high": ends[1],
-        "within": _rounded(within), "worst": _rounded(worst), "simulator": _rounded(simulator),
+        "of": of, "whole": whole, "n": int(n), "median": middle, "low": None, "high": None, "within": within, "worst": worst,
+        "simulator": simulator,
     }  # fmt: skip
 
 

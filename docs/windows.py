@@ -137,17 +137,13 @@ def regime(root: Path, study: str, sharding: str) -> str:
     panel = _panel(root, study, sharding)
     said = setting(panel)
     parameters, workers, rate, compute = EXAMPLE
+    rho = 8 * 2 * parameters * 2 * (workers - 1) / workers / (EFFICIENCY * rate) / compute
     return (
         f"{said[0].upper()}{said[1:]}.{_gates(_study(root, study))} {null_sentence(panel)} "
         f"Your rho: 32 (n − 1) / n bits a parameter, over {EFFICIENCY} of the link's bits a second and the seconds of computing "
         f"a step; {parameters / 1e6:.0f} M parameters, {workers} workers, {rate / 1e9:g} Gbit/s and {1e3 * compute:.0f} ms give "
-        f"{weight(_rho_of(parameters, workers, EFFICIENCY * rate, compute))}."
+        f"{weight(rho)}."
     )
-
-
-def _rho_of(parameters: float, workers: int, rate_bps: float, compute_s: float) -> float:
-    """rho of a reader: seconds of a ring of bf16 gradients on a link of so many bits a second, over seconds of computing."""
-    return 8 * 2 * parameters * 2 * (workers - 1) / workers / rate_bps / compute_s
 
 
 def _gates(study: StudyData) -> str:

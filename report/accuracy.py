@@ -369,8 +369,8 @@ def equality_sentence(panel: Panel, place: str) -> str:
     )
 
 
-def option_sentence(panel: Panel, place: str) -> str | None:
-    """The method whose own options differ most, where their intervals do not overlap and the margin is passed."""
+def option_sentence(panel: Panel, place: str) -> str:
+    """The method whose own options differ most, where their intervals do not overlap and the margin is passed; else empty."""
     measured = [row for row in panel.methods if row["diff_low"] is not None]
     pairs: list[tuple[float, Row, Row]] = [
         (above["diff_low"] - below["diff_high"], below, above)
@@ -380,7 +380,7 @@ def option_sentence(panel: Panel, place: str) -> str | None:
     ]
     gap, below, above = max(pairs, key=lambda pair: pair[0], default=(0.0, {}, {}))
     if gap <= panel.margin:
-        return None
+        return ""
     worse, better = (below, above) if panel.higher else (above, below)
     unit, n = f" {panel.unit}" if panel.unit else "", span([worse["n_pairs"], better["n_pairs"]])
     return (

@@ -98,11 +98,6 @@ def _pictures(panel: Panel, means: pd.DataFrame, place: Place) -> list[Picture]:
     return pictures
 
 
-def _thinned(curve: pd.DataFrame) -> pd.DataFrame:
-    """At most `MOST_POINTS` of its rows, the last among them."""
-    return curve[:: len(curve) // -MOST_POINTS][::-1]  # the quotient is rounded down: away from zero
-
-
 def shared_axes(panel: Panel, means: pd.DataFrame) -> Figure:
     """What all pictures of a panel have: left against bytes (log), right against steps, and room for the longest name."""
     labels = [_label(row, row["n"] - 1) for row in panel.summary]  # never longer
@@ -169,7 +164,8 @@ def draw_family(
                 curve = curve[curve[x] > 0]
                 if curve.empty:
                     continue
-                curve = _thinned(curve)
+                # at most so many rows, the last among them: the quotient is rounded down, away from zero
+                curve = curve[:: len(curve) // -MOST_POINTS][::-1]
                 at = curve.groupby(x)["mean"].mean()  # bytes stand still between synchronisations
                 axes.plot(at.index, at, color=shade, dashes=dashes, linewidth=1.2)
                 if dashes is not BASELINE:

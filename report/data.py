@@ -156,12 +156,10 @@ def _panels(tables: Mapping[Table, pd.DataFrame], facts: Mapping[str, Any]) -> l
     fields = {
         "summary": SUMMARY, "runs": RUNS, "budgets": BUDGET_SWEEP, "worth": WORTH, "rho": RHO, "windows": WINDOWS,
     }  # fmt: skip
-    wanted = [table for table in (SENSITIVITY, *fields.values()) if table in tables]
-    groups = {table: dict(list(tables[table].groupby(CELL))) for table in wanted}
 
     def of(table: Table, key: tuple[Any, ...]) -> list[Row]:
-        own = groups.get(table, {}).get(key)
-        return [] if own is None else rows_of(own)
+        frame = tables.get(table)
+        return [] if frame is None else rows_of(frame[(frame[CELL] == [*key]).all(axis="columns")])
 
     panels = []
     for cell in facts["workloads"]:
@@ -234,14 +232,10 @@ class LinkData:
         """The cases with seconds a step; those that were only screened have none."""
         return [row for row in self.cases if row["step_s"] is not None]
 
-    @property
-    def families(self) -> dict[str, str]:
-        """Algorithm -> family, of what was timed; torch's own count as uncompressed."""
-        return {row["algorithm"]: row["family"] for row in self.arms}
-
     def family(self, case: Row) -> str:
-        """Of a case."""
-        return "baseline" if case["role"] == "ddp" else self.families.get(case["algorithm"], "")
+        """Of a case; torch's own count as uncompressed."""
+        families = {row["algorithm"]: row["family"] for row in self.arms}
+        return "baseline" if case["role"] == "ddp" else families.get(case["algorithm"], "")
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,9 @@ def write_document(path: Path, place: Place, pages: Mapping[Path, str]) -> None:
     for token, inside in pairwise(tokens):
         if token.type == "heading_open" and token.tag != "h1":
             words = _words(inside)
-            anchor = _anchor(words)
+            anchor = re.sub(r"[^\w\- ]", "", words.lower()).replace(
+                " ", "-"
+            )  # as GitHub makes it of a heading
             token.attrSet("id", f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor)
             seen[anchor] += 1
             if token.tag == "h2":
@@ -81,11 +83,6 @@ def _words(inline: Token) -> str:
     return "".join(child.content for child in inline.children or ())
 
 
-def _anchor(words: str) -> str:
-    """As GitHub makes it of a heading."""
-    return re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
-
-
 # ---- search
 
 
@@ -100,7 +97,6 @@ class _Parts(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A section or a heading begins a part."""
         own = dict(attrs).get("id") or ""
         self._cell |= tag == "td" and self._table
         if tag == "main":
@@ -114,13 +110,11 @@ class _Parts(HTMLParser):
             self.parts.append((own or self._section, [], []))
 
     def handle_endtag(self, tag: str) -> None:
-        """What follows belongs to no heading and to no cell."""
         self._main &= tag != "main"
         self._heading &= tag not in HEADINGS
         self._cell &= tag != "td"
 
     def handle_data(self, data: str) -> None:
-        """Keep words."""
         if self.parts and self._heading:
             self.parts[-1][1].append(data)
         elif self.parts and self._main and not self._cell:

@@ -281,7 +281,7 @@ def session_parts(session: SessionData, place: Place) -> dict[str, Any]:
     facts = session.facts
     warnings = [
         session.origin.not_shown,
-        ended_sentence(session) or "",
+        ended_sentence(session),
         *(refused_words(row) for row in session.refused),
         f"Not joined to the study: {facts['join']['reason']}." if facts["join"]["refused"] else "",
     ]
@@ -391,11 +391,11 @@ def rho_words(link: LinkData) -> str:
 # ---- sentences
 
 
-def ended_sentence(session: SessionData) -> str | None:
-    """Why a session that did not end well has no numbers, or not all, and what to do."""
+def ended_sentence(session: SessionData) -> str:
+    """Why a session that did not end well has no numbers, or not all, and what to do; empty where it did."""
     status, facts = str(session.facts["status"]), session.facts
     if status == "done" or (status == "disturbed" and session.links):
-        return None
+        return ""
     start = "Some speedups are missing" if session.usable else "No speedup is shown"
     words = {
         "unavailable": "no emulated cluster can be made here",
@@ -409,15 +409,12 @@ def ended_sentence(session: SessionData) -> str | None:
 
 def speed_sentences(study: StudyData) -> list[str]:
     """What keeps links of the study's sessions from having numbers."""
-    found: list[str | None] = []
+    found = []
     for session in study.sessions:
-        found += [
-            f"{link.label}: not measured ({trouble(link.facts['reason'])})."
-            for link in session.links
-            if not link.usable
-        ]
+        lost = [link for link in session.links if not link.usable]
+        found += [f"{link.label}: not measured ({trouble(link.facts['reason'])})." for link in lost]
         found.append(ended_sentence(session))
-    return [sentence for sentence in found if sentence]
+    return list(filter(None, found))
 
 
 def alone_sentence(session: SessionData, link: LinkData, named: int = NAMED) -> str:

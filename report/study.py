@@ -93,11 +93,11 @@ def write_study(study: StudyData, place: Place) -> BuiltReport:
     return BuiltReport(path, sentences, origin, rho, equal_time)
 
 
-def failure_sentence(study: StudyData) -> str | None:
-    """How many runs did not finish, by status; None when all did."""
+def failure_sentence(study: StudyData) -> str:
+    """How many runs did not finish, by status; empty where all did."""
     statuses = {name: number for name, number in study.facts["statuses"].items() if name != "done"}
     if not statuses:
-        return None
+        return ""
     listed = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in statuses.items())
     total = sum(study.facts["statuses"].values())
     return f"{sum(statuses.values())} of {total} runs did not finish: {listed}. They are listed below and in no mean."
@@ -106,11 +106,11 @@ def failure_sentence(study: StudyData) -> str | None:
 def headline(study: StudyData) -> list[str]:
     """The study in a few sentences, in the order in which they are read."""
     several = len({(panel.workload, panel.world_size) for panel in study.panels}) > 1
-    found: list[str | None] = [*speed_sentences(study)]
+    found = speed_sentences(study)
     for panel in study.panels:
         place = f"{panel.workload}, {panel.title}, n = {panel.world_size} workers" if several else panel.place
         found += [equality_sentence(panel, place), option_sentence(panel, place)]
-    return [sentence for sentence in [*found, failure_sentence(study)] if sentence]
+    return list(filter(None, [*found, failure_sentence(study)]))
 
 
 def whence(study: StudyData) -> list[str]:

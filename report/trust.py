@@ -144,17 +144,12 @@ WORDS: Final[Mapping[str, Callable[[Any], str]]] = MappingProxyType(
 """Attribute -> its words."""
 
 
-def origins_of(study: StudyData) -> list[Origin]:
-    """The distinct origins of a study, by panel."""
-    return of_study(study.facts, study.rows(RUNS))
-
-
 def origins_view(study: StudyData) -> View:
     """Every distinct commit, environment and machine of a study, with how many runs it gave."""
     rows: list[tuple[str, tuple[Any, ...], int]] = []
     for kind, names in KINDS.items():
         runs: dict[tuple[Any, ...], int] = defaultdict(int)
-        for origin in origins_of(study):
+        for origin in of_study(study.facts, study.rows(RUNS)):
             runs[tuple(origin.get(name) for name in names)] += int(origin["runs"])
         rows += [(kind, key, runs[key]) for key in sorted(runs, key=lambda key: (-runs[key], str(key)))]
 
@@ -180,7 +175,7 @@ def drift(study: StudyData) -> list[str]:
         return tuple(origin[name] for name in CELL)
 
     found = []
-    for key, own in groupby(sorted(origins_of(study), key=cell), key=cell):
+    for key, own in groupby(sorted(of_study(study.facts, study.rows(RUNS)), key=cell), key=cell):
         panel = f"{key[0]}, {key[1]}, {key[2]} workers"
         counts = [(origin, int(origin["runs"])) for origin in own]
         found += [f"{one.subject}: {one.what}; {one.fix}." for one in code_drift(panel, counts)]

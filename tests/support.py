@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sysconfig
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -30,14 +30,9 @@ ROOT = Path(__file__).resolve().parents[1]
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin", "/usr/local/sbin"])
 
 
-def in_ci() -> bool:
-    """True where continuous integration runs the tests (``CI=true``)."""
-    return os.environ.get("CI", "").lower() == "true"
-
-
 def skip_or_fail(reason: str) -> NoReturn:
     """Skip the running test for ``reason``; with ``CI=true`` fail it, since there nothing may be left out."""
-    if in_ci():
+    if os.environ.get("CI", "").lower() == "true":
         pytest.fail(f"{reason} (with CI=true a test may not skip for this)", pytrace=False)
     pytest.skip(reason)
 
@@ -111,7 +106,7 @@ def blocks(path: str, language: str) -> list[str]:
 
 
 def each(
-    names: str | Sequence[str], values: Iterable[Any], full: Container[Any] = ()
+    names: str | Sequence[str], values: Iterable[Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Like `pytest.mark.parametrize`, but one test goes over all values: for cases quicker than pytest's work for a test.
 
@@ -121,25 +116,17 @@ def each(
     Args:
         names: of one argument, or of several that are given together (``"a, b"`` or a tuple).
         values: of the argument, or a tuple for each case.
-        full: those of the values that the full test alone goes over.
     """
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
-    values = list(values)
     given = [
         dict(zip(keys, (value,) if isinstance(names, str) and len(keys) == 1 else value, strict=True))
         for value in values
     ]
-    kept = {place for place, value in enumerate(values) if value not in full}
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         one: Callable[..., None] = getattr(test, "one_case", test)
         factors = [given, *getattr(test, "factors", [])]
-        places_kept = [kept, *getattr(test, "places_kept", [])]
-        fast = {
-            case
-            for case in spread([len(factor) for factor in factors])
-            if all(place in of for place, of in zip(case, places_kept, strict=True))
-        }
+        fast = spread([len(factor) for factor in factors])
         whole = list(itertools.product(*(range(len(factor)) for factor in factors)))
         parts = {"spread": [c for c in whole if c in fast], "others": [c for c in whole if c not in fast]}
 
@@ -160,9 +147,8 @@ def each(
         own = [p for key, p in inspect.signature(one).parameters.items() if key not in varied]
         split = bool(parts["others"])
         argument = inspect.Parameter("part", inspect.Parameter.KEYWORD_ONLY)
-        vars(over_all).update(one_case=one, factors=factors, places_kept=places_kept, pytestmark=[
-            mark for mark in getattr(test, "pytestmark", []) if mark.args[:1] != ("part",)
-        ])  # fmt: skip
+        marks = [mark for mark in getattr(test, "pytestmark", []) if mark.args[:1] != ("part",)]
+        vars(over_all).update(one_case=one, factors=factors, pytestmark=marks)
         vars(over_all)["__signature__"] = inspect.Signature([*own, *[argument][:split]])
         rest = pytest.param("others", marks=pytest.mark.full)
         return pytest.mark.parametrize("part", ["spread", rest])(over_all) if split else over_all

@@ -146,13 +146,10 @@ def _full(row: dict[str, Any], parts: Sequence[dict[str, Any]]) -> list[str]:
     lines = [f"{name:<12} {value}" for name, value in pairs if value]
     for part in sorted(parts, key=lambda one: (one["role"] != "premise", one["part"])):
         lines.append(f"\n{part['role']} {part['part']}: {part['what']}")
-        lines.append(f"  wanted {part['bar']}; found {effect(part)}{_of(part)}: {part['verdict']}")
+        n = f", n = {part['n']}" if part["n"] else ""
+        lines.append(f"  wanted {part['bar']}; found {effect(part)}{n}: {part['verdict']}")
         lines += [f"  {part['reason']}"] if part["reason"] else []
     return lines
-
-
-def _of(part: dict[str, Any]) -> str:
-    return f", n = {part['n']}" if part["n"] else ""
 
 
 def _counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:

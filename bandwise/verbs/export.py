@@ -13,7 +13,7 @@ import io
 import math
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -158,23 +158,24 @@ def to_latex(table: Table, frame: pd.DataFrame, caption: str) -> str:
     Returns:
         Lines of LaTeX, whatever the texts hold.
     """
-    return "".join(f"{line}\n" for line in _latex(table, frame, caption))
-
-
-def _latex(table: Table, frame: pd.DataFrame, caption: str) -> Iterator[str]:
     from suite.analysis.tables import rows_of
 
     align = "".join("r" if column.kind in {"int", "float"} else "l" for column in table.columns)
-    yield "% needs \\usepackage{booktabs}"
-    yield from (f"% {column.name}: {column.meaning}" for column in table.columns)
-    yield r"\begin{table}"
-    yield rf"\caption{{{_escaped(caption)}}}"
-    yield rf"\begin{{tabular}}{{{align}}}"
-    yield r"\toprule"
-    yield " & ".join(map(_escaped, table.names)) + r" \\"
-    yield r"\midrule"
-    yield from (" & ".join(map(_cell, row.values())) + r" \\" for row in rows_of(frame))
-    yield from (r"\bottomrule", r"\end{tabular}", r"\end{table}")
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        *(f"% {column.name}: {column.meaning}" for column in table.columns),
+        r"\begin{table}",
+        rf"\caption{{{_escaped(caption)}}}",
+        rf"\begin{{tabular}}{{{align}}}",
+        r"\toprule",
+        " & ".join(map(_escaped, table.names)) + r" \\",
+        r"\midrule",
+        *(" & ".join(map(_cell, row.values())) + r" \\" for row in rows_of(frame)),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _escaped(text: str) -> str:

@@ -50,7 +50,11 @@ def run(args: argparse.Namespace) -> int:
     from reference_impls import list_algorithms
     from reference_impls.core.errors import closest
 
-    workloads = _workload_names()
+    workloads: list[str] = []
+    if has_checkout():
+        from suite.workloads import names
+
+        workloads = names()
     if args.name in list_algorithms():
         settings = parse_settings(args.settings)
         found = _algorithm(args.name, settings)
@@ -174,14 +178,6 @@ def _schedule(args: argparse.Namespace, settings: dict[str, Any], bits: dict[str
         "volume": 100.0 * len(sends) / args.steps,
         "sync_steps_sha256": hashlib.sha256(",".join(map(str, sends)).encode()).hexdigest(),
     }
-
-
-def _workload_names() -> list[str]:
-    if not has_checkout():
-        return []
-    from suite.workloads import names
-
-    return names()
 
 
 def _workload(name: str) -> dict[str, Any]:

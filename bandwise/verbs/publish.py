@@ -16,7 +16,6 @@ With --strict warnings are wrong too: stale sources, mixed commits or machines, 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,12 +75,16 @@ def _verify(args: argparse.Namespace, root: Path) -> int:
 
 def _check(args: argparse.Namespace, root: Path) -> int:
     from suite.analysis.check import check_published, check_store
+    from suite.analysis.published import studies_of
     from suite.runs.spec import ERROR
+    from suite.runs.sweep import sweep_names
 
-    sweeps = [args.name] if args.name else list(_with_tables(root))
+    sweeps = [args.name]
     findings: list[tuple[str, Finding]] = []
     unchecked: list[str] = []
     if not args.name:
+        known = set(studies_of(root))
+        sweeps = [name for name in sweep_names() if name in known]
         findings += [("runs", finding) for finding in check_store(root)]
         findings += [("published", finding) for finding in check_published(root)]
     for sweep in sweeps:
@@ -102,15 +105,6 @@ def _check(args: argparse.Namespace, root: Path) -> int:
         f"{names}: {errors} errors, {len(listed) - errors} warnings, {len(unchecked)} not checked",
     )
     return WRONG if wrong else 0
-
-
-def _with_tables(root: Path) -> Iterator[str]:
-    """Names of the shipped sweeps that have tables, made here or published, in order."""
-    from suite.analysis.published import studies_of
-    from suite.runs.sweep import sweep_names
-
-    known = set(studies_of(root))
-    yield from (name for name in sweep_names() if name in known)
 
 
 def _sweep(root: Path, name: str, findings: list[tuple[str, Finding]], unchecked: list[str]) -> None:

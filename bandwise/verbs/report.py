@@ -22,8 +22,8 @@ from pathlib import Path
 
 from bandwise.cli import OptionError, answer, results_root
 
-PAGES = ("claims",)
-"""Pages that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
+CLAIMS = "claims"
+"""The page that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
 EVERYTHING = "all"
 """Stands for the site, as no name does."""
 UNREAD = 3
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "sweep",
         nargs="?",
         default=EVERYTHING,
-        help=f"name of a sweep, path of a .yaml file, {', '.join(PAGES)}, or all (the default)",
+        help=f"name of a sweep, path of a .yaml file, {CLAIMS}, or all (the default)",
     )
     parser.add_argument(
         "--out",
@@ -58,14 +58,14 @@ def run(args: argparse.Namespace) -> int:
 
     root = results_root(args)
     everything = args.sweep == EVERYTHING
-    if args.local and (everything or args.sweep in PAGES):
+    if args.local and (everything or args.sweep == CLAIMS):
         raise OptionError("--local is for the page of one sweep: `bandwise report NAME --local`")
     if not everything and args.out is not None and args.out.is_dir():
         raise OptionError(
             f"--out {args.out} is a folder: of one page it is the file, such as {args.out}/page.html"
         )
-    if args.sweep in PAGES:
-        return _page(args, root)
+    if args.sweep == CLAIMS:
+        return _claims(args, root)
     if not everything:
         _no_session(args.sweep)
     if unanswered := note_ends(Store(root), None if everything else args.sweep):
@@ -145,7 +145,7 @@ def _site(args: argparse.Namespace, root: Path) -> int:
     return UNREAD if unread else 0
 
 
-def _page(args: argparse.Namespace, root: Path) -> int:
+def _claims(args: argparse.Namespace, root: Path) -> int:
     from report.claims import build_claims_page
     from report.pages import Place
 

@@ -116,10 +116,13 @@ def run(args: argparse.Namespace) -> int:
 def _ended(args: argparse.Namespace, spec: SessionSpec, root: Path, record: dict[str, Any], took: str) -> int:
     """Say what a session has measured; its exit code."""
     from suite.analysis.session_tables import MEASURED, between_nodes, repeats
+    from suite.analysis.speed import case_table
+    from suite.analysis.tables import rows_of
     from suite.timing.store import path_of
 
     path = path_of(root, record["name"], record["session_id"])
-    rows = _rows(record)
+    cases = case_table(record)
+    rows = rows_of(cases[(cases["n"] > 0) | (cases["n_disturbed"] > 0)])
     held = [
         one["started"]
         for one in repeats(root, record)
@@ -179,16 +182,8 @@ def _dry_run(args: argparse.Namespace, spec: SessionSpec) -> int:
     return 0
 
 
-def _rows(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row a link and timed case: seconds a step and the speedup over the reference, both with intervals."""
-    from suite.analysis.speed import case_table
-    from suite.analysis.tables import rows_of
-
-    cases = case_table(record)
-    return rows_of(cases[(cases["n"] > 0) | (cases["n_disturbed"] > 0)])
-
-
 def _described(record: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[str]:
+    """The links in lines. rows: one a link and case, seconds a step and the speedup over the reference, with intervals."""
     from suite.links.link import measured_words
 
     labels = {case["case_id"]: case["label"] for case in record["cases"]}
@@ -199,7 +194,10 @@ def _described(record: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[s
                 "case": row["case"],
                 "rounds": row["n"],
                 "disturbed": row["n_disturbed"],
-                **{f"{name}_ms": _ms(row[f"step_{end}"]) for name, end in ENDS},
+                **{
+                    f"{name}_ms": None if (taken := row[f"step_{end}"]) is None else 1000 * taken
+                    for name, end in ENDS
+                },
                 "speedup": row["speedup"],
                 "from": row["speedup_low"],
                 "to": row["speedup_high"],
@@ -215,10 +213,6 @@ def _described(record: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[s
         yield f"why: {record['reason']}"
     if record["fix"]:
         yield f"what helps: {record['fix']}"
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else 1000 * seconds
 
 
 def _doctor(args: argparse.Namespace) -> int:

@@ -281,17 +281,15 @@ def _carry_out(label: str, specs: Sequence[RunSpec], store: Store, places: Seque
     def show(tally: Tally) -> None:
         line.runs(tally.runs, tally.runs_total, tally.share, tally.states, tally.note)
 
+    def samples(spec: RunSpec) -> float:
+        return float(spec.steps * spec.world_size * spec.batch_size)
+
     try:
         # what a processor takes would be measured first, and says nothing of a GPU
-        cost = _samples if any(places) else Estimator().seconds
+        cost = samples if any(places) else Estimator().seconds
         return run_local(specs, store, places, show, cost=cost)
     finally:
         line.close()
-
-
-def _samples(spec: RunSpec) -> float:
-    """That a run computes gradients of."""
-    return float(spec.steps * spec.world_size * spec.batch_size)
 
 
 def _slots(args: argparse.Namespace) -> tuple[Slot, ...]:
@@ -324,7 +322,11 @@ def _tune(
         missing = open_specs(specs, store)
         print(f"{sweep.name} --tune: {len(specs)} trials, {len(missing)} to do", file=sys.stderr)
         if profile is not None:
-            _on_slurm(sweep, specs, profile, store)
+            from slurm.submit import submit_runs
+
+            sent = submit_runs(specs, profile, store.root, sweep=sweep.name, called=sweep.called)
+            print(sent, file=sys.stderr)
+            _wait(sweep.name, specs, store)  # for the jobs that hold any of the runs
         elif _carry_out(f"{sweep.name} --tune", missing, store, places).interrupted:
             raise KeyboardInterrupt
 
@@ -365,14 +367,6 @@ def _tune(
         *lines,
     )
     return 0
-
-
-def _on_slurm(sweep: Sweep, specs: Sequence[RunSpec], profile: Profile, store: Store) -> None:
-    """Submit what is missing and wait for the jobs that hold any of the runs."""
-    from slurm.submit import submit_runs
-
-    print(submit_runs(specs, profile, store.root, sweep=sweep.name, called=sweep.called), file=sys.stderr)
-    _wait(sweep.name, specs, store)
 
 
 def _submit(

@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     methods = {text: parsed(text) for text in texts}
     lr = LEARNING_RATE[args.optimizer] if args.lr is None else args.lr
     link = (link_rate(args.rate), parse_duration(args.delay))
-    path = args.csv or results_root(args) / f"try-{_path(args.script).stem}.csv"
+    path = args.csv or results_root(args) / f"try-{Path(args.script.rpartition(':')[0]).stem}.csv"
     with _written(path):  # before anything is trained
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
@@ -255,10 +255,6 @@ def _counted(count: int, what: str) -> str:
 
 
 # ---- the script and the methods
-
-
-def _path(script: str) -> Path:
-    return Path(script.rpartition(":")[0])
 
 
 def _function(script: str) -> Callable[[], Any]:

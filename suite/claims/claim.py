@@ -203,14 +203,9 @@ class ClaimFile(Entry):
         return self._source.path.name
 
 
-def claims_folder(results_root: Path | str) -> Path:
-    """Where claim files lie."""
-    return Path(results_root) / "claims"
-
-
 def load_claims(results_root: Path | str) -> list[Claim]:
     """All claims, files in order of their names. Raises `ClaimError`, `YamlError`."""
-    folder = claims_folder(results_root)
+    folder = Path(results_root) / "claims"
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
         raise ClaimError(f"no claim file in {folder}: name the results folder of a checkout with --results")

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -46,7 +46,7 @@ from suite.analysis.tables import (
     rows_of,
 )
 from suite.claims.claim import AWAITED, STEPS_OF, WORTH_OF, Claim, ClaimError, Part
-from suite.claims.verdict import Found, Judged, of_found
+from suite.claims.verdict import Found, Judged, Judgement, of_claim, of_found
 from suite.runs.plan import make_plan
 from suite.runs.sweep import ONE_WORKER, load_sweep
 from suite.workloads import get
@@ -71,26 +71,25 @@ class Cell:
         return self.summary[arm]["baseline"] or arm
 
 
-def judge_measured(root: Path, claim: Claim, parts: Sequence[Part]) -> list[Judged]:
-    """Parts of a training or of a speed.
+def judge(root: Path, claim: Claim) -> Judgement:
+    """One claim.
 
     Args:
         root: Results folder.
-        claim: Whose parts or premises they are.
-        parts: Of the claim.
+        claim: With parts and premises of a training or of a speed; with none it is not judged.
 
     Returns:
-        The parts with their numbers and words, in order.
+        Its parts and premises with their numbers and words, in order, and what follows from them.
 
     Raises:
         ClaimError: The claim wants what a published study or session does not have.
     """
-    if not parts:
-        return []
-    own = [(part, _cell(root, claim, part)) for part in claim.parts]
-    families = {cell.family(part.arm) for part, cell in own if cell}
-    asked = own if parts is claim.parts else [(part, _cell(root, claim, part)) for part in parts]
-    return [_judged(root, claim, part, cell, families) for part, cell in asked]
+    parts, premises = (
+        [(part, _cell(root, claim, part)) for part in some] for some in (claim.parts, claim.premises)
+    )
+    families = {cell.family(part.arm) for part, cell in parts if cell}
+    judged = ([_judged(root, claim, *one, families) for one in some] for some in (parts, premises))
+    return of_claim(claim, *judged)
 
 
 def _judged(root: Path, claim: Claim, part: Part, cell: Cell | None, families: Iterable[str]) -> Judged:

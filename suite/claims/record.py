@@ -8,13 +8,8 @@ from pathlib import Path
 from suite.analysis.published import find_table
 from suite.analysis.tables import CLAIMS, PARTS, Row, read_table, table_path, write_table
 from suite.claims.claim import JUDGED, WRITTEN, Claim
-from suite.claims.measured import judge_measured
-from suite.claims.verdict import Judgement, of_claim
-
-
-def judge(root: Path, claim: Claim) -> Judgement:
-    """One claim, from tables."""
-    return of_claim(claim, *(judge_measured(root, claim, some) for some in (claim.parts, claim.premises)))
+from suite.claims.measured import judge
+from suite.claims.verdict import Judgement
 
 
 def judge_all(root: Path, claims: Iterable[Claim]) -> list[Judgement]:

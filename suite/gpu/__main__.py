@@ -69,43 +69,44 @@ JOBS: Final = (
 )
 
 
-def start(command: Sequence[str], cwd: Path | None = None) -> subprocess.Popen[bytes]:
-    """A process that can be interrupted, also where this one is a shell's job in the background, which ignores interruptions."""
-    own = signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is ignored would be inherited
-    try:
-        return subprocess.Popen(command, cwd=cwd)
-    finally:
-        signal.signal(signal.SIGINT, own)
+def carry_out(command: Sequence[str], limit_s: float, asks: int, ends_s: float) -> int | None:
+    """Run a command, which is interrupted where its time is over, and killed where it does not end then.
 
-
-def stop(process: subprocess.Popen[bytes], asks: int = 1, ends_s: float = ENDS_S) -> None:
-    """Interrupt a process, and kill it where it does not end.
+    It can be interrupted also where this process is a shell's job in the background, which ignores interruptions.
 
     Args:
-        process: That runs.
+        command: In the checkout.
+        limit_s: Its time.
         asks: Times that it is interrupted, a second apart: a sweep finishes what is under way unless it is asked twice.
         ends_s: How long it may then take.
+
+    Returns:
+        Its exit code; None where its time was over.
     """
-    for _ in range(asks):
-        process.send_signal(signal.SIGINT)
-        time.sleep(1.0)
+    own = signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is ignored would be inherited
     try:
-        process.wait(ends_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def run(job: Job, limit_s: float) -> int | None:
-    """Run a job; its exit code, None where its time was over."""
-    process = start([sys.executable, "-m", job.module], CHECKOUT)
+        process = subprocess.Popen(command, cwd=CHECKOUT)
+    finally:
+        signal.signal(signal.SIGINT, own)
     try:
         return process.wait(limit_s)
     except subprocess.TimeoutExpired:
         return None
     finally:
         if process.poll() is None:
-            stop(process)
+            for _ in range(asks):
+                process.send_signal(signal.SIGINT)
+                time.sleep(1.0)
+            try:
+                process.wait(ends_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def run(job: Job, limit_s: float) -> int | None:
+    """Run a job; its exit code, None where its time was over."""
+    return carry_out([sys.executable, "-m", job.module], limit_s, asks=1, ends_s=ENDS_S)
 
 
 def work(jobs: Sequence[Job], minutes: float) -> dict[str, str]:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fnmatch
 import functools
 import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -34,6 +33,8 @@ from suite.micro.cases import COMPRESSORS, VERBS, Case, build
 NUMEL: Final = 100_000_000
 SHORT: Final = 1_000_003  # where bits are compared: no multiple of anything, and long enough to be compiled
 PAIRS: Final = 25
+BUDGET_S: Final = 540.0
+"""After which no further case is begun."""
 WARM: Final = 3
 
 _SIGNS, _LEVELS, _OTHERS = (1.4, 1.3, 0.85), (1.2, 1.0, 0.8), 0.8
@@ -72,10 +73,8 @@ COLUMNS: Final = (
     "case", "operation", "numel", "n", "seconds", "copy_s", "rate", "rate_q1", "rate_q3", "bar", "met", "bits", "path",
     "first_s", "device", "torch", "triton", "date",
 )  # fmt: skip
-_BY_SUM: Final = ("count-sketch",)
-"""Cases whose sums have no fixed order on a GPU: they are compared within rounding."""
-_BY_PRODUCT: Final = ("low-rank-4",)
-"""Cases of matrix products, whose order is the library's: likewise."""
+_ROUNDED: Final = ("count-sketch", "low-rank-4")
+"""Cases whose sums have no fixed order on a GPU, or whose products the library's: they are compared within rounding."""
 
 
 @contextlib.contextmanager
@@ -99,9 +98,9 @@ def on_device(case: Case, device: torch.device) -> Case:
     return case
 
 
-def _built(name: str, numel: int, device: torch.device) -> Case:
+def _built(name: str, device: torch.device) -> Case:
     with uncompiled():
-        return on_device(build(name, numel, os.cpu_count() or 1), device)
+        return on_device(build(name, NUMEL, os.cpu_count() or 1), device)
 
 
 def results(case: Case) -> Iterator[Tensor]:
@@ -123,39 +122,35 @@ def bits(name: str, device: torch.device) -> str:
     found = [own.cpu() for own in results(case)]
     for verb, own, other in zip(VERBS, found, expected, strict=False):
         if not own.view(torch.uint8).equal(other.view(torch.uint8)):
-            if name in (*_BY_SUM, *_BY_PRODUCT) and torch.allclose(own, other, rtol=1e-4, atol=1e-4):
+            if name in _ROUNDED and torch.allclose(own, other, rtol=1e-4, atol=1e-4):
                 return "close"
             differing = int((own.view(torch.uint8) != other.view(torch.uint8)).sum())
             return f"{verb}: {differing} of {own.view(torch.uint8).numel()} bytes differ"
     return "equal"
 
 
-def pairs(
-    copy: Callable[[], object], own: Callable[[], object], count: int
-) -> tuple[list[float], list[float]]:
+def pairs(copy: Callable[[], object], own: Callable[[], object]) -> tuple[list[float], list[float]]:
     """Seconds of both by the device's events, in turns: the mean of the copy's before and after, and the operation's."""
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(2 * count + 2)]  # type: ignore[no-untyped-call]
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(2 * PAIRS + 2)]  # type: ignore[no-untyped-call]
     for _ in range(WARM):
         own()
         copy()
     torch.cuda.synchronize()
-    for i in range(count):
+    for i in range(PAIRS):
         marks[2 * i].record()
         copy()
         marks[2 * i + 1].record()
         own()
-    marks[2 * count].record()
+    marks[-2].record()
     copy()
-    marks[2 * count + 1].record()
+    marks[-1].record()
     torch.cuda.synchronize()
     gaps = [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(marks)]
     copies, owns = gaps[0::2], gaps[1::2]
     return [(a + b) / 2 for a, b in itertools.pairwise(copies)], owns
 
 
-def _row(
-    name: str, verb: str, numel: int, copy: Case, run: Callable[[], object], count: int
-) -> dict[str, object]:
+def _row(name: str, verb: str, copy: Case, run: Callable[[], object]) -> dict[str, object]:
     start = time.perf_counter()
     run()
     torch.cuda.synchronize()
@@ -163,14 +158,14 @@ def _row(
     compute.reset_paths()
     run()
     ran = {way for calls in compute.paths().values() for way in calls}
-    copies, owns = pairs(copy.encode, run, count)
+    copies, owns = pairs(copy.encode, run)
     rates = [a / b for a, b in zip(copies, owns, strict=True)]
-    bar = BARS.get((name, verb)) if numel == NUMEL else None
+    bar = BARS.get((name, verb))
     return {
         "case": name,
         "operation": verb,
-        "numel": numel,
-        "n": count,
+        "numel": NUMEL,
+        "n": PAIRS,
         "seconds": f"{statistics.median(owns):.6g}",
         "copy_s": f"{statistics.median(copies):.6g}",
         **quartiles("rate", "rate", rates, 4),
@@ -182,45 +177,23 @@ def _row(
     }
 
 
-def measure(
-    path: Path,
-    numel: int = NUMEL,
-    only: Sequence[str] = ("*",),
-    count: int = PAIRS,
-    budget_s: float = 540.0,
-) -> bool:
-    """Append to the table what it does not hold yet.
-
-    Args:
-        path: the CSV file.
-        numel: float32 elements.
-        only: globs of cases.
-        count: pairs of readings an operation.
-        budget_s: seconds after which no further case is begun.
-
-    Returns:
-        Whether all has been measured.
-    """
+def measure(path: Path) -> bool:
+    """Append to a table what it does not hold yet; whether all has been measured."""
     device = torch.device("cuda")
-    end = time.monotonic() + budget_s
+    end = time.monotonic() + BUDGET_S
     facts = versions()
-    known = {(row["case"], row["numel"]) for row in held(path, facts)}
-    wanted = [
-        name
-        for name in (*COMPRESSORS[1:], *OTHERS)
-        if (name, str(numel)) not in known and any(fnmatch.fnmatchcase(name, glob) for glob in only)
-    ]
+    known = {row["case"] for row in held(path, facts)}
+    wanted = [name for name in (*COMPRESSORS[1:], *OTHERS) if name not in known]
     same = {name: "" if name in OTHERS else bits(name, device) for name in wanted}
-    copy = _built("copy", numel, device)
+    copy = _built("copy", device)
     for name in wanted:
         if time.monotonic() > end:
             return False
         if name in OTHERS:
-            rows = [_row(name, "encode", numel, copy, functools.partial(OTHERS[name], copy), count)]
+            rows = [_row(name, "encode", copy, functools.partial(OTHERS[name], copy))]
         else:
-            case = _built(name, numel, device)
-            verbs = [verb for verb in VERBS if verb in case.verbs]
-            rows = [_row(name, verb, numel, copy, getattr(case, verb), count) for verb in verbs]
+            case = _built(name, device)
+            rows = [_row(name, verb, copy, getattr(case, verb)) for verb in VERBS if verb in case.verbs]
             del case
         found = [{**row, **facts, "bits": same[name]} for row in rows]
         write(path, [*held(path, facts), *found], COLUMNS)
@@ -235,14 +208,7 @@ def measure(
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m suite.gpu.compressors", description=__doc__)
     parser.add_argument("--table", type=Path, default=Path("results/gpu/codecs.csv"))
-    parser.add_argument("--only", nargs="+", default=["*"], help="globs of cases")
-    parser.add_argument("--numel", type=int, default=NUMEL)
-    parser.add_argument("--pairs", type=int, default=PAIRS)
-    parser.add_argument(
-        "--budget", type=float, default=540.0, help="seconds after which no further case is begun"
-    )
-    given = arguments(parser)
-    whole = measure(given.table, given.numel, given.only, given.pairs, given.budget)
+    whole = measure(arguments(parser).table)
     for name, reason in compute.failures().items():
         say(f"not compiled: {name}: {reason}")
     say("all is measured" if whole else "not all is measured: run this again")

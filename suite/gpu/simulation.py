@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from suite.gpu.tables import arguments, held, met, quartiles, say, today, versions, wait, write
+from suite.gpu.tables import arguments, held, met, quartiles, say, seconds, today, versions, write
 from suite.runs.spec import Rate, RunSpec, resolve_algorithm, resolve_workload
 from suite.training.train import LOSSES_EVERY, Group
 
@@ -76,16 +76,6 @@ def _group(size: str, arm: str, shape: Shape, device: torch.device) -> Group:
     return Group(specs, {}, device.type, mixed=True)
 
 
-def _seconds(once: Callable[[int], object], first: int, steps: int, device: torch.device) -> float:
-    """Of one of so many steps."""
-    wait(device)
-    start = time.perf_counter()
-    for step in range(first, first + steps):
-        once(step)
-    wait(device)
-    return (time.perf_counter() - start) / steps
-
-
 def timed(
     size: str,
     arm: str,
@@ -121,14 +111,15 @@ def timed(
         group.compute(step)
         group.advance(step)
 
-    _seconds(whole, 0, warm, device)
+    seconds(map(whole, range(warm)), device)
     ready = time.perf_counter() - begun
     gradients, own = [], []
     for first in range(warm, warm + block * rounds, block):
         gc.collect()
-        gradients.append(_seconds(group.compute, first, block, device))
+        taken = range(first, first + block)
+        gradients.append(seconds(map(group.compute, taken), device))
         group.look()
-        own.append(_seconds(whole, first, block, device) - gradients[-1])
+        own.append(seconds(map(whole, taken), device) - gradients[-1])
     if ended := [member.recorder.status for member in group.members if member.recorder.status]:
         raise RuntimeError(f"{arm} at {size}: a run has ended: {ended[0].reason}")
     middle, own_middle = statistics.median(gradients), statistics.median(own)

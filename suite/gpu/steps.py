@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,7 +30,8 @@ from torch.nn.parallel import DistributedDataParallel
 from reference_impls import DataParallelOptimizer, ddp_hook
 from reference_impls.core import compute
 from reference_impls.runtime.step import LOOKS_EVERY
-from suite.gpu.tables import arguments, held, met, quartiles, say, today, versions, wait, write
+from suite.gpu import tables
+from suite.gpu.tables import arguments, held, met, quartiles, say, today, versions, write
 
 WARM: Final = LOOKS_EVERY + 1
 BLOCK: Final = 8
@@ -156,16 +156,6 @@ TORCH: Final = MappingProxyType(
 BARS_S: Final = MappingProxyType({"optimizer: lion-cub-1bit": 0.005, "hook: global-qsgd": 0.005})
 
 
-def _seconds(step: Step, tokens: Tensor, steps: int) -> float:
-    """Of one step, the mean of a block."""
-    wait(tokens.device)
-    start = time.perf_counter()
-    for _ in range(steps):
-        step(tokens)
-    wait(tokens.device)
-    return (time.perf_counter() - start) / steps
-
-
 def _waits(step: Step, tokens: Tensor) -> int | None:
     """How often the host waits for the device in a step; None where there is none."""
     if tokens.device.type != "cuda":
@@ -236,7 +226,7 @@ def measure(
     for _ in range(rounds):
         for arm in arms:
             gc.collect()
-            seconds[arm].append(_seconds(steps[arm], tokens, block))
+            seconds[arm].append(tables.seconds((steps[arm](tokens) for _ in range(block)), device))
     own = {
         arm: statistics.median(a - b for a, b in zip(found, seconds[arms[0]], strict=True))
         for arm, found in seconds.items()
@@ -263,20 +253,18 @@ def _row(arm: str, seconds: Sequence[float], own: Mapping[str, float], rounds: i
     }
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m suite.gpu.steps", description=__doc__)
     parser.add_argument("--table", type=Path, default=Path("results/gpu/steps.csv"))
-    parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS), metavar="ARM")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    given = arguments(parser, words)
-    if {row["arm"] for row in held(given.table, versions())}.issuperset(given.arms):
+    given = arguments(parser)
+    if {row["arm"] for row in held(given.table, versions())}.issuperset(ARMS):
         say("all is measured")
         return 0
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", store=HashStore(), rank=0, world_size=1, device_id=device)
     try:
-        rows = measure(device, arms=[BASE, *(arm for arm in given.arms if arm != BASE)], rounds=given.rounds)
+        rows = measure(device)
     finally:
         dist.destroy_process_group()
     write(given.table, [{**row, **versions(), "date": today()} for row in rows], COLUMNS)

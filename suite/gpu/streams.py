@@ -103,7 +103,6 @@ def batch(step: int, rank: int, device: torch.device) -> Tensor:
 
 
 Step = Callable[[Tensor], None]
-Start = Callable[[Model], Step]
 
 
 def _stepping(forward: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
@@ -119,62 +118,52 @@ def _sgd(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.125)
 
 
-def _of_ddp(method: str, **options: Any) -> Start:
-    def start(model: Model) -> Step:
-        ddp = DistributedDataParallel(model, bucket_cap_mb=1)
-        ddp.register_comm_hook(*ddp_hook(method, model, bucket_bytes=BUCKET_BYTES, check="each", **options))
-        return _stepping(ddp, _sgd(model))
-
-    return start
+def _of_ddp(model: Model, method: str, **options: Any) -> Step:
+    ddp = DistributedDataParallel(model, bucket_cap_mb=1)
+    ddp.register_comm_hook(*ddp_hook(method, model, bucket_bytes=BUCKET_BYTES, check="each", **options))
+    return _stepping(ddp, _sgd(model))
 
 
-def _of_fsdp(method: str, **options: Any) -> Start:
-    def start(model: Model) -> Step:
-        device = next(model.parameters()).device.type
-        mesh = init_device_mesh(device, (dist.get_world_size(), 1), mesh_dim_names=("replicate", "shard"))
-        for part in (*model.parts, model):
-            fully_shard(part, mesh=mesh["shard"])
-        fsdp_hook(model, method, group=mesh["replicate"].get_group(), check="each", **options)
-        return _stepping(model, _sgd(model))
-
-    return start
+def _of_fsdp(model: Model, method: str, **options: Any) -> Step:
+    device = next(model.parameters()).device.type
+    mesh = init_device_mesh(device, (dist.get_world_size(), 1), mesh_dim_names=("replicate", "shard"))
+    for part in (*model.parts, model):
+        fully_shard(part, mesh=mesh["shard"])
+    fsdp_hook(model, method, group=mesh["replicate"].get_group(), check="each", **options)
+    return _stepping(model, _sgd(model))
 
 
-def _of_optimizer(method: str, **options: Any) -> Start:
-    def start(model: Model) -> Step:
-        own = DataParallelOptimizer(
-            model, method, lr=1e-3, bucket_bytes=BUCKET_BYTES, check="each", **options
-        )
-        return _stepping(model, own)
-
-    return start
+def _of_optimizer(model: Model, method: str, **options: Any) -> Step:
+    own = DataParallelOptimizer(model, method, lr=1e-3, bucket_bytes=BUCKET_BYTES, check="each", **options)
+    return _stepping(model, own)
 
 
-def _of_attach(method: str, **options: Any) -> Start:
-    def start(model: Model) -> Step:
-        optimizer = _sgd(model)
-        attach(optimizer, model, method, bucket_bytes=BUCKET_BYTES, check="each", **options).__enter__()
-        return _stepping(model, optimizer)
-
-    return start
+def _of_attach(model: Model, method: str, **options: Any) -> Step:
+    optimizer = _sgd(model)
+    attach(optimizer, model, method, bucket_bytes=BUCKET_BYTES, check="each", **options).__enter__()
+    return _stepping(model, optimizer)
 
 
-CASES: Final[Mapping[tuple[str, str], Start]] = MappingProxyType(
+FRONTENDS: Final[Mapping[str, Callable[..., Step]]] = MappingProxyType(
+    {"ddp_hook": _of_ddp, "fsdp_hook": _of_fsdp, "DataParallelOptimizer": _of_optimizer, "attach": _of_attach}
+)
+CASES: Final[Mapping[tuple[str, str], Mapping[str, Any]]] = MappingProxyType(
     {
-        ("ddp_hook", "allreduce-bf16"): _of_ddp("allreduce-bf16"),
-        ("ddp_hook", "powersgd"): _of_ddp("powersgd", rank=4),
-        ("ddp_hook", "global-qsgd"): _of_ddp("global-qsgd"),
-        ("ddp_hook", "qsgd"): _of_ddp("qsgd", error_feedback=True),
-        ("fsdp_hook", "allreduce-bf16"): _of_fsdp("allreduce-bf16"),
-        ("fsdp_hook", "qsgd"): _of_fsdp("qsgd", error_feedback=True),
-        ("fsdp_hook", "powersgd"): _of_fsdp("powersgd", rank=4),
-        ("DataParallelOptimizer", "allreduce-adamw"): _of_optimizer("allreduce-adamw"),
-        ("DataParallelOptimizer", "lion-cub-1bit"): _of_optimizer("lion-cub-1bit"),
-        ("DataParallelOptimizer", "streaming-diloco"): _of_optimizer("streaming-diloco", period=4),
-        ("attach", "powersgd"): _of_attach("powersgd", rank=4),
-        ("attach", "diloco"): _of_attach("diloco", period=2),
+        ("ddp_hook", "allreduce-bf16"): {},
+        ("ddp_hook", "powersgd"): {"rank": 4},
+        ("ddp_hook", "global-qsgd"): {},
+        ("ddp_hook", "qsgd"): {"error_feedback": True},
+        ("fsdp_hook", "allreduce-bf16"): {},
+        ("fsdp_hook", "qsgd"): {"error_feedback": True},
+        ("fsdp_hook", "powersgd"): {"rank": 4},
+        ("DataParallelOptimizer", "allreduce-adamw"): {},
+        ("DataParallelOptimizer", "lion-cub-1bit"): {},
+        ("DataParallelOptimizer", "streaming-diloco"): {"period": 4},
+        ("attach", "powersgd"): {"rank": 4},
+        ("attach", "diloco"): {"period": 2},
     }
 )
+"""Frontend and method -> options of the method."""
 
 
 # ---- answers that come late -----------------------------------------------------------------------------------------------
@@ -249,7 +238,9 @@ def train(case: tuple[str, str], race: str, device: torch.device) -> Tensor:
         if race in ("late answers", "both, own stream"):
             stack.enter_context(late_answers())
         batches = [batch(step, dist.get_rank(), device) for step in range(STEPS)]
-        step = CASES[case](model)  # made on the default stream, wherever it is trained
+        step = FRONTENDS[case[0]](
+            model, case[1], **CASES[case]
+        )  # made on the default stream, wherever it is trained
         if race == "both, own stream" and device.type == "cuda":
             own = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
             own.wait_stream(torch.cuda.current_stream())

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from suite.gpu.__main__ import GO_ON, start, stop
+from suite.gpu.__main__ import GO_ON, carry_out
 from suite.gpu.tables import say
 from suite.links.cluster import find_program
 
@@ -79,14 +79,9 @@ def piece(given: Iterator[list[str]], seconds: float = PIECE_S) -> int:
     """
     end = time.monotonic() + seconds
     for command in given:
-        process = start(command)
-        try:
-            code = process.wait(max(0.0, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        code = carry_out(command, max(0.0, end - time.monotonic()), asks=2, ends_s=STOPS_S)
+        if code is None:
             return GO_ON
-        finally:
-            if process.poll() is None:
-                stop(process, asks=2, ends_s=STOPS_S)
         if code:
             return code
     return 0

@@ -7,7 +7,8 @@ import csv
 import datetime
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,15 @@ def wait(device: torch.device) -> None:
     """Return when a GPU has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def seconds(steps: Iterable[object], device: torch.device) -> float:
+    """Of one of these steps, which are taken by going over them: the mean of all."""
+    wait(device)
+    start = time.perf_counter()
+    count = sum(1 for _ in steps)
+    wait(device)
+    return (time.perf_counter() - start) / count
 
 
 def quartiles(name: str, stem: str, values: Sequence[float], digits: int = 6) -> dict[str, str]:

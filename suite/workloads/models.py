@@ -157,11 +157,6 @@ SMALL_PIXELS: Final = 64
 """Below so many pixels a side a ResNet begins with a 3x3 convolution and no pooling, and a ViT's patches are 4 wide."""
 
 
-def models_of(*families: str) -> tuple[str, ...]:
-    """The names of the architectures of these families."""
-    return tuple(name for name, one in ARCHITECTURES.items() if one.family in families)
-
-
 class _ParametersOnMeta(TorchFunctionMode):
     """`torch.empty`, by which layers make their parameters, answers with a tensor on "meta"; buffers are computed as ever."""
 
@@ -382,7 +377,7 @@ class ModelWorkload(DataWorkload):
     )
 
     def __post_init__(self) -> None:
-        known = models_of(*self.families)
+        known = [name for name, one in ARCHITECTURES.items() if one.family in self.families]
         self.demand("model", self.model in known, f"one of {', '.join(known)}")
         self.demand("accumulate", self.accumulate >= 1, "at least 1")
         no = self.checkpointing and self.architecture.family == "ResNet"

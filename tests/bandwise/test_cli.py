@@ -219,6 +219,7 @@ def test_failures_are_no_misuse(results: Path, tmp_path: Path, capsys: Capsys, m
             "by the key `rates: controls-noisy-lr.yaml` in controls-noisy.yaml",
         ),
         (["report", "quik"], "did you mean 'quick'?"),
+        (["report", "claims", "--local"], "--local is for the page of one sweep"),
         (["report", "quick", "--out", "."], "--out . is a folder: of one page it is the file, such as"),
         (["status", "--results", "no/such/folder"], "--results: no folder no/such/folder"),
         (

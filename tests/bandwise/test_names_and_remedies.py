@@ -11,7 +11,8 @@ import pytest
 
 from bandwise.cli import main
 from suite.runs.store import Store
-from tests.support import Capsys, Patch
+from tests.bandwise.said import refusal
+from tests.support import ROOT, Capsys, Patch
 
 COMMAND = re.compile(r"`bandwise ([^`]+)`")
 VERBS = ("sweep --dry-run", "status", "sweep --jobs 1", "export", "publish --check")
@@ -49,16 +50,12 @@ def test_a_name_that_is_nowhere_says_how_to_give_one(project: Path, capsys: Caps
 
 
 def test_a_session_is_no_sweep_and_a_sweep_no_session(capsys: Capsys) -> None:
-    folder = Path(__file__).resolve().parents[2] / "suite"
-    assert main(["status", str(folder / "sessions" / "quick.yaml")]) == 2
-    assert "is a timing session, not a sweep: `bandwise session quick`" in capsys.readouterr().err
-    assert main(["report", "code-gpt"]) == 2
-    assert (
-        "code-gpt is a timing session; it stands on the page that `bandwise report` makes"
-        in capsys.readouterr().err
-    )
-    assert main(["session", str(folder / "sweeps" / "quick.yaml"), "--dry-run"]) == 2
-    assert "is a sweep, not a timing session" in capsys.readouterr().err
+    session, sweep = (str(ROOT / "suite" / kind / "quick.yaml") for kind in ("sessions", "sweeps"))
+    said = refusal(capsys, "status", session)
+    assert "is a timing session, not a sweep: `bandwise session quick`" in said
+    said = refusal(capsys, "report", "code-gpt")
+    assert "code-gpt is a timing session; it stands on the page that `bandwise report` makes" in said
+    assert "is a sweep, not a timing session" in refusal(capsys, "session", sweep, "--dry-run")
 
 
 @pytest.mark.parametrize(

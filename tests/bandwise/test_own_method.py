@@ -61,19 +61,16 @@ def test_what_new_writes_passes_all_checks_and_trains_from_the_command_line(caps
 )
 def test_new_never_writes_over_anything(arguments: list[str], reason: str, capsys: Capsys) -> None:
     Path("my_vote.py").write_text("mine")
-    assert main(["new", *arguments]) == 2
-    assert reason in capsys.readouterr().err
+    assert reason in refusal(capsys, "new", *arguments)
     assert [path.name for path in Path().iterdir()] == ["my_vote.py"]
     assert Path("my_vote.py").read_text() == "mine"
 
 
 def test_files_without_methods_are_refused(capsys: Capsys) -> None:
     Path("nothing.py").write_text("")
-    assert main(["test-method", "nothing.py"]) == 2
-    assert "registers no method: end it with registry.add" in capsys.readouterr().err
+    assert "registers no method: end it with registry.add" in refusal(capsys, "test-method", "nothing.py")
     for arguments in (["test-method", "gone.py"], ["--plugin", "gone.py", "list", "workloads"]):
-        assert main(arguments) == 2
-        assert "`bandwise new method NAME` writes one" in capsys.readouterr().err
+        assert "`bandwise new method NAME` writes one" in refusal(capsys, *arguments)
 
 
 ADDED = 'registry.add("my-vote", Entry("my_vote:MyVote"'

@@ -142,8 +142,7 @@ def test_a_row_of_a_table_is_enough(
         curves.unlink()  # tables of an earlier version
         assert "the curve lies in no table" in answer(capsys, "reproduce", run_id, code=3)["compared"]
     missing = specs[-1].run_id  # has a row, but was never run
-    assert main(["reproduce", missing]) == 2
-    assert f"nothing is on record of run {missing}" in capsys.readouterr().err
+    assert f"nothing is on record of run {missing}" in refusal(capsys, "reproduce", missing)
 
 
 def test_what_is_not_on_record_is_refused_and_the_record_stays(store: Store, capsys: Capsys) -> None:

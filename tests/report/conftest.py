@@ -11,14 +11,22 @@ import pytest
 from report.data import StudyData, load
 from report.study import build_page
 from suite.analysis.collect import collect, write
+from suite.analysis.study import Study
 from suite.analysis.tables import Row
-from suite.runs.store import Status
+from suite.runs.store import Status, Store
 from tests.report import made_up_rho
 from tests.suite.analysis import made_up_curves, made_up_session
 from tests.suite.analysis import made_up_study as made
 from tests.support import undrawn
 
 HOSTILE = 'step 3: </script><script>alert("1")</script> & <img src=x onerror=alert(2)>'
+
+
+def fail_some(store: Store, study: Study) -> None:
+    """One run diverged, one ended by a fault that says something hostile."""
+    diverged = Status("diverged", "training loss is nan at step 57")
+    made.fail(store, study, "apmsqueeze", "by-class", 2, diverged)
+    made.fail(store, study, "local-sgd H=4", "iid", 1, Status("error", HOSTILE))
 
 
 @dataclass(frozen=True)
@@ -64,14 +72,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     root = tmp_path_factory.mktemp("page")
     study = made.study_of()
     store = made.run_all(root, study)
-    made.fail(
-        store, study, "apmsqueeze", "by-class", 2, Status("diverged", "training loss is nan at step 57")
-    )
-    made.fail(store, study, "local-sgd H=4", "iid", 1, Status("error", HOSTILE))
+    fail_some(store, study)
+    lost = Status("diverged", "training loss is inf at step 9")
     for seed in range(6):
-        made.fail(
-            store, study, "qsr-sgd", "by-class", seed, Status("diverged", "training loss is inf at step 9")
-        )
+        made.fail(store, study, "qsr-sgd", "by-class", seed, lost)
     made_up_curves.keep_all(store, study)
     write(root, collect(root, study, tuning_rows()))
     return build(root)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from suite.analysis.collect import collect, write
 from suite.analysis.published import facts_path
-from suite.runs.store import Status, Store
-from tests.report.conftest import HOSTILE
+from suite.runs.store import Store
+from tests.report.conftest import fail_some
 from tests.suite.analysis import made_up_session
 from tests.suite.analysis import made_up_study as made
 
@@ -24,10 +24,7 @@ def results(root: Path) -> Store:
     )
     study = made.study_of(made=bad)
     store = made.run_all(root, study, bad)
-    made.fail(
-        store, study, "apmsqueeze", "by-class", 2, Status("diverged", "training loss is nan at step 57")
-    )
-    made.fail(store, study, "local-sgd H=4", "iid", 1, Status("error", HOSTILE))
+    fail_some(store, study)
     ids = {(e.arm, e.spec.sharding, e.spec.seed): e.spec.run_id for e in study.entries}
     damaged = store.folder(ids["allreduce-lion", "iid", 3]) / "result.json"
     damaged.write_text(damaged.read_text()[:200])

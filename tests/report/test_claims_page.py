@@ -97,5 +97,3 @@ def test_the_verb(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = record(tmp_path, TRAINING, OTHER)
     assert main(["report", "claims", "--results", str(root)]) == 0
     assert capsys.readouterr().out.endswith(f"report: {root / 'reports' / 'claims.html'}\n")
-    assert main(["report", "claims", "--local", "--results", str(root)]) == 2
-    assert "--local is for the page of one sweep" in capsys.readouterr().err

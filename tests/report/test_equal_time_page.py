@@ -71,10 +71,6 @@ def edited(equal: Built, root: Path, path: Path, table, change) -> Built:
         return build(root, made.NAME)
 
 
-def said(built: Built) -> str:
-    return " ".join(Page(built.html).sections["equal-time"].split())
-
-
 def by_method(view):
     """Name of a method -> its cells by the title of their column."""
     titles = [column.title for column in view.columns]
@@ -185,7 +181,7 @@ def test_what_beats_plain_training_but_not_one_worker_alone_is_told_apart(equal,
             row.update(alone=None, verdict=UNDECIDED)
 
     found = edited(equal, tmp_path, session_table_path(equal.root, NET, "timed"), NET, change)
-    text = said(found)
+    text = Page(found.html).said("equal-time")
     methods = [row["arm"] for row in found.study.panels[0].methods]
     slow, _, fast = timed_links(found.study, found.study.panels[0])
     plain = [sum(one.net[arm]["plain"] == WORTH_IT for arm in methods) for one in (slow, fast)]
@@ -210,7 +206,7 @@ def test_a_diverged_arm_is_told_in_words(equal, tmp_path):
             row.update(n_diverged=2, worth=0.0, low=0.0, high=0.0)
 
     diverged = edited(equal, tmp_path, table_path(equal.root, WORTH, made.NAME), WORTH, change)
-    assert "2 diverged" in said(diverged)
+    assert "2 diverged" in Page(diverged.html).said("equal-time")
     (panel,) = diverged.study.panels
     marks, _ = marks_of(panel, timed_links(diverged.study, panel)[0])
     assert "qsr-adamw (2 diverged)" in set(marks["name"])

@@ -173,9 +173,7 @@ def test_the_page_is_whole_and_every_arm_with_a_curve_is_drawn_and_named(built):
         shown = " ".join(path.read_text(encoding="utf-8") for path in files)
         assert all(f"{arm.removeprefix('control-')}, n = " in shown for arm in drawn)
         assert ("apmsqueeze, n = 5 of 6" in shown) == (panel.sharding == "by-class")
-    assert "Not drawn, since no seed finished with a curve: qsr-sgd." in " ".join(
-        Page(built.html).sections["curves"].split()
-    )
+    assert "Not drawn, since no seed finished with a curve: qsr-sgd." in Page(built.html).said("curves")
 
 
 def test_a_curve_is_the_mean_of_its_finished_seeds_with_their_interval(built):

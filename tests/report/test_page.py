@@ -43,14 +43,8 @@ class Page(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag, attrs):
-        self._note(tag, attrs)
         if tag not in VOID:
             self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self._note(tag, attrs)
-
-    def _note(self, tag, attrs):
         given = dict(attrs)
         assert len(given) == len(attrs), f"<{tag}> repeats an attribute"
         self.tags.append((tag, given))
@@ -59,6 +53,12 @@ class Page(HTMLParser):
         if tag == "section":
             self._section = given.get("id", "")
         self.references += [given[name] for name in LOADING & given.keys()]
+
+    handle_startendtag = handle_starttag
+
+    def said(self, *sections: str) -> str:
+        """The words of these sections, or of the whole page, on one line."""
+        return " ".join(" ".join(self.sections[name] for name in sections or self.sections).split())
 
     def handle_endtag(self, tag):
         assert self.open, f"</{tag}> closes nothing"
@@ -126,7 +126,7 @@ def test_the_numbers_shown_are_those_of_the_table(built, page):
         )
     worst = next(r for r in rows if r["arm"] == "lion-cub-1bit never")
     shown = f"−{-worst['diff_mean']:.2f} [−{-worst['diff_low']:.2f}, −{-worst['diff_high']:.2f}]"
-    assert shown in " ".join(page.sections["section-digits-mlp-by-class-n4"].split())
+    assert shown in page.said("section-digits-mlp-by-class-n4")
 
 
 def test_failures_are_shown_with_their_reasons(built, page):
@@ -134,7 +134,7 @@ def test_failures_are_shown_with_their_reasons(built, page):
     assert HOSTILE in shown
     assert "training loss is nan at step 57" in shown
     assert shown.count("training loss is inf at step 9") == 6
-    assert "208 of 216 runs done" in " ".join(page.sections[""].split())
+    assert "208 of 216 runs done" in page.said("")
     assert shown.count("bandwise sweep made-up --retry error") == 1, "the one that another try may change"
     assert "8 of 216 runs did not finish: 7 diverged, 1 error." in page.sections["headline"]
 
@@ -173,15 +173,15 @@ def test_other_units_old_code_and_too_few_seeds(tmp_path, no_pictures):
     made.run_all(tmp_path, study, made.FEW)
     write(tmp_path, collect(tmp_path, study))
     built = build(tmp_path)
-    shown = " ".join(Page(built.html).sections["section-digits-mlp-iid-n4"].split())
-    for words in (
+    shown = Page(built.html).said("section-digits-mlp-iid-n4")
+    wanted = (
         "lower is better",
         "difference (bits/byte)",
         "Stale: ran with another source",
         "qsr-sgd stale",
         "2 of 2",
-    ):
-        assert words in shown
+    )
+    assert [words for words in wanted if words not in shown] == []
     assert "[" not in shown, "no interval of two seeds"
     assert any("not sensitive" in sentence for sentence in built.headline)
 
@@ -222,7 +222,7 @@ def test_a_sweep_without_runs_asks_for_them_or_shows_the_tables_in_git(tmp_path,
     write(tmp_path / "results", collect(tmp_path / "elsewhere", study))
     built = build_report(tmp_path / "results", str(file), tmp_path / "page.html")
     assert built.path == tmp_path / "page.html"
-    assert "22 of 22 runs done" in " ".join(built.path.read_text().split())
+    assert "22 of 22 runs done" in Page(built.path.read_text()).said()
 
 
 MOST_BYTES = 1_500_000

@@ -15,12 +15,13 @@ from suite.analysis import published
 from suite.analysis.published import PublishedError, facts_path, read_manifest, source, verify
 from suite.analysis.tables import CLAIMS, PARTS, SUMMARY, read_table, table_path, write_table
 from suite.runs.files import StoreError
+from tests.bandwise.said import refusal
 from tests.report.conftest import Built
 from tests.suite.analysis import made_up_session
-from tests.support import Capsys, Patch
+from tests.support import ROOT, Capsys, Patch
 
 DAY = "2027-02-01"
-RESULTS = Path(__file__).resolve().parents[2] / "results"
+RESULTS = ROOT / "results"
 
 
 def whole(root: Path, name: str) -> None:
@@ -108,13 +109,11 @@ def test_a_session_needs_every_link(root: Path) -> None:
 
 
 def test_claims_are_published_and_nothing_is_said_so(root: Path, capsys: Capsys) -> None:
-    assert main(["publish", "claims", "--results", str(root)]) == 2
-    assert "no verdict was made here" in capsys.readouterr().err
+    assert "no verdict was made here" in refusal(capsys, "publish", "claims", "--results", str(root))
     for table in (CLAIMS, PARTS):
         write_table(table_path(root, table), table, [])
     assert [(one.name, one.files) for one in publish(root, "claims")] == [("claims", 2)]
-    assert main(["publish", "no-such", "--results", str(root)]) == 2
-    assert "nothing was made here of no-such" in capsys.readouterr().err
+    assert "nothing was made here of no-such" in refusal(capsys, "publish", "no-such", "--results", str(root))
 
 
 def test_what_cannot_be_finished_is_noticed_and_completed(root: Path, monkeypatch: Patch) -> None:
@@ -157,7 +156,7 @@ def test_every_change_is_found_by_the_verb_and_by_check(root: Path, capsys: Caps
 
 def test_what_ships_is_as_it_was_published() -> None:
     """After an edit by hand: take the file from git again, or publish."""
-    assert verify(Path(__file__).resolve().parents[2] / "results") == []
+    assert verify(RESULTS) == []
 
 
 def test_sessions_of_another_machine_are_not_lost(tmp_path: Path) -> None:

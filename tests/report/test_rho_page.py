@@ -325,6 +325,3 @@ def test_gates_stand_on_the_page_where_there_are_any(over, tmp_path, no_pictures
         ["horizon", "–", "20.01", "10", "passed", "bytes a parameter"],
     ]
     assert "Gates passed: 1 of 2. Not passed: batch." in windows.regime(tmp_path, made.NAME, "iid")
-
-
-# ---- README

@@ -46,10 +46,6 @@ def no_documents(monkeypatch: Patch, no_pictures: None) -> None:
     monkeypatch.setattr("report.site.documents", dict)
 
 
-def text_of(page: Page) -> str:
-    return " ".join(" ".join(page.sections.values()).split())
-
-
 def test_every_page_is_whole_and_reached_from_every_other(pages: dict[Path, Page], site: BuiltSite) -> None:
     """Documents too: no link leads nowhere, none to a heading that is not there."""
     top = site.path.parent
@@ -108,7 +104,7 @@ def test_the_first_page_says_what_is_there_and_what_is_refused(
     pages: dict[Path, Page], site: BuiltSite, store: Store
 ) -> None:
     page = pages[site.path]
-    shown = text_of(page)
+    shown = page.said()
     assert "1 study, 212 of 216 runs done" in shown
     assert "made-up: 4 of 216 runs did not finish: 1 diverged, 1 error, 1 invalid, 1 missing." in shown
     assert not any("onclick" in given for every in pages.values() for _, given in every.tags)
@@ -148,7 +144,7 @@ def test_a_hostile_table_is_named_and_harms_no_other(
 
 def test_an_empty_folder_says_what_to_run(tmp_path: Path, no_documents: None) -> None:
     built = build_site(tmp_path)
-    shown = text_of(Page(built.path.read_text(encoding="utf-8")))
+    shown = Page(built.path.read_text(encoding="utf-8")).said()
     assert built.pages == 3
     for command in ("bandwise sweep quick", "bandwise session quick", "bandwise claims --write"):
         assert command in shown

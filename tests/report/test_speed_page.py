@@ -33,10 +33,6 @@ def root(built, tmp_path, no_pictures):
     return tmp_path
 
 
-def flat(text):
-    return " ".join(text.split())
-
-
 def with_session(root, record):
     """The page of the study beside a session of this record."""
     fast.write_tables(root, record)
@@ -53,7 +49,7 @@ def test_the_numbers_shown_are_those_of_the_tables(timed, page):
     ):
         for row in read_table(session_table_path(timed.root, table, "timed"), table):
             assert all(row[c] is None or row[c] in values for c in columns)
-    shown = flat(page.sections["session-timed"])
+    shown = page.said("session-timed")
     assert "19.6 ms [14.2, 25.5] 6 2.50× [2.50, 2.50] 5.00× [5.00, 5.00] 11.8 ms [8.55, 15.3]" in shown
     assert f"Reference: {fast.REFERENCE}, the fastest uncompressed run of torch's DDP, 49 ms a step." in shown
     assert f"As installed: {fast.DEFAULT}, 97.9 ms." in shown
@@ -114,7 +110,7 @@ def test_what_was_timed_before_a_session_broke_is_kept_and_a_disturbed_link_give
     record = fast.over_links(root, fast.SLOW, fast.FAST, status="error", reason="rank 2 was lost")
     record["links"][1] |= {"status": "disturbed", "reason": why}
     built, page = with_session(root, record)
-    shown = flat(page.sections["session-timed"])
+    shown = page.said("session-timed")
     for words in ("rho = 4.1", f"No numbers: {why}.", f"No rho: {why}."):
         assert words in shown
     words = "the session ended with an error (rank 2 was lost)"

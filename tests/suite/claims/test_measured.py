@@ -18,7 +18,7 @@ from suite.analysis.tables import (
     write_table,
 )
 from suite.claims.claim import Claim, ClaimError, load_claims
-from suite.claims.record import judge
+from suite.claims.measured import judge
 from suite.claims.verdict import Judgement
 from suite.runs.sweep import ONE_WORKER
 from tests.suite.claims.claim_files import (
@@ -82,26 +82,23 @@ def test_a_claim_that_was_tampered_with_fails(tmp_path: Path, old: str, new: str
     assert judged(tmp_path, text).word == word
 
 
-def test_the_choice_of_both_learning_rates_widens_the_interval(tmp_path: Path) -> None:
-    """t(5 degrees) = 2.571 times 0.5, the error of method and base, the reference; without it where two others are held."""
-    write_study(tmp_path, ARMS, tuning_sd=0.5)
+@pytest.mark.parametrize(("df", "t"), [(30.0, 2.5706), (2.0, 4.3027)])
+def test_the_choice_of_learning_rates_widens_the_interval(df: float, t: float, tmp_path: Path) -> None:
+    """By t(5 degrees) times the error of method and base, the reference; by t(2 degrees) where that is hardly known."""
+    write_study(tmp_path, ARMS, tuning_sd=0.5, tuning_df=df)
     (part,) = judged(tmp_path).parts
-    half = ((ALONE.high - ALONE.low) ** 2 / 4 + (2.5706 * 0.5) ** 2) ** 0.5
-    assert (part.found.low, part.found.high) == pytest.approx(
-        (ALONE.estimate - half, ALONE.estimate + half), rel=1e-4
-    )
+    half = ((ALONE.high - ALONE.low) ** 2 / 4 + (t * 0.5) ** 2) ** 0.5
+    ends = ALONE.estimate - half, ALONE.estimate + half
+    assert (part.found.low, part.found.high) == pytest.approx(ends, abs=1e-4)
     assert part.word == "undecided"
+
+
+def test_the_choice_of_two_rates_beside_the_references_widens_it_by_the_error_of_either(
+    tmp_path: Path,
+) -> None:
     write_study(tmp_path, {**ARMS, "other": [100.0, 101, 102.1, 103, 104, 105]}, tuning_sd=0.5, own_sd=0.3)
     (part,) = judged(tmp_path, TRAINING.replace("against: base", "against: other")).parts
     assert part.found.could_see == pytest.approx((2 * (2.5706 * 0.3) ** 2 + 0.09**2) ** 0.5, abs=0.02)
-
-
-def test_an_error_of_tuning_that_is_hardly_known_widens_it_more(tmp_path: Path) -> None:
-    """t(2 degrees) = 4.303, and not that of five."""
-    write_study(tmp_path, ARMS, tuning_sd=0.5, tuning_df=2.0)
-    (part,) = judged(tmp_path).parts
-    half = ((ALONE.high - ALONE.low) ** 2 / 4 + (4.3027 * 0.5) ** 2) ** 0.5
-    assert part.found.high - part.found.low == pytest.approx(2 * half, rel=1e-4)
 
 
 def test_seeds_that_diverged_count_against_the_arm(tmp_path: Path) -> None:
