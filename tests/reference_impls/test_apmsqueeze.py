@@ -12,18 +12,19 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.core.algorithm import TrainState
 from reference_impls.core.collectives import Group
+from tests.reference_impls.averages import normal, owed
 
 D, RATE, BETA1, BETA2, EPS = 103, 0.01, 0.9, 0.999, 1e-8
 EXACT = {"compressor": "none"}
 
 
 def start(dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(D, generator=torch.Generator().manual_seed(8), dtype=torch.float64).to(dtype)
+    return normal(D, seed=8, dtype=dtype)
 
 
 def gradient(step: int, rank: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    g = torch.randn(D, generator=torch.Generator().manual_seed(1000 * step + rank), dtype=torch.float64)
-    return (g + torch.linspace(-1, 1, D, dtype=torch.float64) + 0.3 * rank).to(dtype)
+    g = normal(D, seed=1000 * step + rank, dtype=dtype)
+    return g + torch.linspace(-1, 1, D, dtype=dtype) + 0.3 * rank
 
 
 def mean_gradient(step: int, size: int) -> Tensor:
@@ -34,14 +35,6 @@ def advance(trained: SimulatedCluster, first: int, last: int, rate: Any = None) 
     for step in range(first, last):
         rows = [[gradient(step, rank)] for rank in range(trained.world_size)]
         trained.step(rows, lr=None if rate is None else rate(step))
-
-
-def error(trained: SimulatedCluster) -> Tensor:
-    """E: the mean of the workers' errors plus the servers' errors (one bucket)."""
-    workers = torch.stack([trained.state(rank, "worker_error")[0] for rank in range(trained.world_size)])
-    return workers.mean(0) + torch.cat(
-        [trained.state(rank, "server_error")[0] for rank in range(trained.world_size)]
-    )
 
 
 @pytest.mark.parametrize("size", [1, 5])
@@ -67,7 +60,7 @@ def test_without_compression_it_is_momentum_in_a_frozen_metric(size, name, optio
         torch.testing.assert_close(trained.parameters(0)[0], x, rtol=0, atol=1e-12)
         seen.add(trained.kind)
     assert seen == kinds
-    assert float(error(trained).abs().max()) == 0
+    assert float(owed(trained).abs().max()) == 0
 
 
 @pytest.mark.parametrize(
@@ -119,8 +112,8 @@ def test_the_prototype_is_l2_decay_in_the_gradient_unit_variance_and_a_scale_ove
     m, e, x = torch.zeros(D, dtype=torch.float64), torch.zeros(D, dtype=torch.float64), start()
     for step in range(12):
         advance(trained, step, step + 1)
-        m = BETA1 * m + (1 - BETA1) * (mean_gradient(step, size) + decay * x) + e - error(trained)
-        e = error(trained)
+        m = BETA1 * m + (1 - BETA1) * (mean_gradient(step, size) + decay * x) + e - owed(trained)
+        e = owed(trained)
         x = x - RATE * m / (1 + EPS)
         torch.testing.assert_close(trained.state(0, "momentum")[0], m, rtol=0, atol=1e-12)
         torch.testing.assert_close(trained.parameters(0)[0], x, rtol=0, atol=1e-12)
@@ -155,17 +148,13 @@ def test_clipping_is_by_the_norm_of_the_mean_and_then_by_the_root_mean_square_of
 # ---- the freeze that comes by itself -----------------------------------------------------------------------------------
 
 
-def scaled(step: int, rank: int, size: Tensor | float) -> Tensor:
-    return size * gradient(step, rank) / gradient(step, rank).norm()
-
-
 def frozen_at(norms: Any, steps: int, **options: Any) -> int | None:
     """The first compressed step when gradients have these norms."""
     own = SimulatedCluster(
         "one-bit-adam", [start()], 2, lr=RATE, seed=2, freeze="auto", betas=(0.9, 0.5), **options
     )
     for step in range(steps):
-        own.step([[scaled(step, rank, norms(step))] for rank in range(2)])
+        own.step([[norms(step) * gradient(step, r) / gradient(step, r).norm()] for r in range(2)])
         if own.kind == "compressed":
             return step
     return None
@@ -250,7 +239,7 @@ def test_what_the_averages_lose_is_kept() -> None:
     own = zero_one(size, variance_steps=6, refreshes_per_gap=2, first_round=length, longest_round=length,
                   local_growth_steps=1)  # fmt: skip
     advance(own, 0, 6)
-    assert error(own).abs().max() > 0
+    assert owed(own).abs().max() > 0
     v, x0 = own.state(0, "variance")[0], own.parameters(0)[0].clone()
     given, momenta = torch.zeros(D, dtype=torch.float64), [own.state(0, "momentum")[0].clone()] * size
     for step in range(6, 24):
@@ -260,4 +249,4 @@ def test_what_the_averages_lose_is_kept() -> None:
         if own.kind == "average":
             momenta = [own.state(0, "momentum")[0].clone()] * size
     moved = (x0 - own.parameters(0)[0]) * (v.sqrt() + EPS)
-    torch.testing.assert_close(moved, given - error(own), rtol=0, atol=1e-10)
+    torch.testing.assert_close(moved, given - owed(own), rtol=0, atol=1e-10)

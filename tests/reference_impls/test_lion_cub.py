@@ -15,6 +15,7 @@ from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms import lion_integers
 from reference_impls.algorithms.lion import LionCub1Bit
 from reference_impls.core.optimizers import Lion
+from tests.reference_impls.averages import normal, point
 from tests.reference_impls.lion_training import (
     DECAY,
     RATE,
@@ -67,10 +68,8 @@ def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronis
     options = {"momentum_sync": momentum_sync, "sync_every": 3, "sync_measure_every": 6}
     trained = cluster("lion-update-mean", size, torch.float64, dtype="fp32", **options)
     advance(trained, 40, double)
-    assert torch.equal(vector(trained.parameters(0)).sign(), lion(40, mean, torch.float64).sign())
-    torch.testing.assert_close(
-        vector(trained.parameters(0)), lion(40, mean, torch.float64), rtol=0, atol=1e-12
-    )
+    assert torch.equal(point(trained).sign(), lion(40, mean, torch.float64).sign())
+    torch.testing.assert_close(point(trained), lion(40, mean, torch.float64), rtol=0, atol=1e-12)
 
 
 # ---- clipping --------------------------------------------------------------------------------------------------------------
@@ -93,8 +92,8 @@ def test_a_clipped_worker_is_lion_on_the_clipped_gradient_of_the_whole_model(nam
         ours.step([g])
         free.step([g])
     expected = vector([p.detach() for p in own])
-    torch.testing.assert_close(vector(ours.parameters(0)), expected, rtol=0, atol=1e-5)
-    assert not torch.equal(vector(ours.parameters(0)), vector(free.parameters(0)))
+    torch.testing.assert_close(point(ours), expected, rtol=0, atol=1e-5)
+    assert not torch.equal(point(ours), point(free))
     assert create(name, local_clip_norm=norm).algorithm.scope == "model"
     assert create(name).algorithm.scope == "bucket"
 
@@ -106,8 +105,7 @@ def test_a_clipped_worker_is_lion_on_the_clipped_gradient_of_the_whole_model(nam
 def test_shared_scales_are_the_mean_or_the_maximum_over_workers(scale: str, join: str) -> None:
     """Votes by hand, from the first update u = g / 10 of two tensors; workers are 1, 2, 4 times as loud."""
     size, lengths, s = 3, [3000, 500], 127 // 3
-    generator = torch.Generator().manual_seed(5)
-    u = torch.randn(size, 3500, generator=generator) * 2.0 ** torch.arange(size).unsqueeze(-1)
+    u = normal(size, 3500, seed=5) * 2.0 ** torch.arange(size).unsqueeze(-1)
     found = SimulatedCluster(
         "lion-cub-pbit",
         [torch.zeros(d) for d in lengths],

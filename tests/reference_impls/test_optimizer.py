@@ -19,6 +19,7 @@ from reference_impls import DataParallelOptimizer, SimulatedCluster
 from reference_impls.core.collectives import EARLIER, AllReduce, Ledger, Ledgers
 from reference_impls.core.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.runtime.step import fingerprint
+from tests.reference_impls.averages import normal
 from tests.reference_impls.gloo import told
 from tests.reference_impls.problem import Net, batch
 from tests.support import each
@@ -295,13 +296,12 @@ def test_channels_last_weights_keep_their_strides() -> None:
 @pytest.mark.parametrize("name", ["dion", "powersgd", "demo", "muloco"])
 def test_a_weight_that_lies_column_by_column_trains_like_any_other(name: str) -> None:
     """A matrix is read from its slice of a flat buffer; `qr`, `svd` and ``.t()`` answer such weights."""
-    weight = torch.randn(32, 48, generator=torch.Generator().manual_seed(0))
+    weight = normal(32, 48)
     found = []
     for start in (weight, weight.t().contiguous().t()):
         ours = SimulatedCluster(name, [start], 2, lr=0.1)
         for step in range(3):
-            draws = torch.Generator().manual_seed(step)
-            ours.step([[torch.randn(32, 48, generator=draws)] for _ in range(2)])
+            ours.step([[g] for g in normal(2, 32, 48, seed=step)])
         found.append(ours.parameters(0)[0])
     assert torch.equal(*found)
     assert not torch.equal(found[0], weight)
@@ -380,7 +380,7 @@ def test_a_skip_that_was_not_announced_is_refused_with_the_option() -> None:
 def test_a_fingerprint_shows_signs_and_the_last_bit_of_any_element() -> None:
     """Of lengths that are no multiple of anything; what is not finite is no edit."""
     for length in (1, 63, 64, 65, 4096, 5001):
-        x = torch.randn(length, generator=torch.Generator().manual_seed(0))
+        x = normal(length)
         edits = [-x, torch.cat([x[: length // 2], -x[length // 2 :]])]
         for i in range(0, length, 37):
             edits.append(x.clone())

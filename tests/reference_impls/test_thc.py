@@ -17,15 +17,12 @@ from reference_impls.compressors.lookup import PUBLISHED, optimal, table
 from reference_impls.compressors.transforms import Chunks, butterflies
 from reference_impls.core.compute import Key
 from reference_impls.runtime.alone import traced
+from tests.reference_impls.averages import normal
 from tests.support import each
 
 KEY = Key.of(seed=1, step=2, stage="test", rank=0)
 LIMIT = NormalDist().inv_cdf(1 - 1 / 64)
 FORMS = [{"form": "two-phase"}, {"form": "sum"}]
-
-
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 def rounding_variance(values: Sequence[int], limit: float) -> float:

@@ -9,12 +9,8 @@ import torch
 
 from reference_impls.algorithms import lion_integers as lion
 from reference_impls.core.compute import Key
+from tests.reference_impls.averages import normal
 from tests.support import each
-
-
-def updates(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
 
 KEY = Key.of(seed=1, step=2, stage="rounding", start=5)
 NEAREST = ("l1", "l0", "linf")
@@ -27,7 +23,7 @@ def encoded(u, parts, kind="l1", s=31, gain=None, dtype=torch.int8, key=KEY):
 
 
 def test_scales():
-    u = updates(5000)
+    u = normal(5000)
     assert math.isclose(lion.scale_of(u, "l1").item(), u.double().abs().mean().item(), rel_tol=1e-6)
     assert lion.scale_of(u, "linf").item() == u.abs().max().item()
     geometric = (u.double().abs() + 1e-12).log().mean().exp().item()
@@ -42,7 +38,7 @@ def test_scales():
 @each("n", [1, 3, 64])
 def test_rounding_and_head_room(kind, n):
     s = lion.levels(8, n)
-    u = updates(1000, seed=n)
+    u = normal(1000, seed=n)
     codes, flag = encoded(u, [slice(0, 1000)], kind, s)
     scale = lion.scale_of(u, kind).item()
     # Python's round: half to even

@@ -20,6 +20,7 @@ from reference_impls.compressors.signs import ScaledSigns
 from reference_impls.compressors.sparse import ChunkTopK, TopK
 from reference_impls.compressors.transforms import Rotated
 from reference_impls.core.compute import Key
+from tests.reference_impls.averages import normal
 from tests.support import each
 
 ceil = math.ceil
@@ -110,10 +111,6 @@ def there_and_back(compressor: Any, x: Tensor, k: Key | None = None, offset: int
     out = torch.full_like(x, 77.0)
     compressor.decode(message(compressor, x, k, offset), out)
     return out
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def batch(count: int) -> Key:
