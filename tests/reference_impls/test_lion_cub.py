@@ -1,4 +1,4 @@
-"""Lion Cub against Lion: what equals it; shared scales; when momenta are brought together."""
+"""Lion Cub against Lion: its integers; what equals it; shared scales; when momenta are brought together."""
 
 from __future__ import annotations
 
@@ -38,6 +38,46 @@ def lion(steps: int, gradients: Callable[[int], list[Tensor]], dtype: torch.dtyp
             param.grad = g
         optimizer.step()
     return vector([p.detach() for p in own])
+
+
+# ---- integers --------------------------------------------------------------------------------------------------------------
+
+
+def encoded(u, kind="l1", s=31):
+    codes = torch.full(u.shape, 99, dtype=torch.int8)
+    return codes, lion_integers.encode(u, [slice(0, len(u))], kind, s, codes)
+
+
+def test_scales():
+    u = normal(5000)
+    assert math.isclose(lion_integers.scale_of(u, "l1").item(), u.double().abs().mean().item(), rel_tol=1e-6)
+    assert lion_integers.scale_of(u, "linf").item() == u.abs().max().item()
+    geometric = (u.double().abs() + 1e-12).log().mean().exp().item()
+    assert math.isclose(lion_integers.scale_of(u, "l0").item(), geometric, rel_tol=1e-5)
+    for size in (1e-30, 1e-3, 1e30):  # no square over- or underflows
+        found = lion_integers.scale_of(size * torch.tensor([3.0, -4.0]), "l2-stochastic")
+        assert found.item() == pytest.approx(5 * size, rel=1e-6)
+
+
+@each("kind", ["l1", "l0", "linf"])
+@each("n", [1, 3, 64])
+def test_rounding_and_head_room(kind, n):
+    s = lion_integers.levels(8, n)
+    u = normal(1000, seed=n)
+    codes, flag = encoded(u, kind, s)
+    scale = lion_integers.scale_of(u, kind).item()
+    # Python's round: half to even
+    expected = [max(-s, min(s, round(v))) for v in (u / scale * (s / 2)).tolist()]
+    assert codes.tolist() == expected
+    assert n * int(codes.abs().max()) <= 127
+    assert flag.item() == 0
+
+
+def test_golden_codes():
+    assert lion_integers.WIRE_VERSION == 1
+    u = torch.tensor([1.0, -2.0, 3.0, 0.0, -0.0, 10.0, -4.0, 4.0])  # l1 scale 3
+    assert encoded(u)[0].tolist() == [5, -10, 16, 0, 0, 31, -21, 21]
+    assert encoded(u, "linf")[0].tolist() == [2, -3, 5, 0, 0, 16, -6, 6]
 
 
 @each("scale", ["l1", "l0"])

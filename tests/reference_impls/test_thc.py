@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations, pairwise
 from statistics import NormalDist
 
 import pytest
 import torch
-from torch import Tensor
 
-from reference_impls import SimulatedCluster, create
+from reference_impls import create
 from reference_impls.compressors import lookup
 from reference_impls.compressors.lookup import PUBLISHED, optimal, table
 from reference_impls.compressors.transforms import Chunks, butterflies
 from reference_impls.core.compute import Key
 from reference_impls.runtime.alone import traced
-from tests.reference_impls.averages import normal
+from tests.reference_impls.averages import normal, sent, stepped
 from tests.support import each
 
 KEY = Key.of(seed=1, step=2, stage="test", rank=0)
@@ -31,13 +31,7 @@ def rounding_variance(values: Sequence[int], limit: float) -> float:
     return sum(lookup._cost(a, b) for a, b in pairwise(points))
 
 
-def trained(rows: Tensor, steps: int = 1, seed: int = 0, **options: object) -> SimulatedCluster:
-    """Each rank with its row of [n, d] in every step of SGD with lr 1 from zero."""
-    start = [torch.zeros(rows.shape[1], dtype=rows.dtype)]
-    members = SimulatedCluster("thc", start, len(rows), lr=1.0, seed=seed, **options)
-    for _ in range(steps):
-        members.step([[row] for row in rows])
-    return members
+trained = partial(stepped, "thc")
 
 
 # ---- transform -----------------------------------------------------------------------------------------------------
@@ -147,17 +141,13 @@ def test_bytes_by_hand(n: int) -> None:
     """4 bits up, 6, 7 or 8 down, 4 bytes a chunk to agree on norms; 1100 elements are 1024 and 128."""
     d, down = 1100, {2: 6, 4: 7, 8: 8}[n]
     piece = -(-1152 // (8 * n)) * 8
-    rows = {row["stage"]: row for row in trained(normal(n, d)).ledger.totals() if row["rank"] == 0}
-    assert {stage: row["payload_bytes"] for stage, row in rows.items()} == {
-        "gradient-norm": 8,
-        "gradient-up": n * piece // 2,
-        "gradient-down": piece * down // 8,
+    found = sent(trained(normal(n, d)))
+    assert {stage: payload for stage, (_, payload, _) in found.items()} == {
+        "norm": 8,
+        "up": n * piece // 2,
+        "down": piece * down // 8,
     }
     said = traced(create("thc"), [(1000,), (10, 10)], n)["step"]
-    assert sum(row["wire_bytes"] for row in rows.values()) == pytest.approx(said)
-    rows = {
-        row["stage"]: row["payload_bytes"]
-        for row in trained(normal(n, d), form="sum").ledger.totals()
-        if row["rank"] == 0
-    }
-    assert rows == {"gradient-norm": 8, "gradient-sum": 1152}
+    assert sum(wire for *_, wire in found.values()) == pytest.approx(said)
+    found = sent(trained(normal(n, d), form="sum"))
+    assert {stage: payload for stage, (_, payload, _) in found.items()} == {"norm": 8, "sum": 1152}
