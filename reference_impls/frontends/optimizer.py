@@ -351,7 +351,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             dtype=torch.int32,
             device=self._worker.train_state.device,
         )
-        self._backend.await_work(self._backend.maximum(wishes), ("step or skip",))
+        agreement.await_work(agreement.maximum(wishes), ("step or skip",))
         steps, skips = wishes.tolist()
         if steps and skips:
             agreement.compare_settings({"as the end of this step": call})
@@ -368,7 +368,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._local_workers.complete()
         steps, engine = self._worker.train_state.step, self._local_workers.engine
         if not self._silent:
-            self._agreement.end_step(steps, engine.launched, self._settings, self._backend)
+            self._agreement.end_step(steps, engine.launched, self._settings)
         self._begin_anew()
 
     @property
@@ -637,7 +637,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             for tensor in tensors:
                 values = as_bytes(tensor).to(self._worker.train_state.device)
                 work = dist.broadcast(values, group=self._group, group_src=0, async_op=True)
-                self._backend.await_work(work, ("broadcast",))
+                self._agreement.await_work(work, ("broadcast",))
                 if values.data_ptr() != tensor.data_ptr():
                     put_bytes(tensor, values)
 
