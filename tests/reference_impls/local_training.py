@@ -77,6 +77,13 @@ def close(a: SimulatedCluster, b: SimulatedCluster, atol: float = 1e-12, rank: i
     torch.testing.assert_close(point(a, rank), point(b, rank), rtol=0, atol=atol)
 
 
+def stand_at(found: SimulatedCluster, rows: Any, atol: float = 1e-12) -> None:
+    """Every rank is at its row of [n, D], or at the one of [D]."""
+    points = torch.stack([point(found, rank) for rank in range(found.world_size)])
+    rows = rows if isinstance(rows, Tensor) else torch.stack(rows)
+    torch.testing.assert_close(points, rows.detach().expand_as(points), rtol=0, atol=atol)
+
+
 def equal_on_all_ranks(found: SimulatedCluster) -> bool:
     return all(torch.equal(point(found, 0), point(found, r)) for r in range(1, found.world_size))
 

@@ -22,6 +22,7 @@ from tests.reference_impls.local_training import (
     gradient,
     point,
     sent,
+    stand_at,
     start,
 )
 from tests.support import each
@@ -46,8 +47,7 @@ def test_des_loc_written_out(x_every: int, m_every: int, v_every: int) -> None:
         due = [step % (x_every * every) == 0 if every else False for every in (1, m_every, v_every)]
         x, m, v = (torch.stack([t.mean(0)] * 3) if now else t for t, now in zip((x, m, v), due, strict=True))
         advance(ours, step, step + 1)
-        for r in range(3):
-            torch.testing.assert_close(point(ours, r), x[r], rtol=0, atol=1e-11)
+        stand_at(ours, x, atol=1e-11)
         assert sent(ours, step - 1) == {
             **({"parameters": pytest.approx(RING * D)} if due[0] else {}),
             **({"inner-state": pytest.approx(RING * D * sum(due[1:]))} if any(due[1:]) else {}),
@@ -123,8 +123,7 @@ def test_eager_rounds_written_out(optimizer: str) -> None:
                 anchor = torch.stack([anchor.mean(0)] * n)
             alone.begin(anchor)
         advance(ours, step, step + 1)
-        for r in range(n):
-            torch.testing.assert_close(point(ours, r), alone.x[r].detach(), rtol=0, atol=1e-12)
+        stand_at(ours, alone.x)
     assert ours.kind == "final"
     assert equal_on_all_ranks(ours)
     frame = ours.ledger.frame(0)
@@ -176,9 +175,9 @@ def test_rounds_of_three_workers_written_out(period: int, a: float, b: float) ->
         anchor = anchor - a * (d + b * u)
         alone.begin(anchor)
         torch.testing.assert_close(held(ours, "compression_error"), e, rtol=0, atol=1e-13)
+        stand_at(ours, anchor, atol=1e-13)
+        most = max(counts)
         for rank in range(n):
-            torch.testing.assert_close(point(ours, rank), anchor, rtol=0, atol=1e-13)
-            most = max(counts)
             assert sent(ours, step, rank) == {
                 "progress-count": pytest.approx(2 * (n - 1) / n * 4),
                 "progress-places": (n - 1) * 4 * most,
