@@ -160,8 +160,7 @@ def _accumulated(rank: int, size: int, parts: int, set_to_none: bool) -> dict[st
         early.append(optimizer._local_workers.launched)
         optimizer.step()
         optimizer.zero_grad(set_to_none=set_to_none)
-    values = {name: p.detach().clone() for name, p in model.named_parameters()}
-    return {"values": values, "shards": optimizer._local_workers.buckets, "early": early}
+    return {"values": _values(model), "shards": optimizer._local_workers.buckets, "early": early}
 
 
 def _in_one_process(parts: int) -> dict[str, Tensor]:
@@ -173,7 +172,7 @@ def _in_one_process(parts: int) -> dict[str, Tensor]:
         torch.autograd.backward(torch.stack(losses).sum() / RANKS)
         optimizer.step()
         optimizer.zero_grad()
-    return {name: p.detach() for name, p in model.named_parameters()}
+    return _values(model)
 
 
 @pytest.mark.parametrize("parts", [1, 3])

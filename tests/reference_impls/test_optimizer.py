@@ -8,6 +8,7 @@ import pickle
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,17 +20,16 @@ from reference_impls import DataParallelOptimizer, SimulatedCluster
 from reference_impls.core.collectives import EARLIER, AllReduce, Ledger, Ledgers
 from reference_impls.core.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.runtime.step import fingerprint
+from tests.reference_impls import problem
 from tests.reference_impls.averages import normal
 from tests.reference_impls.gloo import told
-from tests.reference_impls.problem import Net, batch
+from tests.reference_impls.problem import Net
 from tests.support import each
 
 pytestmark = [pytest.mark.gloo, pytest.mark.usefixtures("one_rank")]
 
 
-def loss(model: nn.Module, step: int) -> torch.Tensor:
-    x, y = batch(0, step)
-    return (model(x) - y).square().mean()
+loss = partial(problem.loss, rank=0)
 
 
 def test_a_second_backward_after_the_buckets_left_is_refused() -> None:
@@ -66,11 +66,11 @@ def test_parameters_that_are_no_longer_the_optimizers_are_named() -> None:
     for whole in (True, False):
         model = Net()
         optimizer = DataParallelOptimizer(model if whole else model.named_parameters(), "allreduce-sgd")
-        loss(model, 0).backward()
+        loss(model, step=0).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
         model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
-        loss(model, 1).backward()
+        loss(model, step=1).backward()
         match = "'first' was replaced" if whole else r"no parameter got a gradient.*'first'.*assign=True"
         with pytest.raises(UsageError, match=match):
             optimizer.step()
@@ -81,13 +81,13 @@ def test_a_parameter_made_trainable_or_frozen_after_construction_is_named(at_fir
     model = Net()
     model.bias.requires_grad_(at_first)
     optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd")
-    loss(model, 0).backward()
+    loss(model, step=0).backward()
     model.requires_grad_(False)  # as loops of two models do between backward and step
     optimizer.step()
     model.requires_grad_(True)
     model.bias.requires_grad_(not at_first)
     optimizer.zero_grad()
-    loss(model, 1).backward()
+    loss(model, step=1).backward()
     with pytest.raises(UsageError, match=words):
         optimizer.step()
 
@@ -123,7 +123,7 @@ def test_gradients_may_be_assigned_in_place_of_backward() -> None:
     plain = torch.optim.SGD(theirs.parameters(), lr=0.1)
     for model, opt in ((ours, optimizer), (theirs, plain)):
         used = [p for name, p in model.named_parameters() if name != "unused"]
-        for p, gradient in zip(used, torch.autograd.grad(loss(model, 0), used), strict=True):
+        for p, gradient in zip(used, torch.autograd.grad(loss(model, step=0), used), strict=True):
             p.grad = gradient
         opt.step()
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -161,7 +161,7 @@ def test_gradients_of_another_dtype_are_refused() -> None:
 def test_what_cannot_be_taken_over_or_added_is_refused_with_the_remedy() -> None:
     model = Net()
     optimizer = DataParallelOptimizer(model, "allreduce-adamw")
-    loss(model, 0).backward()
+    loss(model, step=0).backward()
     optimizer.step()
     with pytest.raises(UnsupportedError, match="build a new optimizer with all groups"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
@@ -175,7 +175,7 @@ def test_what_cannot_be_taken_over_or_added_is_refused_with_the_remedy() -> None
 def test_release_gives_the_parameters_back_and_what_comes_after_says_so() -> None:
     model = Net()
     optimizer = DataParallelOptimizer(model, "allreduce-sgd")
-    loss(model, 0).backward()
+    loss(model, step=0).backward()
     optimizer.step()
     values = [p.detach().clone() for p in model.parameters()]
     for _ in range(2):
@@ -183,7 +183,7 @@ def test_release_gives_the_parameters_back_and_what_comes_after_says_so() -> Non
     for p, value in zip(model.parameters(), values, strict=True):
         assert torch.equal(p, value)
         assert p.untyped_storage().nbytes() == p.numel() * 4
-    loss(model, 0).backward()
+    loss(model, step=0).backward()
     blocks = (optimizer.averaged, optimizer.traced, optimizer.without_communication)
     for use in (
         optimizer.step,
@@ -204,19 +204,19 @@ def test_an_optimizer_that_is_gone_or_was_refused_leaves_the_model_to_the_next()
     del model.odd
     former = DataParallelOptimizer(model, "allreduce-sgd")
     seen = weakref.ref(former)
-    loss(model, 0).backward()
+    loss(model, step=0).backward()
     former.step()
     del former
     gc.collect()
     assert seen() is None
     optimizer = DataParallelOptimizer(model, "allreduce-sgd")
     optimizer.zero_grad()
-    loss(model, 1).backward()
+    loss(model, step=1).backward()
     optimizer.step()
     assert len(model.first._post_accumulate_grad_hooks) == 1
     second = DataParallelOptimizer(model, "allreduce-sgd")  # while the first still trains it
     with pytest.raises(UsageError, match="built on the model since, release"):
-        loss(model, 2).backward()
+        loss(model, step=2).backward()
     del refused, second  # until here
 
 
@@ -227,7 +227,7 @@ def test_the_graph_of_a_gradient_is_not_kept() -> None:
     def closure() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, of the cycle between a parameter and its gradient
-            loss(model, 0).backward(create_graph=True)
+            loss(model, step=0).backward(create_graph=True)
 
     for _ in range(2):
         optimizer.step(closure)
@@ -252,10 +252,10 @@ def test_gradients_edited_by_habit_from_the_second_step_on_are_refused(how: str,
     """In buckets of which some have left in backward, and in one that cannot, for what is unused."""
     model = Net()
     optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1, bucket_bytes=bucket_bytes)
-    loss(model, 0).backward()
+    loss(model, step=0).backward()
     optimizer.step()
     optimizer.zero_grad()
-    loss(model, 1).backward()
+    loss(model, step=1).backward()
     before = copy.deepcopy(model.state_dict())
     EDITS[how](model)
     with pytest.raises(UsageError, match="clip_norm="):
@@ -271,7 +271,7 @@ def test_an_edit_in_a_late_step_is_refused_at_once_where_torch_sees_it_and_else_
     optimizer = DataParallelOptimizer(model, "allreduce-sgd")
     with pytest.raises(UsageError, match="clip_norm="):
         for step in range(40):
-            loss(model, step).backward()
+            loss(model, step=step).backward()
             if step >= 21:
                 with torch.no_grad():
                     gradient = model.first.grad

@@ -12,7 +12,7 @@ from reference_impls import DataParallelOptimizer, create
 from reference_impls.core.errors import UsageError
 from reference_impls.core.registry import Method
 from tests.reference_impls.frontends import values
-from tests.reference_impls.problem import LR, Net, batch, train
+from tests.reference_impls.problem import LR, Net, loss, train
 from tests.reference_impls.states import equal
 from tests.reference_impls.table import ROWS, STEPS, Row
 from tests.reference_impls.test_engine import Delayed
@@ -134,8 +134,7 @@ some_rows = pytest.mark.parametrize("row", SOME, ids=lambda row: row.id)
 @pytest.mark.parametrize("mode", ["traced", "without_communication"])
 def test_a_block_cannot_begin_within_a_step(mode: str) -> None:
     model, optimizer = _started(SOME[0])
-    x, y = batch(0, 2)
-    (model(x) - y).square().mean().backward()
+    loss(model, 0, 2).backward()
     with pytest.raises(UsageError, match="a step is under way"), getattr(optimizer, mode)():
         raise AssertionError("the block was entered")
     optimizer.step()
@@ -152,8 +151,7 @@ def test_training_goes_on_after_a_silent_block_that_broke_off(row: Row, ending: 
     try:
         with optimizer.without_communication():
             train(model, optimizer, 0, 2, 4)
-            x, y = batch(0, 4)
-            (model(x) - y).square().mean().backward()
+            loss(model, 0, 4).backward()
             if ending == "by an exception":
                 raise InterruptedError
     except InterruptedError:
