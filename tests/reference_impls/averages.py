@@ -79,6 +79,22 @@ def grid(*shape: int, seed: int = 0) -> Tensor:
     return (normal(*shape, seed=seed, dtype=torch.float64) * 1024).round() / 1024
 
 
+def largest_of(x: Tensor, k: int) -> Tensor:
+    """x where its k largest coordinates are, by Python's own sort by (-|x|, index), else zeros."""
+    order = sorted(range(x.numel()), key=lambda i: (-abs(float(x[i])), i))[:k]
+    out = torch.zeros_like(x)
+    out[order] = x[order]
+    return out
+
+
+def hadamard(size: int) -> Tensor:
+    """[size, size] of +1 and -1, float64."""
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    while len(matrix) < size:
+        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64), matrix)
+    return matrix
+
+
 def sent(cluster: SimulatedCluster, rank: int = 0) -> dict[str, tuple[int, int, float]]:
     """Stage -> calls, payload bytes, bytes sent by a rank; "gradient-" left out of names."""
     return {

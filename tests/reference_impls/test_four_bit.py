@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from tests.reference_impls.averages import normal, point
+from tests.reference_impls.averages import hadamard, normal, point
 from tests.support import each
 
 SIZES = (50, 91, 3)
@@ -28,13 +28,6 @@ def coded(x: Tensor, levels: int, block: int) -> Tensor:
         z = part.abs() / (top if top > 0 else 1.0) * levels
         parts.append(torch.ceil(z - 0.5) * part.sign() * top / levels)  # half a level goes towards 0
     return torch.cat(parts)
-
-
-def hadamard(size: int) -> Tensor:
-    matrix = torch.ones(1, 1, dtype=torch.float64)
-    while len(matrix) < size:
-        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64), matrix)
-    return matrix
 
 
 def rotated_code(x: Tensor, size: int, block: int) -> Tensor:

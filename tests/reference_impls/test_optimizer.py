@@ -126,8 +126,7 @@ def test_gradients_may_be_assigned_in_place_of_backward() -> None:
         for p, gradient in zip(used, torch.autograd.grad(loss(model, step=0), used), strict=True):
             p.grad = gradient
         opt.step()
-    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-        assert torch.equal(a, b)
+    assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
 
 
 def test_a_group_that_stands_still_decides_no_round() -> None:

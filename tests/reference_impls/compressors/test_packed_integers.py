@@ -12,18 +12,10 @@ from tests.support import each
 WIDTHS = range(2, 17)
 
 
-def integers(*shape, bits, seed=0, dtype=torch.int32):
-    values = torch.randint(0, 1 << bits, shape, generator=torch.Generator().manual_seed(seed))
-    if values.numel():
-        values.view(-1)[-1] = (1 << bits) - 1
+def integers(d, bits, seed=0, dtype=torch.int32):
+    values = torch.randint(0, 1 << bits, (d,), generator=torch.Generator().manual_seed(seed))
+    values[-1:] = (1 << bits) - 1
     return values.to(dtype)
-
-
-def packed(values, bits):
-    size = packing.wire_bytes(values.shape[-1], bits)
-    wire = torch.full((*values.shape[:-1], size), 0xAA, dtype=torch.uint8)
-    packing.pack(values, bits, wire)
-    return wire
 
 
 def oracle(values, bits):
@@ -47,8 +39,9 @@ def oracle(values, bits):
 def test_format_and_round_trip(bits):
     for d in (0, 1, 31, 67, 511, 512, 513, 1603):
         values = integers(d, bits=bits, seed=d)
-        wire = packed(values, bits)
-        assert wire.numel() == packing.wire_bytes(d, bits) == math.ceil(bits * d / 8)
+        assert packing.wire_bytes(d, bits) == math.ceil(bits * d / 8)
+        wire = torch.full((packing.wire_bytes(d, bits),), 0xAA, dtype=torch.uint8)
+        packing.pack(values, bits, wire)
         assert wire.tolist() == oracle(values.tolist(), bits)
         for dtype in (torch.int32, torch.int64) if bits > 7 else (torch.int32, torch.int8):
             out = torch.full((d,), 99, dtype=dtype)
@@ -59,23 +52,13 @@ def test_format_and_round_trip(bits):
 # ---- two counters a byte ---------------------------------------------------------------------------------------------------
 
 
-def counters(*shape, high=16, seed=0, dtype=torch.int32):
-    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def packed_nibbles(values):
-    wire = torch.full((*values.shape[:-1], packing.nibble_bytes(values.shape[-1])), 0xAA, dtype=torch.uint8)
-    packing.pack_nibbles(values, wire)
-    return wire
-
-
 @each("d", (0, 1, 2, 31, 67))
 @each("dtype", [torch.uint8, torch.int32])
 def test_round_trip(d, dtype):
-    values = counters(d, seed=d, dtype=dtype)
-    wire = packed_nibbles(values)
-    assert wire.numel() == packing.nibble_bytes(d) == math.ceil(d / 2)
-    size = wire.numel()
+    values, size = integers(d, bits=4, seed=d, dtype=dtype), math.ceil(d / 2)
+    assert packing.nibble_bytes(d) == size
+    wire = torch.full((size,), 0xAA, dtype=torch.uint8)
+    packing.pack_nibbles(values, wire)
     halves = [*values.tolist(), *([0] * (d % 2))]
     assert wire.tolist() == [halves[i] | halves[size + i] << 4 for i in range(size)]
     out = torch.full((d,), 99, dtype=dtype)

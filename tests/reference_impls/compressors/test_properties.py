@@ -20,7 +20,7 @@ from reference_impls.compressors.signs import ScaledSigns
 from reference_impls.compressors.sparse import ChunkTopK, TopK
 from reference_impls.compressors.transforms import Rotated
 from reference_impls.core.compute import Key
-from tests.reference_impls.averages import normal
+from tests.reference_impls.averages import largest_of, normal
 from tests.support import each
 
 ceil = math.ceil
@@ -179,14 +179,6 @@ def test_what_is_not_finite_stays_so_and_spoils_no_other_block(compressor: Any, 
         assert not bool(back[first : first + size].isfinite().any())
 
 
-def by_sorting(x: Tensor, k: int) -> Tensor:
-    """What must come out: Python's own sort by (-|x|, index)."""
-    order = sorted(range(x.numel()), key=lambda i: (-abs(float(x[i])), i))
-    out = torch.zeros_like(x)
-    out[order[:k]] = x[order[:k]]
-    return out
-
-
 @each("compressor", [*(own for own in COMPRESSORS if isinstance(own, ChunkTopK)), ChunkTopK(1, 1, 32)])
 @each("d", (0, 1, 5, 8, 17, 67))
 def test_the_largest_of_each_chunk_come_back(compressor: ChunkTopK, d: int) -> None:
@@ -195,7 +187,7 @@ def test_the_largest_of_each_chunk_come_back(compressor: ChunkTopK, d: int) -> N
     for own, out in parts:
         k = math.ceil(compressor.k * len(own) / compressor.chunk)
         count += k
-        expected = by_sorting(own, k)
+        expected = largest_of(own, k)
         assert (
             torch.equal(out, expected)
             if compressor.value_bits == 32
