@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 import torch.distributed as dist
@@ -36,30 +39,20 @@ def _optimizer(model: Net, method: Method) -> DataParallelOptimizer:
     )
 
 
-class _Forbidden:
-    """No collective of torch and no word to the store while this is entered."""
+COLLECTIVES = ("all_reduce", "all_gather_into_tensor", "all_gather_single", "all_to_all_single", "isend", "irecv",
+               "batch_isend_irecv")  # fmt: skip
 
-    NAMES = ("all_reduce", "all_gather_into_tensor", "all_gather_single", "all_to_all_single", "isend", "irecv",
-             "batch_isend_irecv")  # fmt: skip
 
-    def __init__(self, optimizer: DataParallelOptimizer) -> None:
-        self.agreement = optimizer._agreement
-
-    def __enter__(self) -> None:
-        self.held = {name: getattr(dist, name) for name in self.NAMES if hasattr(dist, name)}
-        self.before = self.agreement.before
-        for name in self.held:
-            setattr(dist, name, self._refuse)
-        self.agreement.before = self._refuse
-
-    def __exit__(self, *_: object) -> None:
-        for name, function in self.held.items():
-            setattr(dist, name, function)
-        self.agreement.before = self.before
-
-    @staticmethod
-    def _refuse(*_: object, **__: object) -> None:
-        raise AssertionError("something was sent")
+@contextmanager
+def _forbidden(optimizer: DataParallelOptimizer) -> Iterator[None]:
+    """No collective of torch and no word to the store inside."""
+    refuse = Mock(side_effect=AssertionError("something was sent"))
+    with ExitStack() as stack:
+        for name in COLLECTIVES:
+            if hasattr(dist, name):
+                stack.enter_context(patch.object(dist, name, refuse))
+        stack.enter_context(patch.object(optimizer._agreement, "before", refuse))
+        yield
 
 
 def _bytes(optimizer: DataParallelOptimizer, name: str) -> Any:
@@ -86,7 +79,7 @@ def _trained_twice(rank: int, size: int) -> dict[str, list[str]]:
         before = values(model)
         with optimizer.without_communication():
             inside = values(model)
-            with _Forbidden(optimizer):
+            with _forbidden(optimizer):
                 silent = train(model, optimizer, rank, 3, 8)
             moved = not equal(before, values(model))
         after, step = values(model), optimizer._worker.train_state.step
