@@ -229,7 +229,7 @@ class _Hook:
 
     def _ends(self, steps: int) -> None:
         """A reduction that all ranks have carried out is complete."""
-        self._agreement.end_step(steps, self._engine.launched, lambda: self._settings, self._backend)
+        self._agreement.end_step(steps, self._engine.launched, lambda: self._settings)
 
 
 def _stand_ins(units: Sequence[Sequence[tuple[str, Tensor]]]) -> tuple[list[dict[str, Any]], Tensor]:

@@ -303,7 +303,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             self._local_workers.engine.trace.enter("encode")
             self._gradients.refuse_edits(self._unsent)
             self._local_workers.engine.trace.enter("update")
-            self._is_skipped("step()")
+            self._compare_end("step()")
             self._take_step()
             self._local_workers.engine.trace.enter(before)
         return loss
@@ -328,7 +328,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
                     "gradients leave while backward runs, so this step cannot be given up: build the optimizer with "
                     "skippable=True, which keeps them until step()"
                 )
-            self._is_skipped("skip_step()")
+            self._compare_end("skip_step()")
             if self._syncs_buffers:
                 self._sync_buffers("skip")
             self._begin_anew()
@@ -336,14 +336,11 @@ class DataParallelOptimizer(torch.optim.Optimizer):
                 self._agreement.completed(self._worker.train_state.step)
             self.zero_grad()
 
-    def _is_skipped(self, call: str) -> bool:
-        """Whether ranks skip this step, where they may; `call` is this rank's.
-
-        Raises `MismatchError` where some skip it and others do not.
-        """
+    def _compare_end(self, call: str) -> None:
+        """Raise `MismatchError` where some ranks skip this step and others do not; `call` is this rank's."""
         world, agreement = self._worker.train_state.world, self._agreement
         if not self._skippable or self._silent or world.size == 1 or not agreement.compares:
-            return call == "skip_step()"
+            return
         agreement.begin_step(self._worker.train_state.step, "step or skip")
         agreement.before(("step or skip",))
         wishes = torch.tensor(
@@ -351,11 +348,10 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             dtype=torch.int32,
             device=self._worker.train_state.device,
         )
-        self._backend.await_work(self._backend.maximum(wishes), ("step or skip",))
+        agreement.await_work(agreement.maximum(wishes), ("step or skip",))
         steps, skips = wishes.tolist()
         if steps and skips:
             agreement.compare_settings({"as the end of this step": call})
-        return bool(skips)
 
     def _take_step(self) -> None:
         """The step itself. The gradients of buckets that have not left lie in the flat buffers."""
@@ -368,7 +364,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._local_workers.complete()
         steps, engine = self._worker.train_state.step, self._local_workers.engine
         if not self._silent:
-            self._agreement.end_step(steps, engine.launched, self._settings, self._backend)
+            self._agreement.end_step(steps, engine.launched, self._settings)
         self._begin_anew()
 
     @property
@@ -637,7 +633,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             for tensor in tensors:
                 values = as_bytes(tensor).to(self._worker.train_state.device)
                 work = dist.broadcast(values, group=self._group, group_src=0, async_op=True)
-                self._backend.await_work(work, ("broadcast",))
+                self._agreement.await_work(work, ("broadcast",))
                 if values.data_ptr() != tensor.data_ptr():
                     put_bytes(tensor, values)
 

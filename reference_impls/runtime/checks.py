@@ -37,8 +37,6 @@ from reference_impls.core.errors import ExchangeError, MismatchError, PeerError,
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-    from reference_impls.runtime.engine import ProcessGroupBackend
-
 Check = Literal["first", "each", "off"]
 Settings = Mapping[str, Any]
 """What must be equal on all ranks, by name; values that JSON can hold."""
@@ -76,6 +74,8 @@ class Agreement:
             communicates, ``each`` in every step, ``off`` never.
         timeout_s: Seconds to wait for another rank, in the store and in a collective.
         device: Where the backend wants tensors to lie.
+        group: None is the default group.
+        backend: Of `group`, for tensors of `device`.
     """
 
     def __init__(
@@ -86,6 +86,8 @@ class Agreement:
         check: Check = "first",
         timeout_s: float = 600.0,
         device: torch.device | str = "cpu",
+        group: dist.ProcessGroup | None = None,
+        backend: str = "gloo",
     ) -> None:
         if check not in ("first", "each", "off"):
             raise UnsupportedError(f"check must be first, each or off, got {check!r}")
@@ -93,6 +95,7 @@ class Agreement:
             raise UnsupportedError(f"timeout_s must be positive, got {timeout_s}")
         self._store, self._rank, self._size = store, rank, size
         self._check, self._timeout_s, self._device = check, timeout_s, device
+        self._group, self._backend = group, backend
         self._fresh = self.compares
         self._step, self._label = 0, "construction"
         self._now: tuple[int, str] = (0, self._label)
@@ -141,13 +144,11 @@ class Agreement:
         """The next step counts as the first again (after a checkpoint was loaded)."""
         self._fresh = self.compares
 
-    def end_step(
-        self, steps: int, launched: int, settings: Callable[[], Settings], backend: ProcessGroupBackend
-    ) -> None:
+    def end_step(self, steps: int, launched: int, settings: Callable[[], Settings]) -> None:
         """This rank has completed so many steps. Compare settings now and then, after steps that communicated.
 
-        launched: collectives so far, by which a step that sent nothing is known. backend: takes the element-wise maximum of an
-        int64 tensor over all ranks. Raises `MismatchError` where settings differed last time.
+        launched: collectives so far, by which a step that sent nothing is known. Raises `MismatchError` where settings differed
+        last time.
         """
         self.completed(steps)
         sent, self._launched = launched != self._launched, launched
@@ -156,7 +157,7 @@ class Agreement:
         if self._verdict is not None:
             work, held, mine = self._verdict
             self._verdict = None
-            backend.await_work(work, ("settings",))
+            self.await_work(work, ("settings",))
             highest, lowest = held.tolist()[:3], held.tolist()[3:]
             if highest != [-value for value in lowest]:
                 self.compare_settings(mine)
@@ -167,7 +168,11 @@ class Agreement:
             held = compute.sent(
                 torch.tensor([*words, *(-word for word in words)], dtype=torch.int64), self._device
             )  # NCCL takes none of the CPU
-            self._verdict = backend.maximum(held), held, {"step": self._label, **mine}
+            self._verdict = self.maximum(held), held, {"step": self._label, **mine}
+
+    def maximum(self, x: Tensor) -> Any:
+        """Begin the element-wise maximum of `x` over all ranks, in place; outside of any method, so not counted."""
+        return dist.all_reduce(x, dist.ReduceOp.MAX, group=self._group, async_op=True)
 
     def together(self, call: str) -> None:
         """Wait until all ranks are at `call`, which communicates outside of a step; compared unless `check` is off.
@@ -235,29 +240,31 @@ class Agreement:
 
     # ---- who does not come -----------------------------------------------------------------------------------------
 
-    def wait_for(self, work: Any, signature: tuple[str, ...]) -> None:
-        """Wait for a collective on the CPU, `timeout_s` at most, and no longer than all ranks still take part.
+    def await_work(self, work: Any, signature: tuple[str, ...]) -> None:
+        """Wait for a collective: on gloo `timeout_s` at most, and no longer than all ranks still take part.
+
+        On other backends the wait is a matter of the device's stream, and torch's own watchdog ends it.
 
         work: what torch.distributed answered at its launch. Raises `PeerError`, which names who is finished, failed or silent.
         """
         deadline = time.monotonic() + self._timeout_s
-        while True:
+        while self._backend == "gloo":  # NCCL breaks a group where a wait with a limit is in vain
             try:
                 work.wait(timedelta(seconds=self._poll_s))
                 return
             except RuntimeError as error:
                 if work.is_completed():
-                    try:
-                        work.wait()  # it may have come to its end just now
-                        return
-                    except RuntimeError as final:
-                        if not of_a_peer(final):
-                            raise
-                        raise self.failed(signature, final) from final
+                    break  # it may have come to its end just now
                 if self._noted() or time.monotonic() >= deadline:
                     raise self._lost(
                         f"nothing came in {time.monotonic() - deadline + self._timeout_s:.0f} s"
                     ) from error
+        try:
+            work.wait()
+        except RuntimeError as error:
+            if not of_a_peer(error):
+                raise
+            raise self.failed(signature, error) from error
 
     def failed(self, signature: tuple[str, ...], error: RuntimeError) -> MismatchError | PeerError:
         """The error for a collective that failed since ranks differ, or a peer or the line to it is lost."""

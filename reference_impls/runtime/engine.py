@@ -284,11 +284,19 @@ class ProcessGroupBackend:
         of_device = dict(pair.split(":") for pair in dist.get_backend_config(self.group).split(","))
         self.backend = of_device.get(device.type, "")
         self.agreement = Agreement(
-            store_of_its_own(self.group), self.ranks[0], self.size, check, timeout_s, device
+            store_of_its_own(self.group),
+            self.ranks[0],
+            self.size,
+            check,
+            timeout_s,
+            device,
+            self.group,
+            self.backend,
         )
         self.end = weakref.finalize(self, Agreement.leave, self.agreement, ENDED)
         # a rank that is dead breaks its connections, but is only silent in the store, where settings are compared
-        self.await_work(self.maximum(torch.zeros(1, dtype=torch.float32, device=device)), ("construction",))
+        nothing = torch.zeros(1, dtype=torch.float32, device=device)
+        self.agreement.await_work(self.agreement.maximum(nothing), ("construction",))
 
     def launch(self, requests: Sequence[Collective]) -> _Launched:
         """Begin the collective; `PeerError` or `MismatchError` if ranks disagree or a peer is lost."""
@@ -308,27 +316,8 @@ class ProcessGroupBackend:
     def wait(self, handle: _Launched) -> list[Any]:
         """Wait for the collective and answer it."""
         for work in handle.works:
-            self.await_work(work, handle.request.signature())
+            self.agreement.await_work(work, handle.request.signature())
         return [handle.answer]
-
-    def await_work(self, work: Any, signature: tuple[str, ...]) -> None:
-        """Wait for what torch.distributed answered: on gloo no longer than the agreement allows.
-
-        On other backends the wait is a matter of the device's stream, and torch's own watchdog ends it.
-        """
-        if self.backend == "gloo":  # NCCL breaks a group where a wait with a limit is in vain
-            self.agreement.wait_for(work, signature)
-            return
-        try:
-            work.wait()
-        except RuntimeError as error:
-            if not of_a_peer(error):
-                raise
-            raise self.agreement.failed(signature, error) from error
-
-    def maximum(self, x: Tensor) -> Any:
-        """Begin the element-wise maximum of `x` over all ranks, in place; outside of any method, so not counted."""
-        return dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group, async_op=True)
 
     @cached_property
     def _messages(self) -> Messages:

@@ -25,11 +25,15 @@ def stepped(algorithm, rows, sizes=None, *, seed=0, **options):
 
 def moved(cluster: SimulatedCluster, rows: Tensor, lr: float | None = None) -> Tensor:
     """One more step on gradients [n, d]; minus the update, as rank 0 has it, flat."""
-    params = cluster.parameters(0)
-    before = torch.cat([p.flatten() for p in params])
+    params, before = cluster.parameters(0), point(cluster)
     parts = [row.clone().split([p.numel() for p in params]) for row in rows]
     cluster.step([[g.view_as(p) for g, p in zip(own, params, strict=True)] for own in parts], lr=lr)
-    return before - torch.cat([p.flatten() for p in cluster.parameters(0)])
+    return before - point(cluster)
+
+
+def point(cluster: SimulatedCluster, rank: int = 0) -> Tensor:
+    """[d]: a copy of the parameters of a rank."""
+    return torch.cat([p.reshape(-1) for p in cluster.parameters(rank)])
 
 
 def held(cluster: SimulatedCluster, name: str) -> Tensor:
@@ -37,9 +41,19 @@ def held(cluster: SimulatedCluster, name: str) -> Tensor:
     return torch.stack([torch.cat(cluster.state(r, name)) for r in range(cluster.world_size)])
 
 
+def owed(cluster: SimulatedCluster) -> Tensor:
+    """[d] of one bucket: the mean of the workers' errors plus the servers' own, piece by piece."""
+    state = cluster._workers[0].buckets[0].state
+    workers = held(cluster, "worker_error" if "worker_error" in state else "error").mean(0)
+    if "server_error" not in state:
+        return workers
+    servers = [cluster.state(rank, "server_error")[0] for rank in range(cluster.world_size)]
+    return workers + torch.cat(servers)[: len(workers)]
+
+
 def answers(cluster: SimulatedCluster) -> Tensor:
     """[n, d]: the mean as each rank sees it."""
-    return -torch.stack([torch.cat(cluster.parameters(rank)) for rank in range(cluster.world_size)])
+    return -torch.stack([point(cluster, rank) for rank in range(cluster.world_size)])
 
 
 def mean(algorithm, rows, sizes=None, *, seed=0, **options):
@@ -50,14 +64,35 @@ def mean(algorithm, rows, sizes=None, *, seed=0, **options):
     return seen[0]
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def normals(shapes, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Tensors of these shapes, one after another out of one stream."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes]
 
 
 def grid(*shape: int, seed: int = 0) -> Tensor:
     """float64, multiples of 1/1024: sums of a few are exact in float32."""
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return (x * 1024).round() / 1024
+    return (normal(*shape, seed=seed, dtype=torch.float64) * 1024).round() / 1024
+
+
+def largest_of(x: Tensor, k: int) -> Tensor:
+    """x where its k largest coordinates are, by Python's own sort by (-|x|, index), else zeros."""
+    order = sorted(range(x.numel()), key=lambda i: (-abs(float(x[i])), i))[:k]
+    out = torch.zeros_like(x)
+    out[order] = x[order]
+    return out
+
+
+def hadamard(size: int) -> Tensor:
+    """[size, size] of +1 and -1, float64."""
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    while len(matrix) < size:
+        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64), matrix)
+    return matrix
 
 
 def sent(cluster: SimulatedCluster, rank: int = 0) -> dict[str, tuple[int, int, float]]:

@@ -6,30 +6,21 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, info
+from tests.reference_impls.averages import normals
 
 RATE, DECAY = 0.01, 0.2
 SHAPES = ((5, 7), (11,), (3, 3, 3))
 D = 73  # elements of SHAPES: no multiple of 8 or of any world size
 
 
-def parameters(dtype: torch.dtype = torch.float32, scale: float = 1.0) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    return [
-        scale * torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in SHAPES
-    ]
+def parameters(dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    return normals(SHAPES, 1, dtype)
 
 
 def gradient(step: int, rank: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """Different by rank, and on every rank around something that it likes itself."""
-    generator = torch.Generator().manual_seed(1000 * step + rank)
-    bias = torch.Generator().manual_seed(rank)
-    return [
-        (
-            torch.randn(s, generator=generator, dtype=torch.float64)
-            + torch.randn(s, generator=bias, dtype=torch.float64)
-        ).to(dtype)
-        for s in SHAPES
-    ]
+    pairs = zip(normals(SHAPES, 1000 * step + rank, dtype), normals(SHAPES, rank, dtype), strict=True)
+    return [noise + bias for noise, bias in pairs]
 
 
 def cluster(algorithm, size, precision=torch.float32, **options):

@@ -10,17 +10,17 @@ from torch import Tensor
 from reference_impls import SimulatedCluster
 from reference_impls.core.optimizers import local_optimizer
 from reference_impls.core.registry import Method
+from tests.reference_impls.averages import normal, point
 
 D, RATE = 60, 0.05
 
 
 def start(d: int = D) -> Tensor:
-    return torch.randn(d, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return normal(d, seed=3, dtype=torch.float64)
 
 
 def noise(step: int, rank: int, d: int = D) -> Tensor:
-    generator = torch.Generator().manual_seed(1000 * step + rank)
-    return torch.randn(d, generator=generator, dtype=torch.float64) + 0.2 * rank
+    return normal(d, seed=1000 * step + rank, dtype=torch.float64) + 0.2 * rank
 
 
 def gradient(x: Tensor, step: int, rank: int) -> Tensor:
@@ -32,10 +32,6 @@ def cluster(algorithm: str | Method, size: int, d: int = D, **options: Any) -> S
     """Two parameters of a single vector in float64; `bucket_bytes` may cut it in two."""
     whole = start(d)
     return SimulatedCluster(algorithm, [whole[: d // 3], whole[d // 3 :]], size, lr=RATE, **options)
-
-
-def point(trained: SimulatedCluster, rank: int = 0) -> Tensor:
-    return torch.cat([p.reshape(-1) for p in trained.parameters(rank)])
 
 
 def advance(trained: SimulatedCluster, first: int, last: int, lr: Any = None) -> None:
@@ -79,6 +75,13 @@ def trained(algorithm: str, size: int, steps: int, lr: Any = None, **options: An
 
 def close(a: SimulatedCluster, b: SimulatedCluster, atol: float = 1e-12, rank: int = 0) -> None:
     torch.testing.assert_close(point(a, rank), point(b, rank), rtol=0, atol=atol)
+
+
+def stand_at(found: SimulatedCluster, rows: Any, atol: float = 1e-12) -> None:
+    """Every rank is at its row of [n, D], or at the one of [D]."""
+    points = torch.stack([point(found, rank) for rank in range(found.world_size)])
+    rows = rows if isinstance(rows, Tensor) else torch.stack(rows)
+    torch.testing.assert_close(points, rows.detach().expand_as(points), rtol=0, atol=atol)
 
 
 def equal_on_all_ranks(found: SimulatedCluster) -> bool:

@@ -46,6 +46,12 @@ def batch(rank: int, step: int, dtype: torch.dtype = torch.float32) -> tuple[Ten
     return x.to(dtype), y.to(dtype)
 
 
+def loss(model: nn.Module, rank: int, step: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """On the data of one rank and step."""
+    x, y = batch(rank, step, dtype)
+    return (model(x) - y).square().mean()
+
+
 def learning_rate(step: int) -> float:
     """A decaying rate, so that a method that ignores schedules is found out."""
     return LR / (1 + 0.2 * step)
@@ -62,8 +68,7 @@ def gradients(parameters: list[Tensor], rank: int, step: int) -> list[Tensor | N
     with torch.no_grad():
         for own, given in zip(model.parameters(), parameters, strict=True):
             own.copy_(given)
-    x, y = batch(rank, step, parameters[0].dtype)
-    (model(x) - y).square().mean().backward()
+    loss(model, rank, step, parameters[0].dtype).backward()
     return [p.grad for p in model.parameters()]
 
 
@@ -108,8 +113,7 @@ def train(model: Net, optimizer: DataParallelOptimizer, rank: int, first: int, l
             group["lr"] = learning_rate(step)
         optimizer.zero_grad()
         optimizer.observe(**observed(step))
-        x, y = batch(rank, step)
-        take(optimizer, lambda x=x, y=y: (model(x) - y).square().mean().backward())
+        take(optimizer, lambda step=step: loss(model, rank, step).backward())
         kinds.append(optimizer.kind)
     return kinds
 

@@ -22,6 +22,13 @@ from reference_impls.runtime.replay import Recorder, Recording, Replays, Work
 _ASKING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
+def place() -> str:
+    """The line of the package that is being carried out."""
+    frames = [own for own in traceback.extract_stack() if "/reference_impls/" in own.filename]
+    own = [frame for frame in frames if "/tests/" not in frame.filename][-1]
+    return f"{Path(own.filename).name}: {own.line}"
+
+
 class Log(TorchDispatchMode):
     """Every operation with its arguments, which `again` carries out on the same memory. asks: where a GPU would be waited for."""
 
@@ -65,9 +72,7 @@ class Log(TorchDispatchMode):
                     written.update(addresses if writes else ())
 
     def note(self, function: Any) -> None:
-        frames = [own for own in traceback.extract_stack() if "/reference_impls/" in own.filename]
-        own = [frame for frame in frames if "/tests/" not in frame.filename][-1]
-        self.asks.add(f"{Path(own.filename).name}: {own.line} ({function})")
+        self.asks.add(f"{place()} ({function})")
 
     def again(self) -> None:
         """What is answered is written to where it was when the log was made."""

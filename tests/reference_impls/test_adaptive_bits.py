@@ -11,12 +11,8 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster
 from reference_impls.core.schedules import factor_for, nominal_bits, wanted_levels
+from tests.reference_impls.averages import normal
 from tests.support import each
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
 
 # ---- rules ---------------------------------------------------------------------------------------------------------
 

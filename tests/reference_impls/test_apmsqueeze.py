@@ -1,4 +1,4 @@
-"""APMSqueeze, 1-bit Adam and 0/1 Adam against their rules written down."""
+"""APMSqueeze, 1-bit Adam, 0/1 Adam and 1-bit LAMB against their rules written down."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.core.algorithm import TrainState
 from reference_impls.core.collectives import Group
+from tests.reference_impls.averages import normal, owed
 
 D, RATE, BETA1, BETA2, EPS = 103, 0.01, 0.9, 0.999, 1e-8
 EXACT = {"compressor": "none"}
 
 
 def start(dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(D, generator=torch.Generator().manual_seed(8), dtype=torch.float64).to(dtype)
+    return normal(D, seed=8, dtype=dtype)
 
 
 def gradient(step: int, rank: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    g = torch.randn(D, generator=torch.Generator().manual_seed(1000 * step + rank), dtype=torch.float64)
-    return (g + torch.linspace(-1, 1, D, dtype=torch.float64) + 0.3 * rank).to(dtype)
+    g = normal(D, seed=1000 * step + rank, dtype=dtype)
+    return g + torch.linspace(-1, 1, D, dtype=dtype) + 0.3 * rank
 
 
 def mean_gradient(step: int, size: int) -> Tensor:
@@ -34,14 +35,6 @@ def advance(trained: SimulatedCluster, first: int, last: int, rate: Any = None) 
     for step in range(first, last):
         rows = [[gradient(step, rank)] for rank in range(trained.world_size)]
         trained.step(rows, lr=None if rate is None else rate(step))
-
-
-def error(trained: SimulatedCluster) -> Tensor:
-    """E: the mean of the workers' errors plus the servers' errors (one bucket)."""
-    workers = torch.stack([trained.state(rank, "worker_error")[0] for rank in range(trained.world_size)])
-    return workers.mean(0) + torch.cat(
-        [trained.state(rank, "server_error")[0] for rank in range(trained.world_size)]
-    )
 
 
 @pytest.mark.parametrize("size", [1, 5])
@@ -67,7 +60,7 @@ def test_without_compression_it_is_momentum_in_a_frozen_metric(size, name, optio
         torch.testing.assert_close(trained.parameters(0)[0], x, rtol=0, atol=1e-12)
         seen.add(trained.kind)
     assert seen == kinds
-    assert float(error(trained).abs().max()) == 0
+    assert float(owed(trained).abs().max()) == 0
 
 
 @pytest.mark.parametrize(
@@ -119,8 +112,8 @@ def test_the_prototype_is_l2_decay_in_the_gradient_unit_variance_and_a_scale_ove
     m, e, x = torch.zeros(D, dtype=torch.float64), torch.zeros(D, dtype=torch.float64), start()
     for step in range(12):
         advance(trained, step, step + 1)
-        m = BETA1 * m + (1 - BETA1) * (mean_gradient(step, size) + decay * x) + e - error(trained)
-        e = error(trained)
+        m = BETA1 * m + (1 - BETA1) * (mean_gradient(step, size) + decay * x) + e - owed(trained)
+        e = owed(trained)
         x = x - RATE * m / (1 + EPS)
         torch.testing.assert_close(trained.state(0, "momentum")[0], m, rtol=0, atol=1e-12)
         torch.testing.assert_close(trained.parameters(0)[0], x, rtol=0, atol=1e-12)
@@ -155,17 +148,13 @@ def test_clipping_is_by_the_norm_of_the_mean_and_then_by_the_root_mean_square_of
 # ---- the freeze that comes by itself -----------------------------------------------------------------------------------
 
 
-def scaled(step: int, rank: int, size: Tensor | float) -> Tensor:
-    return size * gradient(step, rank) / gradient(step, rank).norm()
-
-
 def frozen_at(norms: Any, steps: int, **options: Any) -> int | None:
     """The first compressed step when gradients have these norms."""
     own = SimulatedCluster(
         "one-bit-adam", [start()], 2, lr=RATE, seed=2, freeze="auto", betas=(0.9, 0.5), **options
     )
     for step in range(steps):
-        own.step([[scaled(step, rank, norms(step))] for rank in range(2)])
+        own.step([[norms(step) * gradient(step, r) / gradient(step, r).norm()] for r in range(2)])
         if own.kind == "compressed":
             return step
     return None
@@ -250,7 +239,7 @@ def test_what_the_averages_lose_is_kept() -> None:
     own = zero_one(size, variance_steps=6, refreshes_per_gap=2, first_round=length, longest_round=length,
                   local_growth_steps=1)  # fmt: skip
     advance(own, 0, 6)
-    assert error(own).abs().max() > 0
+    assert owed(own).abs().max() > 0
     v, x0 = own.state(0, "variance")[0], own.parameters(0)[0].clone()
     given, momenta = torch.zeros(D, dtype=torch.float64), [own.state(0, "momentum")[0].clone()] * size
     for step in range(6, 24):
@@ -260,4 +249,116 @@ def test_what_the_averages_lose_is_kept() -> None:
         if own.kind == "average":
             momenta = [own.state(0, "momentum")[0].clone()] * size
     moved = (x0 - own.parameters(0)[0]) * (v.sqrt() + EPS)
-    torch.testing.assert_close(moved, given - error(own), rtol=0, atol=1e-10)
+    torch.testing.assert_close(moved, given - owed(own), rtol=0, atol=1e-10)
+
+
+# ---- 1-bit LAMB against LAMB while it warms up, against its box afterwards, and its limits one by one ---------------------
+
+LENGTHS, DECAY = (40, 7, 56), 0.1
+
+
+def tensors() -> list[Tensor]:
+    return [(0.1 + i) * x for i, x in enumerate(start().split(LENGTHS))]
+
+
+def by_tensor(gradient: Tensor) -> list[Tensor]:
+    """Of very different size."""
+    return [10.0 ** (1 - 2 * i) * g for i, g in enumerate(gradient.split(LENGTHS))]
+
+
+def lamb(size: int, **options: Any) -> SimulatedCluster:
+    return SimulatedCluster("one-bit-lamb", tensors(), size, lr=RATE, seed=2, weight_decay=DECAY, **options)
+
+
+def lamb_step(own: SimulatedCluster, step: int) -> None:
+    own.step([by_tensor(gradient(step, rank)) for rank in range(own.world_size)])
+
+
+class LambBox:
+    """The rule, tensor by tensor, from the mean gradient: what the method is with an exact mean."""
+
+    def __init__(self, warmup: int, **limits: float) -> None:
+        self.warmup = warmup
+        self.limits = {
+            "min": 0.01,
+            "max": 10.0,
+            "beta": 0.9,
+            "fmin": 0.5,
+            "fmax": 4.0,
+            "threshold": 0.1,
+            **limits,
+        }
+        self.x = tensors()
+        self.m, self.v = ([torch.zeros(n, dtype=torch.float64) for n in LENGTHS] for _ in range(2))
+        self.fresh: list[Tensor] = []
+        self.c, self.f = [0.0] * 3, [1.0] * 3
+
+    def step(self, number: int, g: list[Tensor]) -> None:
+        if number == self.warmup:
+            self.fresh = [v.clone() for v in self.v]
+        own = self.limits
+        for i in range(3):
+            self.m[i] = BETA1 * self.m[i] + (1 - BETA1) * g[i]
+            if number < self.warmup:
+                self.v[i] = BETA2 * self.v[i] + (1 - BETA2) * g[i] ** 2
+                move = self.m[i] / (self.v[i].sqrt() + EPS) + DECAY * self.x[i]
+                ratio = min(max(float(self.x[i].norm() / move.norm()), own["min"]), own["max"])
+                self.c[i] = own["beta"] * self.c[i] + (1 - own["beta"]) * ratio
+                self.x[i] = self.x[i] - RATE * ratio * move
+                continue
+            self.fresh[i] = BETA2 * self.fresh[i] + (1 - BETA2) * g[i] ** 2
+            frozen = self.v[i].sqrt() + EPS
+            adaptive = self.m[i] / frozen
+            move = adaptive + DECAY * self.x[i]
+            share = min(1.0, float(adaptive.norm() / move.norm()))
+            f = float((frozen / (self.fresh[i].sqrt() + EPS)).max()) * share + 1 - share
+            f = min(max(f, own["fmin"]), own["fmax"])
+            f = min(max(f, self.f[i] * (1 - own["threshold"])), self.f[i] * (1 + own["threshold"]))
+            self.f[i] = f
+            coefficient = self.c[i] / (1 - own["beta"] ** self.warmup)
+            self.x[i] = self.x[i] - RATE * coefficient * f * move
+
+
+@pytest.mark.parametrize(
+    ("size", "bucket_bytes", "limits", "options"),
+    [
+        (1, 1 << 20, {}, {}),
+        (3, 64, {}, {}),
+        (2, 1 << 20, {"max": 0.02}, {"max_coeff": 0.02}),
+        (2, 1 << 20, {"min": 5.0}, {"min_coeff": 5.0}),
+        (2, 1 << 20, {"fmax": 0.9, "threshold": 0.5}, {"factor_max": 0.9, "factor_threshold": 0.5}),
+        (2, 1 << 20, {"fmin": 0.999, "beta": 0.5}, {"factor_min": 0.999, "coeff_beta": 0.5}),
+    ],
+)
+def test_with_an_exact_mean_it_is_its_box(size, bucket_bytes, limits, options):
+    """Both phases, limits where they are set; the gradient rebuilt from momenta is the mean, and feeds the fresh variance."""
+    own = lamb(size, bucket_bytes=bucket_bytes, warmup_steps=4, compressor="none", **options)
+    box, plain = LambBox(4, **limits), LambBox(4)
+    for step in range(25):
+        lamb_step(own, step)
+        for each in (box, plain):
+            each.step(step, by_tensor(mean_gradient(step, size)))
+        for found, x in zip(own.parameters(size - 1), box.x, strict=True):
+            torch.testing.assert_close(found, x, rtol=0, atol=1e-11)
+    fresh = torch.cat(own.state(0, "fresh_variance"))
+    torch.testing.assert_close(fresh, torch.cat(box.fresh), rtol=1e-9, atol=0)
+    assert any(f != 1.0 for f in box.f)
+    alike = all(torch.allclose(a, b, rtol=0, atol=1e-9) for a, b in zip(box.x, plain.x, strict=True))
+    assert alike == (not limits)
+
+
+def test_the_momentum_telescopes_in_the_common_scale() -> None:
+    """rho (m_t - b1 m_(t-1)) adds up to (1 - b1) rho mean g and the errors, which are all in that scale."""
+    size, warmup = 4, 5
+    own = lamb(size, warmup_steps=warmup)
+    for step in range(warmup):
+        lamb_step(own, step)
+    moved = given = torch.zeros(sum(LENGTHS), dtype=torch.float64)
+    for step in range(warmup, 25):
+        before = own.state(0, "momentum")[0].clone()
+        lamb_step(own, step)
+        rho = torch.cat([own.state(0, "fusion")[0][str(i)].expand(n) for i, n in enumerate(LENGTHS)])
+        moved = moved + rho * (own.state(0, "momentum")[0] - BETA1 * before)
+        given = given + (1 - BETA1) * rho * torch.cat(by_tensor(mean_gradient(step, size)))
+    torch.testing.assert_close(moved, given - owed(own), rtol=0, atol=1e-10)
+    assert owed(own).abs().max() > 1e-4

@@ -26,6 +26,7 @@ from reference_impls.core.registry import registry
 from reference_impls.frontends.attached import Attached, attach, takes_any_optimizer
 from tests.reference_impls.frontends import loss
 from tests.reference_impls.gloo import Ranks, told
+from tests.reference_impls.states import equal
 
 STEPS, WIDTH, LR = 5, 8, 0.05
 BUCKET = {"bucket_bytes": 4 * 2 * WIDTH * WIDTH, "seed": 3}
@@ -110,13 +111,8 @@ def _attached(model: nn.Module, method: str, options: dict[str, Any], **settings
 
 def _outcome(model: Any, driver: DataParallelOptimizer) -> dict[str, Any]:
     assert torch.equal(model.frozen.weight, Net().frozen.weight)  # rank 0's
-    return {**{k: v.detach().clone() for k, v in model.state_dict().items()}, "ledger": driver.ledger.frame()}
-
-
-def _same(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    return a.keys() == b.keys() and all(
-        torch.equal(v, b[k]) if isinstance(v, Tensor) else v.equals(b[k]) for k, v in a.items()
-    )
+    ledger = driver.ledger.frame().to_dict("list")
+    return {**{k: v.detach().clone() for k, v in model.state_dict().items()}, "ledger": ledger}
 
 
 def _near(a: dict[str, Any], b: dict[str, Any]) -> bool:
@@ -150,7 +146,7 @@ def _trained(rank, how, method, loop=_loop, pieces="", **settings):
 
 
 def _every_method(rank: int, size: int) -> dict[str, bool]:
-    return {name: _same(*(_trained(rank, how, name) for how in ("driver", "attach"))) for name in METHODS}
+    return {name: equal(*(_trained(rank, how, name) for how in ("driver", "attach"))) for name in METHODS}
 
 
 @pytest.mark.gloo
@@ -217,7 +213,7 @@ def _groups_and_loading(rank: int) -> bool:
                 group["lr"] *= 0.9
         ends.append(_outcome(model, driver))
         driver.release()
-    return _same(*ends)
+    return equal(*ends)
 
 
 def _works(rank: int, size: int) -> dict[str, bool]:
@@ -230,12 +226,12 @@ def _works(rank: int, size: int) -> dict[str, bool]:
 
     plain = {method: _trained(rank, "attach", method) for method in ("qsgd", "local-adamw")}
     return {
-        "accumulation": _same(*both("qsgd", parts="both")),
-        "accumulation of local steps": _same(*both("local-adamw", parts="the driver")),
+        "accumulation": equal(*both("qsgd", parts="both")),
+        "accumulation of local steps": equal(*both("local-adamw", parts="the driver")),
         "clipping in a hook": _near(*both("powersgd", 0.1, clip="in a hook")),
         "clipping of local steps": _near(*both("local-adamw", 0.1, clip="between")),
         "reentrant checkpointing": all(
-            _same(plain[method], _trained(rank, "attach", method, pieces="True")) for method in plain
+            equal(plain[method], _trained(rank, "attach", method, pieces="True")) for method in plain
         ),
         "two optimizers": _two_optimizers(rank),
         "groups and loading": _groups_and_loading(rank),

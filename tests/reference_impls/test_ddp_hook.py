@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from reference_impls import DataParallelOptimizer, create, ddp_hook, list_algorithms
 from reference_impls.core.errors import UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.frontends.hooks import only_reduces
+from tests.reference_impls.averages import normal
 from tests.reference_impls.exchanges import local_workers
 from tests.reference_impls.frontends import loss
 from tests.reference_impls.gloo import Ranks, outcome
@@ -231,7 +232,7 @@ def test_what_a_hook_takes_reads_gradients_alone(name: str) -> None:
     group = {"params": [torch.zeros(12, 9), torch.zeros(7)], "param_names": ["a", "b"], "lr": float("nan")}
     members = local_workers(name, [group], 2, **required)
     for rank, worker in enumerate(members.workers):
-        worker.buckets[0].grads.copy_(torch.randn(115, generator=torch.Generator().manual_seed(rank)))
+        worker.buckets[0].grads.copy_(normal(115, seed=rank))
         worker.buckets[0].params = _Blind(worker.buckets[0].params)  # type: ignore[assignment]
     kinds = members.engine.run([worker.algorithm.plan(worker.train_state) for worker in members.workers])
     for worker in members.workers:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor
 
 from reference_impls import SimulatedCluster
 from reference_impls.compressors.transforms import dct_matrix
+from tests.reference_impls.averages import held, normal
 from tests.reference_impls.local_training import RATE, advance, cluster, gradient, noise, point, sent, start
-
-
-def state(found: SimulatedCluster, rank: int, slot: str) -> Tensor:
-    return torch.cat(found.state(rank, slot))
 
 
 def test_sending_all_coefficients_is_sign_descent_on_the_mean() -> None:
@@ -25,20 +21,19 @@ def test_sending_all_coefficients_is_sign_descent_on_the_mean() -> None:
         x = x * (1 - RATE * 0.5) - RATE * mean.sign()
         advance(ours, step, step + 1)
         torch.testing.assert_close(point(ours), x, rtol=0, atol=1e-12)
-    assert state(ours, 0, "momentum").abs().max() < 1e-6
+    assert held(ours, "momentum").abs().max() < 1e-6
 
 
 def test_what_is_sent_leaves_the_momentum() -> None:
     """d_new = b d_old + lr g - decoded; of a block at most k coefficients go, and the largest."""
     ours = SimulatedCluster("demo", [torch.zeros(8, 8)], 2, lr=0.1, side=8, k=4, decay=0.9)
-    generator = torch.Generator().manual_seed(0)
     kept = [torch.zeros(64), torch.zeros(64)]
-    for _ in range(6):
-        grads = torch.randn(2, 8, 8, generator=generator)
+    for step in range(6):
+        grads = normal(2, 8, 8, seed=step)
         ours.step([[g] for g in grads])
         for rank in range(2):
             before = 0.9 * kept[rank] + 0.1 * grads[rank].view(-1)
-            kept[rank] = state(ours, rank, "momentum").clone()
+            kept[rank] = held(ours, "momentum")[rank]
             went = before - kept[rank]
             assert went.norm() > 0
             assert kept[rank].norm() ** 2 <= (1 - 4 / 64) * before.norm() ** 2 + 1e-9
@@ -53,7 +48,7 @@ def test_a_coefficient_is_averaged_over_its_senders() -> None:
     ours.step([[waves[0].clone()], [waves[0].clone()], [waves[1].clone()]])
     assert not torch.equal((waves[0] + waves[1]).sign(), (2 * waves[0] + waves[1]).sign())
     assert torch.equal(ours.parameters(1)[0], -(waves[0] + waves[1]).sign())
-    assert max(float(state(ours, rank, "momentum").abs().max()) for rank in range(3)) < 1e-6  # nothing stays
+    assert float(held(ours, "momentum").abs().max()) < 1e-6  # nothing stays
 
 
 @pytest.mark.parametrize("n", [2, 4])

@@ -12,6 +12,7 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.core.compute import Key
 from reference_impls.core.errors import UnsupportedError
+from tests.reference_impls.averages import normal, normals
 from tests.support import each
 
 SHAPES = {
@@ -30,8 +31,7 @@ FRACTION, RATE, DECAY, MU = 0.4, 0.05, 0.3, 0.9
 
 
 def draw(step: int, rank: int = 0) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in SHAPES.values()]
+    return normals(SHAPES.values(), 100 * step + rank, torch.float64)
 
 
 def cluster(size: int, **options: Any) -> SimulatedCluster:
@@ -141,7 +141,7 @@ def test_a_matrix_of_zeros_stays_and_is_followed_when_it_moves() -> None:
     expected = -math.sqrt(20 / 12) * torch.outer(a / a.norm(), b / b.norm())
     torch.testing.assert_close(ours.parameters(0)[0], expected, rtol=0, atol=1e-7)
     assert [bool(row.any()) for row in slot(ours, 0, "q")["0"]] == [True, False, False]
-    ours.step([[torch.randn(20, 12, generator=torch.Generator().manual_seed(r)).double()] for r in (1, 2)])
+    ours.step([[normal(20, 12, seed=rank).double()] for rank in (1, 2)])
     assert all(bool(row.any()) for row in slot(ours, 0, "q")["0"]), (
         "columns of Q that were dropped are drawn anew"
     )
@@ -164,7 +164,7 @@ def test_a_group_has_no_words_of_its_own() -> None:
 
 def test_any_magnitude_is_followed() -> None:
     """Squares neither over- nor underflow; what is far below eps hardly moves, as its norm + eps says."""
-    gradient = torch.randn(20, 12, generator=torch.Generator().manual_seed(0))
+    gradient = normal(20, 12)
     moves = []
     for scale in (1e-20, 1.0, 1e30):
         ours = matrices(2, (20, 12), dtype=torch.float32, rank_fraction=0.25)

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from reference_impls import DataParallelOptimizer, ddp_hook
 from reference_impls.core.errors import ExchangeError, UnsupportedError
-from reference_impls.runtime.engine import ProcessGroupBackend
 from tests.reference_impls.frontends import loss, net
 from tests.reference_impls.gloo import Ranks, outcome, run_ranks
 
@@ -178,9 +177,8 @@ def _local_error(rank: int, size: int) -> Any:
     """A collective that torch refuses on every rank."""
     model = net()
     optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1)
-    backend: ProcessGroupBackend = optimizer._backend
     work = dist.all_reduce(torch.zeros(3, dtype=torch.int16), async_op=True)
-    return outcome(partial(backend.await_work, work, ("all-reduce",)))
+    return outcome(partial(optimizer._agreement.await_work, work, ("all-reduce",)))
 
 
 def test_an_error_of_torchs_own_is_no_lost_peer(ranks: Callable[[int], Ranks]) -> None:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, info
 from reference_impls.algorithms.local_updates import OUTER
+from tests.reference_impls.averages import normal, normals, point
 from tests.reference_impls.exchanges import flat, local_workers, train
-from tests.reference_impls.local_training import advance, cluster, point, start
+from tests.reference_impls.local_training import advance, cluster, start
 from tests.support import each
 
 SHAPES = ((5, 7), (11,), (12, 10))
@@ -75,24 +76,17 @@ EQUAL: dict[str, tuple[Given, Given]] = {
 }
 
 
-def drawn(shapes: Shapes = SHAPES) -> list[Tensor]:
-    start = torch.Generator().manual_seed(1)
-    return [torch.randn(s, generator=start) for s in shapes]
-
-
-def trained(name: str, options: dict[str, Any], shapes: Shapes = SHAPES) -> list[Tensor]:
-    members = SimulatedCluster(name, drawn(shapes), WORKERS, lr=0.01, seed=4, **options)
+def trained(name: str, options: dict[str, Any], shapes: Shapes = SHAPES) -> Tensor:
+    members = SimulatedCluster(name, normals(shapes, 1), WORKERS, lr=0.01, seed=4, **options)
     for step in range(STEPS):
-        generator = torch.Generator().manual_seed(1000 + step)
-        members.step([[torch.randn(s, generator=generator) for s in shapes] for _ in range(WORKERS)])
-    return members.parameters(WORKERS - 1)
+        members.step([normals(shapes, 1000 + 10 * step + rank) for rank in range(WORKERS)])
+    return point(members, WORKERS - 1)
 
 
 @each("what", EQUAL)
 def test_two_names_are_one_training_to_the_bit(what: str) -> None:
     one, other = EQUAL[what]
-    for ours, theirs in zip(trained(*one), trained(*other), strict=True):
-        assert torch.equal(ours, theirs)
+    assert torch.equal(trained(*one), trained(*other))
 
 
 UNCUT: list[Given] = [
@@ -114,8 +108,7 @@ def test_a_cut_into_buckets_changes_nothing(name: str, options: dict[str, Any]) 
     """Draws count elements of the model, scales and ranks are a tensor's: buckets are only a transport matter."""
     shapes = ALIGNED if name in ("powersgd", "dion") else SHAPES
     cut = {**options, "bucket_bytes": 64}
-    for ours, theirs in zip(trained(name, options, shapes), trained(name, cut, shapes), strict=True):
-        assert torch.equal(ours, theirs)
+    assert torch.equal(trained(name, options, shapes), trained(name, cut, shapes))
 
 
 EXACT = {"compressor": "none"}
@@ -141,7 +134,7 @@ def test_each_parameter_group_is_trained_as_if_it_were_alone(name: str, options:
     ]
     groups = [
         {"params": [p], "param_names": [str(i)], **h}
-        for i, (p, h) in enumerate(zip(drawn(), hyper, strict=False))
+        for i, (p, h) in enumerate(zip(normals(SHAPES[:2], 1), hyper, strict=True))
     ]
 
     def ends(some: list[dict[str, Any]], first: int) -> Tensor:
@@ -150,11 +143,7 @@ def test_each_parameter_group_is_trained_as_if_it_were_alone(name: str, options:
             for worker in members.workers:
                 for group, own in zip(worker.optimizer.param_groups, some, strict=True):
                     group["lr"] = own["lr"] / (1 + step)
-            whole = [
-                torch.randn(46, generator=torch.Generator().manual_seed(10 * step + rank))
-                for rank in range(3)
-            ]
-            train(members, lambda rank, whole=whole: whole[rank][first:])
+            train(members, lambda rank, step=step: normal(46, seed=10 * step + rank)[first:])
         return flat(members, 1)
 
     whole = ends(groups, 0)

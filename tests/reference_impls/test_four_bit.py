@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster
-from tests.reference_impls.averages import normal
+from tests.reference_impls.averages import hadamard, normal, point
 from tests.support import each
 
 SIZES = (50, 91, 3)
@@ -28,13 +28,6 @@ def coded(x: Tensor, levels: int, block: int) -> Tensor:
         z = part.abs() / (top if top > 0 else 1.0) * levels
         parts.append(torch.ceil(z - 0.5) * part.sign() * top / levels)  # half a level goes towards 0
     return torch.cat(parts)
-
-
-def hadamard(size: int) -> Tensor:
-    matrix = torch.ones(1, 1, dtype=torch.float64)
-    while len(matrix) < size:
-        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64), matrix)
-    return matrix
 
 
 def rotated_code(x: Tensor, size: int, block: int) -> Tensor:
@@ -70,10 +63,6 @@ def advance(members: SimulatedCluster, steps: int, scale: float = 1.0) -> Simula
     return members
 
 
-def flat(members: SimulatedCluster, rank: int = 0) -> Tensor:
-    return torch.cat([p.flatten() for p in members.parameters(rank)])
-
-
 def master(members: SimulatedCluster) -> Tensor:
     """What owners keep, bucket by bucket, in the order of the parameters."""
     by_rank = [members.state(rank, "master") for rank in range(members.world_size)]
@@ -87,7 +76,7 @@ def master(members: SimulatedCluster) -> Tensor:
 def test_sdp4bit_is_its_formula(rotation: int) -> None:
     """Six steps of SGD with momentum on three ranks, whose last piece is the shortest."""
     members = cluster("sdp4bit", rotation=rotation, block_size=16, weight_block_size=32, momentum=MOMENTUM)
-    shared, u = flat(members).double(), torch.zeros(D, dtype=torch.float64)
+    shared, u = point(members).double(), torch.zeros(D, dtype=torch.float64)
     own, plain = shared.clone(), shared.clone()
     plain_u = u.clone()
     for step in range(6):
@@ -106,8 +95,8 @@ def test_sdp4bit_is_its_formula(rotation: int) -> None:
         plain_u = MOMENTUM * plain_u + rows.double().mean(0)
         plain = plain - LR * plain_u
         for rank in range(WORKERS):
-            torch.testing.assert_close(flat(members, rank).double(), shared, rtol=0, atol=2e-6)
-            assert torch.equal(flat(members, rank), flat(members))
+            torch.testing.assert_close(point(members, rank).double(), shared, rtol=0, atol=2e-6)
+            assert torch.equal(point(members, rank), point(members))
         torch.testing.assert_close(master(members).double(), own, rtol=0, atol=2e-6)
         assert float((own - shared).abs().max()) > 1e-3
         assert float((own - plain).abs().max()) > 1e-3
@@ -125,8 +114,8 @@ def test_of_gradients_that_lose_nothing_it_is_plain_training_to_the_bit(optimize
         rows[:, ::8] = 7 / 8
         for members in (ours, plain):
             members.step([[row.clone()] for row in rows])
-        assert torch.equal(master(ours), flat(plain))
-        assert torch.equal(flat(ours, 3), flat(ours))  # though each decays all of it
+        assert torch.equal(master(ours), point(plain))
+        assert torch.equal(point(ours, 3), point(ours))  # though each decays all of it
 
 
 def test_the_mean_gradient_is_clipped_by_its_norm_over_all_pieces_and_buckets() -> None:
@@ -168,7 +157,7 @@ def test_loco_is_its_formula(beta: float) -> None:
     """Eight steps on three ranks; the error is forgotten after the fourth and the eighth."""
     members = cluster("loco", beta=beta, reset_every=4, block_size=16, momentum=MOMENTUM)
     x, u, e = (
-        flat(members).double(),
+        point(members).double(),
         torch.zeros(D, dtype=torch.float64),
         torch.zeros(WORKERS, D, dtype=torch.float64),
     )
@@ -183,6 +172,6 @@ def test_loco_is_its_formula(beta: float) -> None:
         u = MOMENTUM * u + q.mean(0)
         x = x - LR * u
         for rank in range(WORKERS):
-            torch.testing.assert_close(flat(members, rank).double(), x, rtol=0, atol=2e-6)
+            torch.testing.assert_close(point(members, rank).double(), x, rtol=0, atol=2e-6)
             torch.testing.assert_close(errors(members, rank, 16), e[rank], rtol=0, atol=2e-6)
         assert step in (3, 7) or float(e.abs().max()) > 0.01

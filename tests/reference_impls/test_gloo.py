@@ -74,8 +74,7 @@ def _impatient(rank: int, size: int) -> tuple[list[int], int]:
 
 
 def test_an_all_to_all_in_a_group_waits_for_who_is_late(ranks: Callable[[int], Ranks]) -> None:
-    ranks(4).submit(_impatient)
-    (zero, _), (one, waited), two, (three, _) = ranks(4).results()
+    (zero, _), (one, waited), two, (three, _) = ranks(4).run(_impatient)
     assert (zero, one, two, three) == ([0, 10, 30], [1, 11, 31], ([], 0), [3, 13, 33])
     assert waited > 3
 
@@ -96,7 +95,5 @@ def _late_between_rounds(rank: int, size: int) -> float:
 
 
 def test_a_rank_that_is_late_is_waited_for(ranks: Callable[[int], Ranks]) -> None:
-    ranks(2).submit(_late_between_rounds)
-    one, other = ranks(2).results()
-    assert isinstance(one, float)
+    one, other = ranks(2).run(_late_between_rounds)
     assert one == other

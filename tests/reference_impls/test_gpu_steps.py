@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +17,7 @@ from reference_impls.runtime.alone import kinds
 from reference_impls.runtime.engine import Engine, NoOpBackend
 from reference_impls.runtime.step import LOOKS_EVERY, Gradients, LocalWorkers
 from reference_impls.runtime.worker import Worker
+from tests.reference_impls.recorded import place
 from tests.reference_impls.table import A_CLASS, FIRST, STEPS, Row, tiered
 
 SHAPES = ((32, 24), (24,), (4, 3, 3, 3))
@@ -57,9 +56,7 @@ class Sending(TorchDispatchMode):
         return function(*args, **kwargs)
 
     def note(self) -> None:
-        frames = [frame for frame in traceback.extract_stack() if "/reference_impls/" in frame.filename]
-        own = [frame for frame in frames if "/tests/" not in frame.filename]
-        self.places |= {f"{Path(frame.filename).name}: {frame.line}" for frame in own[-1:]}
+        self.places.add(place())
 
 
 class Making(TorchFunctionMode):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -11,7 +11,10 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster
 from reference_impls.aggregators import integer_sum as sums
+from reference_impls.algorithms import intsgd
+from reference_impls.algorithms.intsgd import Rounding
 from reference_impls.core.collectives import Group
+from reference_impls.core.compute import Key
 from reference_impls.core.errors import UnsupportedError
 from tests.reference_impls.averages import mean, moved, normal, sent, stepped
 from tests.reference_impls.exchanges import run
@@ -150,3 +153,25 @@ def test_both_forms_agree_where_all_ranks_send_their_most(bits: int, n: int) -> 
     assert one[0].tolist() == other[n - 1].tolist() == codes.sum(0).tolist()
     with pytest.raises(UnsupportedError, match="more bits"):
         everywhere(codes, bits, limit + 1, "all-reduce")
+
+
+# ---- integers from numbers times a factor ----------------------------------------------------------------------------------
+
+
+@each("bits", [4, 8, 32])
+@each("n", [1, 7, 8])
+def test_no_sum_overflows(bits: int, n: int) -> None:
+    largest = 2 ** (bits - 1) - 1
+    if n > largest:
+        with pytest.raises(UnsupportedError, match="more bits"):
+            intsgd.room(bits, n)
+        return
+    limit = intsgd.room(bits, n)
+    assert n * limit <= largest
+    assert limit > largest // n * (1 - 2**-23)
+    x, key = torch.tensor([1.0, -1.0, 0.5]), Key.of(seed=1, step=2, stage="round", rank=0)
+    for rounding in get_args(Rounding):
+        codes = torch.full((3,), 99, dtype=torch.int32)
+        flag = intsgd.encode(x, torch.tensor([3e12]), limit, rounding, key, codes)
+        assert codes.tolist() == [limit, -limit, limit]
+        assert flag == 0

@@ -1,4 +1,4 @@
-"""Trainings that DistributedDataParallel gets right, on real processes, beside it: clipping, BatchNorm; and what is refused."""
+"""Trainings that DistributedDataParallel gets right, on real processes, beside it or beside one process; and what is refused."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,7 +20,8 @@ from tests.reference_impls.frontends import loss, net
 from tests.reference_impls.gloo import Ranks, outcome
 
 pytestmark = pytest.mark.gloo
-SIZE, STEPS = 2, 6
+SIZE, STEPS, WIDTH = 2, 6, 12
+RANKS = 3
 BUCKETS = {"bucket_bytes": 128}  # several, so that some leave during backward
 
 
@@ -110,6 +112,83 @@ def test_batch_norms_buffers_are_those_of_rank_zero_as_with_ddp(ranks: Callable[
     _close([first])
     for ours, _ in others:
         assert all(torch.equal(value, first[0][name]) for name, value in ours.items())
+
+
+# ---- accumulated gradients, parameters that backward passes by, and tied weights, overlapped with backward -----------------
+
+
+class Model(nn.Module):
+    """An embedding that is the output layer too, a branch taken in some steps and by some ranks only, a dead parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.table = nn.Parameter(0.3 * torch.randn(10, WIDTH))
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.branch = nn.Linear(WIDTH, WIDTH)
+        self.dead = nn.Parameter(torch.ones(5))
+        self.last = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, tokens: Tensor, following: Tensor, branch: bool) -> Tensor:
+        x = torch.tanh(self.first(F.embedding(tokens, self.table)))
+        x = x + self.branch(x) if branch else x
+        return F.cross_entropy(self.last(x) @ self.table.T, following)
+
+
+def _batch(rank: int, step: int, part: int) -> tuple[Tensor, Tensor, bool]:
+    generator = torch.Generator().manual_seed(100 * step + 10 * rank + part)
+    tokens, following = torch.randint(10, (2, 7), generator=generator)
+    return tokens, following, (step + rank + part) % 2 == 0
+
+
+def _accumulated(rank: int, size: int, parts: int, set_to_none: bool) -> dict[str, Any]:
+    """Accumulate `parts` batches a step, the last of which communicates."""
+    model = Model()
+    optimizer = DataParallelOptimizer(
+        model.named_parameters(),
+        "allreduce-sgd",
+        lr=0.1,
+        bucket_bytes=4 * WIDTH * WIDTH,
+        allow_empty_buckets=True,
+    )
+    early = []
+    for step in range(STEPS):
+        with optimizer.no_sync():
+            for part in range(parts - 1):
+                model(*_batch(rank, step, part)).backward()
+        model(*_batch(rank, step, parts - 1)).backward()
+        early.append(optimizer._local_workers.launched)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=set_to_none)
+    return {"values": _values(model), "shards": optimizer._local_workers.buckets, "early": early}
+
+
+def _in_one_process(parts: int) -> dict[str, Tensor]:
+    """Plain SGD in one process on the mean over ranks of the summed losses."""
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        losses = [model(*_batch(rank, step, part)) for rank in range(RANKS) for part in range(parts)]
+        torch.autograd.backward(torch.stack(losses).sum() / RANKS)
+        optimizer.step()
+        optimizer.zero_grad()
+    return _values(model)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_accumulated_unused_and_tied_as_in_one_process(parts: int, ranks: Callable[[int], Ranks]) -> None:
+    """With gradients that are kept as zeros where they accumulate, else dropped; buckets leave before backward is over."""
+    expected = _in_one_process(parts)
+    for found in ranks(RANKS).run(_accumulated, parts, parts == 1):
+        for name, value in found["values"].items():
+            torch.testing.assert_close(value, expected[name], rtol=0, atol=2e-6)
+        assert torch.equal(found["values"]["dead"], torch.ones(5))
+        assert found["shards"] >= 4
+        assert min(found["early"]) >= 1  # the last layer's; the branch may hold up those before it
+        assert max(found["early"]) < found["shards"]  # what holds the dead parameter never does
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------------
 
 
 def test_a_model_wrapped_in_ddp_is_refused_by_that_name(ranks: Callable[[int], Ranks]) -> None:

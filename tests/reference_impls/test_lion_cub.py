@@ -1,4 +1,4 @@
-"""Lion Cub against Lion: what equals it; shared scales; when momenta are brought together."""
+"""Lion Cub against Lion: its integers; what equals it; shared scales; when momenta are brought together."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms import lion_integers
 from reference_impls.algorithms.lion import LionCub1Bit
 from reference_impls.core.optimizers import Lion
+from tests.reference_impls.averages import normal, point
 from tests.reference_impls.lion_training import (
     DECAY,
     RATE,
@@ -37,6 +38,46 @@ def lion(steps: int, gradients: Callable[[int], list[Tensor]], dtype: torch.dtyp
             param.grad = g
         optimizer.step()
     return vector([p.detach() for p in own])
+
+
+# ---- integers --------------------------------------------------------------------------------------------------------------
+
+
+def encoded(u, kind="l1", s=31):
+    codes = torch.full(u.shape, 99, dtype=torch.int8)
+    return codes, lion_integers.encode(u, [slice(0, len(u))], kind, s, codes)
+
+
+def test_scales():
+    u = normal(5000)
+    assert math.isclose(lion_integers.scale_of(u, "l1").item(), u.double().abs().mean().item(), rel_tol=1e-6)
+    assert lion_integers.scale_of(u, "linf").item() == u.abs().max().item()
+    geometric = (u.double().abs() + 1e-12).log().mean().exp().item()
+    assert math.isclose(lion_integers.scale_of(u, "l0").item(), geometric, rel_tol=1e-5)
+    for size in (1e-30, 1e-3, 1e30):  # no square over- or underflows
+        found = lion_integers.scale_of(size * torch.tensor([3.0, -4.0]), "l2-stochastic")
+        assert found.item() == pytest.approx(5 * size, rel=1e-6)
+
+
+@each("kind", ["l1", "l0", "linf"])
+@each("n", [1, 3, 64])
+def test_rounding_and_head_room(kind, n):
+    s = lion_integers.levels(8, n)
+    u = normal(1000, seed=n)
+    codes, flag = encoded(u, kind, s)
+    scale = lion_integers.scale_of(u, kind).item()
+    # Python's round: half to even
+    expected = [max(-s, min(s, round(v))) for v in (u / scale * (s / 2)).tolist()]
+    assert codes.tolist() == expected
+    assert n * int(codes.abs().max()) <= 127
+    assert flag.item() == 0
+
+
+def test_golden_codes():
+    assert lion_integers.WIRE_VERSION == 1
+    u = torch.tensor([1.0, -2.0, 3.0, 0.0, -0.0, 10.0, -4.0, 4.0])  # l1 scale 3
+    assert encoded(u)[0].tolist() == [5, -10, 16, 0, 0, 31, -21, 21]
+    assert encoded(u, "linf")[0].tolist() == [2, -3, 5, 0, 0, 16, -6, 6]
 
 
 @each("scale", ["l1", "l0"])
@@ -67,10 +108,8 @@ def test_exact_aggregation_is_lion_on_mean_gradients_with_and_without_synchronis
     options = {"momentum_sync": momentum_sync, "sync_every": 3, "sync_measure_every": 6}
     trained = cluster("lion-update-mean", size, torch.float64, dtype="fp32", **options)
     advance(trained, 40, double)
-    assert torch.equal(vector(trained.parameters(0)).sign(), lion(40, mean, torch.float64).sign())
-    torch.testing.assert_close(
-        vector(trained.parameters(0)), lion(40, mean, torch.float64), rtol=0, atol=1e-12
-    )
+    assert torch.equal(point(trained).sign(), lion(40, mean, torch.float64).sign())
+    torch.testing.assert_close(point(trained), lion(40, mean, torch.float64), rtol=0, atol=1e-12)
 
 
 # ---- clipping --------------------------------------------------------------------------------------------------------------
@@ -93,8 +132,8 @@ def test_a_clipped_worker_is_lion_on_the_clipped_gradient_of_the_whole_model(nam
         ours.step([g])
         free.step([g])
     expected = vector([p.detach() for p in own])
-    torch.testing.assert_close(vector(ours.parameters(0)), expected, rtol=0, atol=1e-5)
-    assert not torch.equal(vector(ours.parameters(0)), vector(free.parameters(0)))
+    torch.testing.assert_close(point(ours), expected, rtol=0, atol=1e-5)
+    assert not torch.equal(point(ours), point(free))
     assert create(name, local_clip_norm=norm).algorithm.scope == "model"
     assert create(name).algorithm.scope == "bucket"
 
@@ -106,8 +145,7 @@ def test_a_clipped_worker_is_lion_on_the_clipped_gradient_of_the_whole_model(nam
 def test_shared_scales_are_the_mean_or_the_maximum_over_workers(scale: str, join: str) -> None:
     """Votes by hand, from the first update u = g / 10 of two tensors; workers are 1, 2, 4 times as loud."""
     size, lengths, s = 3, [3000, 500], 127 // 3
-    generator = torch.Generator().manual_seed(5)
-    u = torch.randn(size, 3500, generator=generator) * 2.0 ** torch.arange(size).unsqueeze(-1)
+    u = normal(size, 3500, seed=5) * 2.0 ** torch.arange(size).unsqueeze(-1)
     found = SimulatedCluster(
         "lion-cub-pbit",
         [torch.zeros(d) for d in lengths],

@@ -42,6 +42,7 @@ from tests.reference_impls.local_training import (
     noise,
     point,
     sent,
+    stand_at,
     start,
     trained,
 )
@@ -79,8 +80,7 @@ def test_rounds_written_out(kind: OuterKind, optimizer: str, size: int, period: 
             alone.begin(anchor)
         advance(ours, step, step + 1, lr)
         assert ours.kind == ("average" if step % period == period - 1 else "local")
-        for rank in range(size):
-            torch.testing.assert_close(point(ours, rank), alone.x[rank].detach(), rtol=0, atol=1e-12)
+        stand_at(ours, alone.x)
 
 
 @dataclass(frozen=True)
@@ -333,8 +333,7 @@ def test_gossip_under_slow_momenta_written_out(base: str) -> None:
                 anchor[r] = anchor[r] - 0.8 * RATE * u[r]
                 z[r], x[r] = anchor[r], w * anchor[r]
         advance(ours, step, step + 1)
-        for r in range(n):
-            torch.testing.assert_close(point(ours, r), z[r], rtol=0, atol=1e-12)
+        stand_at(ours, z)
 
 
 # ---- NoLoCo ----------------------------------------------------------------------------------------------------------------
@@ -372,8 +371,7 @@ def test_rounds_of_pairs_written_out(n: int) -> None:
             anchors = [anchor + own for anchor, own in zip(anchors, m, strict=True)]
             x = [anchor.clone() for anchor in anchors]
         advance(ours, step, step + 1)
-        for rank in range(n):
-            torch.testing.assert_close(point(ours, rank), x[rank], rtol=0, atol=1e-12)
+        stand_at(ours, x)
 
 
 # ---- negative controls ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -60,26 +61,16 @@ def test_the_vote_is_the_central_majority(size: int) -> None:
 VOTED = ("two-phase", "all-gather", "int8-sum", "fp32-sum")
 
 
-def voted(u: Tensor, transport: str, tie: Any, abstaining: bool = False) -> list[Tensor]:
-    groups = [Group("world", rank, len(u)) for rank in range(len(u))]
-    abstains = [row == 0 if abstaining else None for row in u]
-    return run(
-        [
-            majority(group, row > 0, nonfinite(row), tie, transport=transport, abstains=silent)
-            for group, row, silent in zip(groups, u, abstains, strict=True)
-        ]
-    )[0]
+def counted(count: Any, u: Tensor, *tie: Any, transport: str, abstaining: bool = False) -> list[Tensor]:
+    """What each rank is told; count: `majority` or `balance`."""
+    exchanges = []
+    for rank, row in enumerate(u):
+        group, silent = Group("world", rank, len(u)), row == 0 if abstaining else None
+        exchanges.append(count(group, row > 0, nonfinite(row), *tie, transport=transport, abstains=silent))
+    return run(exchanges)[0]
 
 
-def lead(u: Tensor, transport: str, abstaining: bool = False) -> tuple[list[Tensor], list[Any]]:
-    groups = [Group("world", rank, len(u)) for rank in range(len(u))]
-    abstains = [row == 0 if abstaining else None for row in u]
-    return run(
-        [
-            balance(group, row > 0, nonfinite(row), transport=transport, abstains=silent)
-            for group, row, silent in zip(groups, u, abstains, strict=True)
-        ]
-    )
+voted, lead = partial(counted, majority), partial(counted, balance)
 
 
 @each("transport", VOTED)
@@ -88,11 +79,11 @@ def test_every_transport_has_the_same_verdict(transport: str, size: int) -> None
     for d in (1, 8, 67, 257):
         u = updates(size, d, seed=size)
         for tie in (True, False, None):
-            expected = voted(u, "two-phase", tie)[0]
-            for found in voted(u, transport, tie):
+            expected = voted(u, tie, transport="two-phase")[0]
+            for found in voted(u, tie, transport=transport):
                 assert torch.equal(found, expected)
         total = (2 * (u > 0).sum(0) - size).float()
-        for found in lead(u, transport)[0]:
+        for found in lead(u, transport=transport):
             assert torch.equal(found, total)
 
 
@@ -101,9 +92,10 @@ def test_every_transport_has_the_same_verdict(transport: str, size: int) -> None
 def test_those_who_abstain_count_for_neither(transport: str, size: int) -> None:
     u = updates(size, 257)
     total = u.sign().sum(0)
-    assert torch.equal(voted(u, transport, None, abstaining=True)[0], total.sign())
-    assert torch.equal(voted(u, transport, False, abstaining=True)[0], torch.where(total > 0, 1.0, -1.0))
-    assert torch.equal(lead(u, transport, abstaining=True)[0][0], total)
+    how = {"transport": transport, "abstaining": True}
+    assert torch.equal(voted(u, None, **how)[0], total.sign())
+    assert torch.equal(voted(u, False, **how)[0], torch.where(total > 0, 1.0, -1.0))
+    assert torch.equal(lead(u, **how)[0], total)
 
 
 @each("transport", VOTED)
@@ -113,5 +105,5 @@ def test_no_transport_loses_what_is_not_finite(transport: str, bad: float) -> No
         for d in (7, 8, 67):
             u = updates(size, d)
             u[size - 1, d // 2] = bad
-            for found in (*voted(u, transport, True), *lead(u, transport)[0]):
+            for found in (*voted(u, True, transport=transport), *lead(u, transport=transport)):
                 assert torch.isnan(found).all()

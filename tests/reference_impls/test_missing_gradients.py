@@ -15,6 +15,7 @@ from torch import Tensor
 from reference_impls import SimulatedCluster
 from reference_impls.core.errors import LayoutError, UsageError
 from tests.reference_impls import trajectories
+from tests.reference_impls.averages import normal, normals, point
 from tests.reference_impls.problem import Net, advance, learning_rate, names
 from tests.reference_impls.table import FIRST, SOME, Row, tiered
 from tests.support import each
@@ -30,8 +31,8 @@ def build(row: Row | str, **more: Any) -> SimulatedCluster:
 
 
 def drawn(params: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
-    draw = torch.Generator().manual_seed(100 * step + rank)
-    return [0.1 * p + torch.randn(p.shape, generator=draw) for p in params]
+    noise = normals([p.shape for p in params], 100 * step + rank)
+    return [0.1 * p + x for p, x in zip(params, noise, strict=True)]
 
 
 def unused(params, rank, step, ranks_with_it=()):
@@ -41,9 +42,7 @@ def unused(params, rank, step, ranks_with_it=()):
 
 
 def same(a: SimulatedCluster, b: SimulatedCluster) -> bool:
-    return all(
-        torch.equal(x, y) for r in range(SIZE) for x, y in zip(a.parameters(r), b.parameters(r), strict=True)
-    )
+    return all(torch.equal(point(a, rank), point(b, rank)) for rank in range(SIZE))
 
 
 def test_a_gradient_of_no_elements_is_refused_for_a_parameter_that_has_some() -> None:
@@ -125,8 +124,7 @@ def test_what_never_had_a_gradient_is_not_pulled_at_either(name: str) -> None:
         return SimulatedCluster(name, params, SIZE, lr=0.01, names=["unused", "used"], **options)
 
     def step(cluster: SimulatedCluster, own: Tensor | None, number: int) -> None:
-        draw = torch.Generator().manual_seed(number)
-        grads = [[own, torch.randn(50, generator=draw)] for _ in range(SIZE)]
+        grads = [[own, x] for x in normal(SIZE, 50, seed=number)]
         points = dict.fromkeys(cluster.reference_points, grads)
         cluster.step(grads, reference_points=points)
 

@@ -14,7 +14,7 @@ from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.optimizers import Dion2, Muon, local_optimizer
 from reference_impls.core.registry import Method
 from reference_impls.frontends.sharded import _refuse_whole
-from suite.workloads.code import GPT
+from tests.reference_impls.averages import normals, point
 from tests.reference_impls.local_training import sent
 from tests.support import each
 
@@ -23,8 +23,7 @@ RATE, DECAY = 0.05, 0.3
 
 
 def draw(step: int, rank: int = 0) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(100 * step + rank)
-    return [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in SHAPES.values()]
+    return normals(SHAPES.values(), 100 * step + rank, torch.float64)
 
 
 def cluster(algorithm: str | Method, size: int, **options: Any) -> SimulatedCluster:
@@ -42,10 +41,6 @@ def advance(own: SimulatedCluster, first: int, last: int) -> None:
                 for rank in range(own.world_size)
             ]
         )
-
-
-def flat(own: SimulatedCluster, rank: int = 0) -> Tensor:
-    return torch.cat([p.flatten() for p in own.parameters(rank)])
 
 
 # ---- the optimizer written out ---------------------------------------------------------------------------------------------
@@ -188,12 +183,6 @@ def test_matrices_that_are_no_table_and_no_output_layer_get_muon() -> None:
     assert by_muon(matrices, adamw_for=()) == {*hidden, *others}
 
 
-def test_of_the_gpt_that_ships_the_blocks_get_muon() -> None:
-    params = {name: torch.zeros(p.shape) for name, p in GPT(2, 8).named_parameters()}
-    assert len(by_muon(params)) == 2 * 4
-    assert by_muon(params) == {n for n, p in params.items() if p.dim() == 2 and n.startswith("blocks.")}
-
-
 @each("optimizer", ["muon", "dion2"])
 def test_parameters_without_names_are_refused(optimizer: str) -> None:
     with pytest.raises(
@@ -251,7 +240,7 @@ def test_coded_rounds_written_out(name: str, levels: str) -> None:
         advance(ours, step, step + 1)
         for rank, params in enumerate(own):
             wanted = torch.cat([p.flatten() for p in params.values()])
-            torch.testing.assert_close(flat(ours, rank), wanted, rtol=0, atol=2e-6)
+            torch.testing.assert_close(point(ours, rank), wanted, rtol=0, atol=2e-6)
     sizes = [math.prod(shape) for shape in SHAPES.values()]
     table = 8 if levels == "linear" else 4 * 2**bits
     assert sent(ours, 7) == {"progress": 2 * sum(-(-size * bits // 8) + table for size in sizes)}

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from reference_impls import SimulatedCluster
+from tests.reference_impls.averages import moved, normal, owed
 from tests.support import each
 
 TWO_PHASE = {"form": "two-phase"}
 KEPT = {"error_feedback": True}
-
-
-def owed(cluster: SimulatedCluster, d: int) -> Tensor:
-    """E: the mean of the workers' errors plus the servers' own, piece by piece."""
-    state = cluster._workers[0].buckets[0].state
-    name = "worker_error" if "worker_error" in state else "error"
-    errors = torch.stack([cluster.state(r, name)[0] for r in range(cluster.world_size)]).mean(0)
-    if "server_error" in state:
-        errors = (
-            errors + torch.cat([cluster.state(r, "server_error")[0] for r in range(cluster.world_size)])[:d]
-        )
-    return errors
 
 
 @each(
@@ -43,10 +31,9 @@ def test_what_is_applied_is_the_mean_plus_the_change_of_the_error(name, options,
     """x_{t+1} - x_t = -(mean g_t + E_{t-1} - E_t)."""
     cluster = SimulatedCluster(name, [torch.zeros(d, dtype=torch.float64)], n, lr=1.0, **options)
     for step in range(5):
-        before, error = cluster.parameters(0)[0].clone(), owed(cluster, d)
-        g = torch.randn(n, d, generator=torch.Generator().manual_seed(31 * step + d), dtype=torch.float64)
-        cluster.step([[row] for row in g])
-        moved = before - cluster.parameters(0)[0]
+        error = owed(cluster)
+        g = normal(n, d, seed=31 * step + d, dtype=torch.float64)
+        applied = moved(cluster, g)
         atol = {"thc": 2e-6, "gtop-k": 1e-6}.get(name, 1e-12)  # which send float32
-        torch.testing.assert_close(moved, g.mean(0) + error - owed(cluster, d), rtol=0, atol=atol)
-    assert owed(cluster, d).abs().max() > 0.01
+        torch.testing.assert_close(applied, g.mean(0) + error - owed(cluster), rtol=0, atol=atol)
+    assert owed(cluster).abs().max() > 0.01

@@ -8,6 +8,7 @@ import pickle
 import warnings
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,16 +20,16 @@ from reference_impls import DataParallelOptimizer, SimulatedCluster
 from reference_impls.core.collectives import EARLIER, AllReduce, Ledger, Ledgers
 from reference_impls.core.errors import LayoutError, UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.runtime.step import fingerprint
+from tests.reference_impls import problem
+from tests.reference_impls.averages import normal
 from tests.reference_impls.gloo import told
-from tests.reference_impls.problem import Net, batch
+from tests.reference_impls.problem import Net
 from tests.support import each
 
 pytestmark = [pytest.mark.gloo, pytest.mark.usefixtures("one_rank")]
 
 
-def loss(model: nn.Module, step: int) -> torch.Tensor:
-    x, y = batch(0, step)
-    return (model(x) - y).square().mean()
+loss = partial(problem.loss, rank=0)
 
 
 def test_a_second_backward_after_the_buckets_left_is_refused() -> None:
@@ -65,11 +66,11 @@ def test_parameters_that_are_no_longer_the_optimizers_are_named() -> None:
     for whole in (True, False):
         model = Net()
         optimizer = DataParallelOptimizer(model if whole else model.named_parameters(), "allreduce-sgd")
-        loss(model, 0).backward()
+        loss(model, step=0).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
         model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
-        loss(model, 1).backward()
+        loss(model, step=1).backward()
         match = "'first' was replaced" if whole else r"no parameter got a gradient.*'first'.*assign=True"
         with pytest.raises(UsageError, match=match):
             optimizer.step()
@@ -80,13 +81,13 @@ def test_a_parameter_made_trainable_or_frozen_after_construction_is_named(at_fir
     model = Net()
     model.bias.requires_grad_(at_first)
     optimizer = DataParallelOptimizer(model.named_parameters(), "allreduce-sgd")
-    loss(model, 0).backward()
+    loss(model, step=0).backward()
     model.requires_grad_(False)  # as loops of two models do between backward and step
     optimizer.step()
     model.requires_grad_(True)
     model.bias.requires_grad_(not at_first)
     optimizer.zero_grad()
-    loss(model, 1).backward()
+    loss(model, step=1).backward()
     with pytest.raises(UsageError, match=words):
         optimizer.step()
 
@@ -122,11 +123,10 @@ def test_gradients_may_be_assigned_in_place_of_backward() -> None:
     plain = torch.optim.SGD(theirs.parameters(), lr=0.1)
     for model, opt in ((ours, optimizer), (theirs, plain)):
         used = [p for name, p in model.named_parameters() if name != "unused"]
-        for p, gradient in zip(used, torch.autograd.grad(loss(model, 0), used), strict=True):
+        for p, gradient in zip(used, torch.autograd.grad(loss(model, step=0), used), strict=True):
             p.grad = gradient
         opt.step()
-    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-        assert torch.equal(a, b)
+    assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
 
 
 def test_a_group_that_stands_still_decides_no_round() -> None:
@@ -160,7 +160,7 @@ def test_gradients_of_another_dtype_are_refused() -> None:
 def test_what_cannot_be_taken_over_or_added_is_refused_with_the_remedy() -> None:
     model = Net()
     optimizer = DataParallelOptimizer(model, "allreduce-adamw")
-    loss(model, 0).backward()
+    loss(model, step=0).backward()
     optimizer.step()
     with pytest.raises(UnsupportedError, match="build a new optimizer with all groups"):
         optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(2))]})
@@ -174,7 +174,7 @@ def test_what_cannot_be_taken_over_or_added_is_refused_with_the_remedy() -> None
 def test_release_gives_the_parameters_back_and_what_comes_after_says_so() -> None:
     model = Net()
     optimizer = DataParallelOptimizer(model, "allreduce-sgd")
-    loss(model, 0).backward()
+    loss(model, step=0).backward()
     optimizer.step()
     values = [p.detach().clone() for p in model.parameters()]
     for _ in range(2):
@@ -182,7 +182,7 @@ def test_release_gives_the_parameters_back_and_what_comes_after_says_so() -> Non
     for p, value in zip(model.parameters(), values, strict=True):
         assert torch.equal(p, value)
         assert p.untyped_storage().nbytes() == p.numel() * 4
-    loss(model, 0).backward()
+    loss(model, step=0).backward()
     blocks = (optimizer.averaged, optimizer.traced, optimizer.without_communication)
     for use in (
         optimizer.step,
@@ -203,19 +203,19 @@ def test_an_optimizer_that_is_gone_or_was_refused_leaves_the_model_to_the_next()
     del model.odd
     former = DataParallelOptimizer(model, "allreduce-sgd")
     seen = weakref.ref(former)
-    loss(model, 0).backward()
+    loss(model, step=0).backward()
     former.step()
     del former
     gc.collect()
     assert seen() is None
     optimizer = DataParallelOptimizer(model, "allreduce-sgd")
     optimizer.zero_grad()
-    loss(model, 1).backward()
+    loss(model, step=1).backward()
     optimizer.step()
     assert len(model.first._post_accumulate_grad_hooks) == 1
     second = DataParallelOptimizer(model, "allreduce-sgd")  # while the first still trains it
     with pytest.raises(UsageError, match="built on the model since, release"):
-        loss(model, 2).backward()
+        loss(model, step=2).backward()
     del refused, second  # until here
 
 
@@ -226,7 +226,7 @@ def test_the_graph_of_a_gradient_is_not_kept() -> None:
     def closure() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, of the cycle between a parameter and its gradient
-            loss(model, 0).backward(create_graph=True)
+            loss(model, step=0).backward(create_graph=True)
 
     for _ in range(2):
         optimizer.step(closure)
@@ -251,10 +251,10 @@ def test_gradients_edited_by_habit_from_the_second_step_on_are_refused(how: str,
     """In buckets of which some have left in backward, and in one that cannot, for what is unused."""
     model = Net()
     optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1, bucket_bytes=bucket_bytes)
-    loss(model, 0).backward()
+    loss(model, step=0).backward()
     optimizer.step()
     optimizer.zero_grad()
-    loss(model, 1).backward()
+    loss(model, step=1).backward()
     before = copy.deepcopy(model.state_dict())
     EDITS[how](model)
     with pytest.raises(UsageError, match="clip_norm="):
@@ -270,7 +270,7 @@ def test_an_edit_in_a_late_step_is_refused_at_once_where_torch_sees_it_and_else_
     optimizer = DataParallelOptimizer(model, "allreduce-sgd")
     with pytest.raises(UsageError, match="clip_norm="):
         for step in range(40):
-            loss(model, step).backward()
+            loss(model, step=step).backward()
             if step >= 21:
                 with torch.no_grad():
                     gradient = model.first.grad
@@ -295,13 +295,12 @@ def test_channels_last_weights_keep_their_strides() -> None:
 @pytest.mark.parametrize("name", ["dion", "powersgd", "demo", "muloco"])
 def test_a_weight_that_lies_column_by_column_trains_like_any_other(name: str) -> None:
     """A matrix is read from its slice of a flat buffer; `qr`, `svd` and ``.t()`` answer such weights."""
-    weight = torch.randn(32, 48, generator=torch.Generator().manual_seed(0))
+    weight = normal(32, 48)
     found = []
     for start in (weight, weight.t().contiguous().t()):
         ours = SimulatedCluster(name, [start], 2, lr=0.1)
         for step in range(3):
-            draws = torch.Generator().manual_seed(step)
-            ours.step([[torch.randn(32, 48, generator=draws)] for _ in range(2)])
+            ours.step([[g] for g in normal(2, 32, 48, seed=step)])
         found.append(ours.parameters(0)[0])
     assert torch.equal(*found)
     assert not torch.equal(found[0], weight)
@@ -380,7 +379,7 @@ def test_a_skip_that_was_not_announced_is_refused_with_the_option() -> None:
 def test_a_fingerprint_shows_signs_and_the_last_bit_of_any_element() -> None:
     """Of lengths that are no multiple of anything; what is not finite is no edit."""
     for length in (1, 63, 64, 65, 4096, 5001):
-        x = torch.randn(length, generator=torch.Generator().manual_seed(0))
+        x = normal(length)
         edits = [-x, torch.cat([x[: length // 2], -x[length // 2 :]])]
         for i in range(0, length, 37):
             edits.append(x.clone())

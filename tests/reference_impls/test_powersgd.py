@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from functools import partial
 
 import pytest
 import torch
@@ -13,18 +14,17 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import _orthogona
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms.powersgd import cheapest, compresses, orthonormal, refreshed
 from reference_impls.core.compute import Key
+from tests.reference_impls import averages
 from tests.support import each
 
 ALL = {"min_compression_rate": 0.0}
 
 
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+normal = partial(averages.normal, dtype=torch.float64)
 
 
-def cluster(n: int, *shapes: tuple[int, ...], dtype: torch.dtype = torch.float64, **options: object):
-    start = [torch.zeros(shape, dtype=dtype) for shape in shapes]
-    return SimulatedCluster("powersgd", start, n, lr=1.0, **options)
+def cluster(n, *shapes, name="powersgd", dtype=torch.float64, **options):
+    return SimulatedCluster(name, [torch.zeros(shape, dtype=dtype) for shape in shapes], n, lr=1.0, **options)
 
 
 def step(members: SimulatedCluster, grads: list[list[Tensor]]) -> list[Tensor]:
@@ -37,16 +37,13 @@ def step(members: SimulatedCluster, grads: list[list[Tensor]]) -> list[Tensor]:
     return [b - p for b, p in zip(before, members.parameters(0), strict=True)]
 
 
-def error(members: SimulatedCluster, rank: int, name: str = "0") -> Tensor:
-    return members.state(rank, "error")[0][name]
-
-
 @each("r", [1, 4])
 def test_the_same_arithmetic_as_the_hook_of_torch(r: int) -> None:
     """Same Q at the start: torch's orthogonalisation, its order of operations, warm start and error feedback."""
     n, a, b = 3, 24, 18
     members = cluster(n, (a, b), rank=r, **ALL)
-    q = refreshed(torch.zeros(r, b, dtype=torch.float64), members_key(members)).T.contiguous()
+    key = Key.of(seed=0, step=0, stage="gradient-q", name="0")
+    q = refreshed(torch.zeros(r, b, dtype=torch.float64), key).T.contiguous()
     lacks = torch.zeros(n, a, b, dtype=torch.float64)
     for t in range(4):
         g = normal(n, a, b, seed=10 + t)
@@ -59,10 +56,6 @@ def test_the_same_arithmetic_as_the_hook_of_torch(r: int) -> None:
         q = (m.transpose(1, 2) @ p).sum(0) / n
         torch.testing.assert_close(applied, p @ q.T, rtol=1e-9, atol=1e-12)
         lacks = m - p @ q.T
-
-
-def members_key(members: SimulatedCluster) -> Key:
-    return Key.of(seed=0, step=0, stage="gradient-q", name="0")
 
 
 def test_a_matrix_of_zeros_is_followed_again_when_it_moves() -> None:
@@ -141,24 +134,16 @@ def test_the_cheapest_of_all_choices_within_the_budget(seed: int) -> None:
     assert totals(layers, chosen)[0] == min(allowed)
 
 
-# ---- method --------------------------------------------------------------------------------------------------------
-
-
-def adaptive(n: int, *shapes: tuple[int, ...], **options: object) -> SimulatedCluster:
-    start = [torch.zeros(shape, dtype=torch.float64) for shape in shapes]
-    return SimulatedCluster("l-greco", start, n, lr=1.0, **options)
-
-
 def test_the_errors_are_those_that_each_rank_would_have_made() -> None:
     """|M - M_r|^2 - |M - M_top|^2 for the same first Q, rank by rank."""
     m = normal(30, 20)
-    measured = adaptive(2, (30, 20), rank=2, max_rank=6, **ALL)
+    measured = cluster(2, (30, 20), name="l-greco", rank=2, max_rank=6, **ALL)
     measured.step([[m], [m]])
     errors = measured.method.algorithm.errors(measured.state(0, "q")[0]["0"])
     assert len(errors) == 7
     off = [float(m.square().sum())]
     for r in range(1, 7):
-        members = SimulatedCluster("powersgd", [torch.zeros_like(m)], 2, lr=1.0, rank=r, **ALL)
+        members = cluster(2, (30, 20), rank=r, **ALL)
         members.step([[m], [m]])
         off.append(float((m + members.parameters(0)[0]).square().sum()))
     assert errors == pytest.approx([x - off[-1] for x in off], rel=1e-9, abs=1e-9)

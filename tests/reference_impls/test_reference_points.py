@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from reference_impls import DataParallelOptimizer, SimulatedCluster, create
 from reference_impls.core.errors import LayoutError, UsageError
 from tests.reference_impls.frontends import values
-from tests.reference_impls.problem import LR, Net, at_reference_points, batch, gradients, names
+from tests.reference_impls.problem import LR, Net, at_reference_points, gradients, loss, names
 from tests.reference_impls.states import equal
 
+pytestmark = [pytest.mark.gloo, pytest.mark.usefixtures("one_rank")]
 METHOD = create("root-sgd", burn_in=1)
 """From the second step on it wants the gradient of the same samples at the parameters before the last step."""
 
@@ -28,8 +29,6 @@ def expected(steps: int) -> list[Tensor]:
     return cluster.parameters(0)
 
 
-@pytest.mark.usefixtures("one_rank")
-@pytest.mark.gloo
 def test_the_closure_is_called_at_each_probe_and_last_at_the_parameters() -> None:
     model = Net()
     optimizer, seen = optimizer_of(model), []
@@ -40,20 +39,18 @@ def test_the_closure_is_called_at_each_probe_and_last_at_the_parameters() -> Non
         def closure(step: int = step) -> Tensor:
             seen.append(values(model))
             optimizer.zero_grad(set_to_none=step % 2 == 0)
-            x, y = batch(0, step)
-            loss = (model(x) - y).square().mean()
-            loss.backward()
-            return loss.detach()
+            answer = loss(model, 0, step)
+            answer.backward()
+            return answer.detach()
 
         answer = optimizer.step(closure)
-        x, y = batch(0, step)
         assert len(seen) == (2 if step else 1)
         assert equal(seen[-1], history[-1])
         assert not step or equal(seen[0], history[-2])
         net = Net()
         for own, there in zip(net.parameters(), seen[-1], strict=True):
             own.data.copy_(there)
-        assert torch.equal(answer, (net(x) - y).square().mean())
+        assert torch.equal(answer, loss(net, 0, step))
         history.append(values(model))
     assert equal(values(model), expected(5))
 
@@ -72,24 +69,19 @@ def test_a_simulated_step_without_them_is_refused_and_changes_nothing() -> None:
     assert cluster.steps == 2
 
 
-@pytest.mark.usefixtures("one_rank")
-@pytest.mark.gloo
 def test_without_a_closure_it_is_refused_before_anything_is_sent() -> None:
     model = Net()
     optimizer = optimizer_of(model)
-    x, y = batch(0, 0)
     with pytest.raises(UsageError, match="into a closure"):
-        (model(x) - y).square().mean().backward()
+        loss(model, 0, 0).backward()
     with pytest.raises(UsageError, match="into a closure"):
         optimizer.step()
     assert optimizer.ledger.totals() == []
     optimizer.zero_grad()
-    optimizer.step(lambda: (model(x) - y).square().mean().backward())
+    optimizer.step(lambda: loss(model, 0, 0).backward())
     assert equal(values(model), expected(1))
 
 
-@pytest.mark.usefixtures("one_rank")
-@pytest.mark.gloo
 def test_all_calls_draw_the_same_random_numbers_and_the_generator_moves_on_once() -> None:
     model = nn.Linear(4, 3)
     optimizer, drawn = optimizer_of(model), []
@@ -109,8 +101,6 @@ def test_all_calls_draw_the_same_random_numbers_and_the_generator_moves_on_once(
     assert equal(drawn, [plain[0], plain[1], plain[1], plain[2], plain[2]])
 
 
-@pytest.mark.usefixtures("one_rank")
-@pytest.mark.gloo
 @pytest.mark.parametrize("at", ["probe", "parameters"])
 def test_a_closure_that_fails_leaves_the_parameters_where_they_were(at: str) -> None:
     model = Net()
@@ -121,8 +111,7 @@ def test_a_closure_that_fails_leaves_the_parameters_where_they_were(at: str) -> 
         if fail and len(calls) == (1 if at == "probe" else 2):
             raise InterruptedError
         optimizer.zero_grad()
-        x, y = batch(0, step)
-        (model(x) - y).square().mean().backward()
+        loss(model, 0, step).backward()
 
     optimizer.step(lambda: closure(0, False))
     optimizer.step(lambda: closure(1, False))

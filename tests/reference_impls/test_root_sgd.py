@@ -9,17 +9,18 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
+from tests.reference_impls.averages import normal
 
 D = 19
 CURVATURE = torch.logspace(-1, 0, D, dtype=torch.float64)
 
 
 def start() -> Tensor:
-    return torch.randn(D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return normal(D, seed=1, dtype=torch.float64)
 
 
 def noise(step: int, rank: int) -> Tensor:
-    return torch.randn(D, generator=torch.Generator().manual_seed(97 * step + rank), dtype=torch.float64)
+    return normal(D, seed=97 * step + rank, dtype=torch.float64)
 
 
 def true_gradient(x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from reference_impls import SimulatedCluster
 from reference_impls.aggregators import folds
 from reference_impls.compressors.count_sketch import CountSketch
 from reference_impls.compressors.sparse import kept
-from tests.reference_impls.averages import grid, held, moved
+from tests.reference_impls.averages import grid, held, moved, point
 
 SHAPES = [(20, 10), (30,), (5, 8), ()]  # 240 sketched, 31 dense
 D = 271
@@ -22,10 +22,6 @@ SIZES = {"ratio": 0.1, "column_ratio": 0.3}
 
 def cluster(name, n, shapes=SHAPES, *, lr=1.0, dtype=torch.float64, **options):
     return SimulatedCluster(name, [torch.zeros(s, dtype=dtype) for s in shapes], n, lr=lr, **options)
-
-
-def flat(workers, rank=0):
-    return torch.cat([p.flatten() for p in workers.parameters(rank)]).clone()
 
 
 @pytest.mark.parametrize(("name", "n"), [("sketched-sgd", 1), ("sketched-sgd", 3), ("gs-sgd", 3)])
@@ -55,7 +51,7 @@ def test_the_rule_written_down_gives_the_same(name, n):
         v[:, DENSE] = 0
         x = x - 0.1 * update
         moved(workers, g)
-        torch.testing.assert_close(flat(workers), x, rtol=0, atol=1e-9)
+        torch.testing.assert_close(point(workers), x, rtol=0, atol=1e-9)
         torch.testing.assert_close(held(workers, "momentum"), u, rtol=0, atol=1e-9)
         torch.testing.assert_close(held(workers, "error"), v, rtol=0, atol=1e-9)
 
@@ -68,7 +64,7 @@ def test_the_theory_version_loses_nothing_and_carries_the_learning_rate():
         g, lr = grid(n, D, seed=t), 1 / (t + 5)
         assert int((moved(workers, g, lr) != 0).sum()) <= kept(0.1, D)
         given += lr * g.mean(0)
-    torch.testing.assert_close(held(workers, "error").mean(0) - flat(workers), given, rtol=0, atol=1e-12)
+    torch.testing.assert_close(held(workers, "error").mean(0) - point(workers), given, rtol=0, atol=1e-12)
 
 
 def test_heavymix_takes_all_heavy_coordinates_and_random_others():
@@ -108,7 +104,7 @@ def test_heavymix_keeps_the_largest_where_too_many_seem_heavy():
         fetched = torch.argsort(-estimates.abs(), stable=True)[:4]  # ties to the lowest index
         expected = torch.zeros_like(x)
         expected[fetched] = x[fetched]
-        assert torch.equal(-flat(workers), expected)
+        assert torch.equal(-point(workers), expected)
     assert crowded > 6
 
 
@@ -123,7 +119,7 @@ def test_gs_sgd_is_sketched_sgd_but_for_the_order_of_sums(form):
             g = (grid(n, D, seed=t) * 64).round()
             assert torch.equal(moved(a, g), moved(b, g))
             moved(c, g.flip(0))
-        torch.testing.assert_close(flat(b), flat(c), rtol=0, atol=1e-9)
+        torch.testing.assert_close(point(b), point(c), rtol=0, atol=1e-9)
 
 
 def test_heavymix_finds_the_same_coordinates_where_squares_overflow() -> None:

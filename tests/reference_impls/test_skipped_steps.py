@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bandwise import attach
 from reference_impls import DataParallelOptimizer
 from tests.reference_impls.gloo import Ranks, outcome
-from tests.reference_impls.problem import LR, Net, batch, observed, train
+from tests.reference_impls.problem import LR, Net, loss, observed, train
 from tests.reference_impls.states import equal
 from tests.reference_impls.table import SOME, Row
 from tests.support import each
@@ -27,9 +27,9 @@ def _saved(model: nn.Module, state: Any) -> Any:
     return [p.detach().clone() for p in model.parameters()], state
 
 
-def _bad_backward(model: Net, x: Tensor, y: Tensor) -> None:
+def _bad_backward(model: Net, rank: int, step: int) -> None:
     """It gives a gradient to a parameter that no other batch uses."""
-    ((model(x) - y).square().mean() * float("nan") + model.unused.sum()).backward()
+    (loss(model, rank, step) * float("nan") + model.unused.sum()).backward()
 
 
 def _with_and_without(rank: int, size: int, row: Row) -> list[Any]:
@@ -57,7 +57,7 @@ def _with_and_without(rank: int, size: int, row: Row) -> list[Any]:
                 optimizer.observe(**observed(step))
                 # others' gradients come out of the step's closure
                 if not optimizer.method.algorithm.reference_points:
-                    _bad_backward(model, *batch(rank, step))
+                    _bad_backward(model, rank, step)
                 optimizer.skip_step()
                 assert all(p.grad is None for p in model.parameters())
         trained.append(_saved(model, optimizer.state_dict()))
@@ -84,8 +84,7 @@ def _attached(rank: int, size: int) -> dict[str, Any]:
             for number in range(4):
                 if number == 1 and not skips:
                     continue
-                x, y = batch(rank, number)
-                (model(x) - y).square().mean().backward()
+                loss(model, rank, number).backward()
                 attached.skip_step() if number == 1 else own.step()
                 own.zero_grad()
             found[f"attached, {skips}"] = _saved(model, own.state_dict())
@@ -108,8 +107,7 @@ def _alone(rank: int, size: int) -> Any:
     model = Net()
     optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1, skippable=True, timeout_s=20)
     for step in range(4):
-        x, y = batch(rank, step)
-        (model(x) - y).square().mean().backward()
+        loss(model, rank, step).backward()
         if step < 3:
             optimizer.step()
             optimizer.zero_grad()

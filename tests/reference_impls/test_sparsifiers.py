@@ -12,7 +12,7 @@ from reference_impls.aggregators import folds
 from reference_impls.algorithms.sparsifiers import DGC
 from reference_impls.compressors.sparse import kept
 from reference_impls.core.collectives import Group
-from tests.reference_impls.averages import grid, held, moved
+from tests.reference_impls.averages import grid, held, largest_of, moved
 from tests.reference_impls.exchanges import run
 from tests.support import each
 
@@ -20,13 +20,6 @@ from tests.support import each
 def cluster(name, n, sizes, *, start=None, lr=1.0, **options):
     start = [torch.zeros(d, dtype=torch.float64) for d in sizes] if start is None else start
     return SimulatedCluster(name, start, n, lr=lr, **options)
-
-
-def largest_of(x, k):
-    order = sorted(range(x.numel()), key=lambda i: (-abs(float(x[i])), i))[:k]
-    out = torch.zeros_like(x)
-    out[order] = x[order]
-    return out
 
 
 # ---- top-k and random-k ----------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from reference_impls.core.algorithm import Algorithm, Bucket, StateSpec, per_ten
 from reference_impls.core.errors import LayoutError
 from reference_impls.core.registry import Method
 from reference_impls.frontends.attached import attach
+from tests.reference_impls.averages import normals
 from tests.reference_impls.frontends import enter, run, values
 from tests.reference_impls.gloo import Ranks, told
 from tests.reference_impls.problem import LR, Net, advance, gradients, names
@@ -55,8 +56,7 @@ def _by_tensor(bucket_bytes: int = 1 << 20) -> SimulatedCluster:
 
 
 def _drawn(params: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
-    draw = torch.Generator().manual_seed(100 * step + rank)
-    return [torch.randn(p.shape, generator=draw) for p in params]
+    return normals([p.shape for p in params], 100 * step + rank)
 
 
 @pytest.mark.parametrize("buckets", [(256, 1 << 20), (1 << 20, 64)])

@@ -9,6 +9,7 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms.local_updates import Outer
 from reference_impls.runtime.alone import traced
+from tests.reference_impls.averages import normals, point
 from tests.reference_impls.local_training import RATE
 from tests.support import each
 
@@ -17,20 +18,17 @@ LENGTHS = (5, 3, 8, 2, 7, 4, 6)  # a bucket each, with the bucket size below
 
 def model(name="streaming-diloco-sgd", size=3, dtype=torch.float64, **options):
     """Seven parameters in seven buckets."""
-    generator = torch.Generator().manual_seed(1)
-    params = [torch.randn(d, generator=generator, dtype=torch.float64).to(dtype) for d in LENGTHS]
-    return SimulatedCluster(name, params, size, lr=RATE, bucket_bytes=8, **options)
+    return SimulatedCluster(name, normals(LENGTHS, 1, dtype), size, lr=RATE, bucket_bytes=8, **options)
 
 
-def own_gradient(rank: int, step: int, i: int) -> Tensor:
-    generator = torch.Generator().manual_seed(100 * step + 10 * rank + i)
-    return torch.randn(LENGTHS[i], generator=generator, dtype=torch.float64)
+def own_gradient(rank: int, step: int) -> list[Tensor]:
+    return normals(LENGTHS, 100 * step + rank, torch.float64)
 
 
 def walk(ours: SimulatedCluster, first: int, last: int) -> None:
     for step in range(first, last):
         kind = ours.parameters(0)[0].dtype
-        ours.step([[own_gradient(r, step, i).to(kind) for i in range(7)] for r in range(ours.world_size)])
+        ours.step([[g.to(kind) for g in own_gradient(rank, step)] for rank in range(ours.world_size)])
 
 
 @each(
@@ -52,8 +50,8 @@ def test_rounds_written_out(overlap: int, mixing: float, total: int | None, patt
         walk(ours, step, step + 1)
         assert (ours.kind == "final") == (step + 1 == total)
         for r in range(size):
-            for i in range(7):
-                x[r][i] -= RATE * own_gradient(r, step, i)
+            for own, g in zip(x[r], own_gradient(r, step), strict=True):
+                own -= RATE * g
         for i in range(7):
             first = (fragment[i] + 1) * period // fragments
             if step + 1 == total:
@@ -73,8 +71,7 @@ def test_rounds_written_out(overlap: int, mixing: float, total: int | None, patt
                 for r in range(size):
                     x[r][i] = mixing * x[r][i] + (1 - mixing) * anchor[i]
         for r in range(size):
-            for own, by_hand in zip(ours.parameters(r), x[r], strict=True):
-                torch.testing.assert_close(own, by_hand, rtol=0, atol=1e-12)
+            torch.testing.assert_close(ours.parameters(r), x[r], rtol=0, atol=1e-12)
 
 
 def test_saving_disturbs_nothing() -> None:
@@ -85,8 +82,7 @@ def test_saving_disturbs_nothing() -> None:
         walk(alone, step, step + 1)
         walk(saved, step, step + 1)
         saved.state_dict()
-        for a, b in zip(alone.parameters(1), saved.parameters(1), strict=True):
-            assert torch.equal(a, b)
+        assert torch.equal(point(alone, 1), point(saved, 1))
 
 
 # ---- bytes ---------------------------------------------------------------------------------------------------------

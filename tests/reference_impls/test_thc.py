@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations, pairwise
 from statistics import NormalDist
 
 import pytest
 import torch
-from torch import Tensor
 
-from reference_impls import SimulatedCluster, create
+from reference_impls import create
 from reference_impls.compressors import lookup
 from reference_impls.compressors.lookup import PUBLISHED, optimal, table
 from reference_impls.compressors.transforms import Chunks, butterflies
 from reference_impls.core.compute import Key
 from reference_impls.runtime.alone import traced
+from tests.reference_impls.averages import hadamard, normal, sent, stepped
 from tests.support import each
 
 KEY = Key.of(seed=1, step=2, stage="test", rank=0)
 LIMIT = NormalDist().inv_cdf(1 - 1 / 64)
 FORMS = [{"form": "two-phase"}, {"form": "sum"}]
-
-
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
 
 
 def rounding_variance(values: Sequence[int], limit: float) -> float:
@@ -34,13 +31,7 @@ def rounding_variance(values: Sequence[int], limit: float) -> float:
     return sum(lookup._cost(a, b) for a, b in pairwise(points))
 
 
-def trained(rows: Tensor, steps: int = 1, seed: int = 0, **options: object) -> SimulatedCluster:
-    """Each rank with its row of [n, d] in every step of SGD with lr 1 from zero."""
-    start = [torch.zeros(rows.shape[1], dtype=rows.dtype)]
-    members = SimulatedCluster("thc", start, len(rows), lr=1.0, seed=seed, **options)
-    for _ in range(steps):
-        members.step([[row] for row in rows])
-    return members
+trained = partial(stepped, "thc")
 
 
 # ---- transform -----------------------------------------------------------------------------------------------------
@@ -48,12 +39,9 @@ def trained(rows: Tensor, steps: int = 1, seed: int = 0, **options: object) -> S
 
 @each("size", [1, 2, 8, 1024])
 def test_butterflies_are_the_hadamard_matrix(size: int) -> None:
-    matrix = torch.ones(1, 1, dtype=torch.float64)
-    while len(matrix) < size:
-        matrix = torch.kron(torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64), matrix)
     x = normal(3, size, dtype=torch.float64)
     kept = x.clone()
-    torch.testing.assert_close(butterflies(x), x @ matrix, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(butterflies(x), x @ hadamard(size), rtol=1e-12, atol=1e-12)
     assert torch.equal(x, kept)
     whole = torch.randint(-100, 101, (size,), generator=torch.Generator().manual_seed(0)).float()
     assert torch.equal(butterflies(butterflies(whole)), whole * size)
@@ -150,17 +138,13 @@ def test_bytes_by_hand(n: int) -> None:
     """4 bits up, 6, 7 or 8 down, 4 bytes a chunk to agree on norms; 1100 elements are 1024 and 128."""
     d, down = 1100, {2: 6, 4: 7, 8: 8}[n]
     piece = -(-1152 // (8 * n)) * 8
-    rows = {row["stage"]: row for row in trained(normal(n, d)).ledger.totals() if row["rank"] == 0}
-    assert {stage: row["payload_bytes"] for stage, row in rows.items()} == {
-        "gradient-norm": 8,
-        "gradient-up": n * piece // 2,
-        "gradient-down": piece * down // 8,
+    found = sent(trained(normal(n, d)))
+    assert {stage: payload for stage, (_, payload, _) in found.items()} == {
+        "norm": 8,
+        "up": n * piece // 2,
+        "down": piece * down // 8,
     }
     said = traced(create("thc"), [(1000,), (10, 10)], n)["step"]
-    assert sum(row["wire_bytes"] for row in rows.values()) == pytest.approx(said)
-    rows = {
-        row["stage"]: row["payload_bytes"]
-        for row in trained(normal(n, d), form="sum").ledger.totals()
-        if row["rank"] == 0
-    }
-    assert rows == {"gradient-norm": 8, "gradient-sum": 1152}
+    assert sum(wire for *_, wire in found.values()) == pytest.approx(said)
+    found = sent(trained(normal(n, d), form="sum"))
+    assert {stage: payload for stage, (_, payload, _) in found.items()} == {"norm": 8, "sum": 1152}

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
-import torch
 import torch.distributed as dist
 
 from reference_impls import DataParallelOptimizer, create
 from reference_impls.core.errors import UsageError
 from reference_impls.core.registry import Method
 from tests.reference_impls.frontends import values
-from tests.reference_impls.problem import LR, Net, batch, train
+from tests.reference_impls.problem import LR, Net, loss, train
 from tests.reference_impls.states import equal
 from tests.reference_impls.table import ROWS, STEPS, Row
 from tests.reference_impls.test_engine import Delayed
@@ -37,30 +39,20 @@ def _optimizer(model: Net, method: Method) -> DataParallelOptimizer:
     )
 
 
-class _Forbidden:
-    """No collective of torch and no word to the store while this is entered."""
+COLLECTIVES = ("all_reduce", "all_gather_into_tensor", "all_gather_single", "all_to_all_single", "isend", "irecv",
+               "batch_isend_irecv")  # fmt: skip
 
-    NAMES = ("all_reduce", "all_gather_into_tensor", "all_gather_single", "all_to_all_single", "isend", "irecv",
-             "batch_isend_irecv")  # fmt: skip
 
-    def __init__(self, optimizer: DataParallelOptimizer) -> None:
-        self.agreement = optimizer._agreement
-
-    def __enter__(self) -> None:
-        self.held = {name: getattr(dist, name) for name in self.NAMES if hasattr(dist, name)}
-        self.before = self.agreement.before
-        for name in self.held:
-            setattr(dist, name, self._refuse)
-        self.agreement.before = self._refuse
-
-    def __exit__(self, *_: object) -> None:
-        for name, function in self.held.items():
-            setattr(dist, name, function)
-        self.agreement.before = self.before
-
-    @staticmethod
-    def _refuse(*_: object, **__: object) -> None:
-        raise AssertionError("something was sent")
+@contextmanager
+def _forbidden(optimizer: DataParallelOptimizer) -> Iterator[None]:
+    """No collective of torch and no word to the store inside."""
+    refuse = Mock(side_effect=AssertionError("something was sent"))
+    with ExitStack() as stack:
+        for name in COLLECTIVES:
+            if hasattr(dist, name):
+                stack.enter_context(patch.object(dist, name, refuse))
+        stack.enter_context(patch.object(optimizer._agreement, "before", refuse))
+        yield
 
 
 def _bytes(optimizer: DataParallelOptimizer, name: str) -> Any:
@@ -87,7 +79,7 @@ def _trained_twice(rank: int, size: int) -> dict[str, list[str]]:
         before = values(model)
         with optimizer.without_communication():
             inside = values(model)
-            with _Forbidden(optimizer):
+            with _forbidden(optimizer):
                 silent = train(model, optimizer, rank, 3, 8)
             moved = not equal(before, values(model))
         after, step = values(model), optimizer._worker.train_state.step
@@ -134,8 +126,7 @@ some_rows = pytest.mark.parametrize("row", SOME, ids=lambda row: row.id)
 @pytest.mark.parametrize("mode", ["traced", "without_communication"])
 def test_a_block_cannot_begin_within_a_step(mode: str) -> None:
     model, optimizer = _started(SOME[0])
-    x, y = batch(0, 2)
-    (model(x) - y).square().mean().backward()
+    loss(model, 0, 2).backward()
     with pytest.raises(UsageError, match="a step is under way"), getattr(optimizer, mode)():
         raise AssertionError("the block was entered")
     optimizer.step()
@@ -152,14 +143,13 @@ def test_training_goes_on_after_a_silent_block_that_broke_off(row: Row, ending: 
     try:
         with optimizer.without_communication():
             train(model, optimizer, 0, 2, 4)
-            x, y = batch(0, 4)
-            (model(x) - y).square().mean().backward()
+            loss(model, 0, 4).backward()
             if ending == "by an exception":
                 raise InterruptedError
     except InterruptedError:
         pass
     assert train(model, optimizer, 0, 2, 9) == train(plain, other, 0, 2, 9)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+    assert equal(values(model), values(plain))
 
 
 @pytest.mark.usefixtures("one_rank")

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from reference_impls.core.algorithm import Algorithm, Bucket, TrainState
-from reference_impls.core.collectives import Exchange, Ledger, finish, start
-from reference_impls.runtime.engine import Engine, SerialBackend, SimulatedBackend, Trace
+from reference_impls.core.collectives import Exchange, finish, start
+from reference_impls.core.registry import Method
+from reference_impls.runtime.engine import SerialBackend, SimulatedBackend, Trace
 from reference_impls.runtime.step import LocalWorkers
-from reference_impls.runtime.worker import Worker
+from tests.reference_impls import exchanges
 
 BUCKETS = 3
 
@@ -91,19 +92,12 @@ class InBackground(Algorithm):
 
 def local_workers(algorithm: Algorithm) -> tuple[LocalWorkers, Trace]:
     """One worker with three buckets of one parameter each, traced as an optimizer does it."""
-    groups = [
-        {
-            "params": [torch.zeros(4) for _ in range(BUCKETS)],
-            "param_names": [str(i) for i in range(BUCKETS)],
-            "lr": 0.1,
-        }
-    ]
-    trace = Trace(HAND)
-    engine = Engine(SerialBackend(Slow(1), trace), [Ledger(0)])
-    engine.trace = trace
-    worker = Worker(algorithm, groups, rank=0, size=1, bucket_bytes=16)
-    found = LocalWorkers([worker], engine, unused="zeros")  # gradients are set in place
+    names = [str(i) for i in range(BUCKETS)]
+    group = {"params": [torch.zeros(4) for _ in names], "param_names": names, "lr": 0.1}
+    found = exchanges.local_workers(Method("own", algorithm, {}), [group], 1, bucket_bytes=16)
     assert found.buckets == BUCKETS
+    trace = Trace(HAND)
+    found.engine.backend, found.engine.trace = SerialBackend(Slow(1), trace), trace
     return found, trace
 
 

@@ -97,7 +97,7 @@ def test_answers_that_come_late_change_nothing_and_one_that_is_not_waited_for_do
         right = streams.train(case, "none", cpu)
         found = {(case, "none"): right, (case, "late answers"): streams.train(case, "late answers", cpu)}
         assert [row["met"] for row in streams.rows(found, found, 1, 0)] == ["yes", "yes"]
-    monkeypatch.setattr(ProcessGroupBackend, "await_work", lambda self, work, signature: None)
+    monkeypatch.setattr(Agreement, "await_work", lambda self, work, signature: None)
     found[case, "late answers"] = streams.train(case, "late answers", cpu)
     assert [row["met"] for row in streams.rows(found, found, 1, 0)] == ["yes", "no"]
 
@@ -117,13 +117,12 @@ def test_a_wait_with_a_limit_is_for_gloo_alone(alone: str) -> None:
     backend, cpu = ProcessGroupBackend(), torch.device("cpu")
     backend.begin("each", 1.0, cpu)
     assert backend.backend == "gloo", "of this device, whatever there is for others"
-    backend.maximum = lambda x: Work()  # type: ignore[method-assign]
     for name, waits in (("gloo", True), ("nccl", False)):
-        backend.backend, Work.limits = name, []
-        agreement = Agreement(dist.HashStore(), 0, 2, "each", 1.0, cpu)
-        backend.agreement = agreement
+        Work.limits = []
+        agreement = Agreement(dist.HashStore(), 0, 2, "each", 1.0, cpu, backend=name)
+        agreement.maximum = lambda x: Work()  # type: ignore[method-assign]
         for step in (1, 2):
-            agreement.end_step(step, step, dict, backend)
+            agreement.end_step(step, step, dict)
         agreement.leave(ENDED)
         assert [limit is not None for limit in Work.limits] == [waits]
 

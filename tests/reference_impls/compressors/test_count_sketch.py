@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from reference_impls.compressors import count_sketch
 from reference_impls.compressors.count_sketch import CountSketch
+from tests.reference_impls import averages
 from tests.support import each
 
 P = (1 << 31) - 1
@@ -24,8 +27,7 @@ def estimate(sketch: CountSketch, table: Tensor, d: int) -> Tensor:
     return out
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+normal = partial(averages.normal, dtype=torch.float64)
 
 
 @each("start", [0, 12345, (1 << 30) - 300])

@@ -6,22 +6,18 @@ import math
 
 import torch
 from scipy.fft import dctn
-from torch import Tensor
 
 from reference_impls.compressors.transforms import WIRE_VERSION, BlockDCT
+from tests.reference_impls.averages import normal
 from tests.support import each
 
 SHAPES = [(), (67,), (16, 8), (17, 23), (13, 1), (2, 3, 5)]
 
 
-def values(shape: tuple[int, ...], seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).reshape(-1)
-
-
 @each("shape", SHAPES)
 @each("side", [4, 8, 64])
 def test_every_block_is_scipy_s_and_comes_back(shape: tuple[int, ...], side: int) -> None:
-    compressor, x = BlockDCT(shape, side), values(shape)
+    compressor, x = BlockDCT(shape, side), normal(math.prod(shape))
     matrix = x.view(shape[0], -1) if len(shape) > 1 else x.view(1, -1)
     regions, coefficients = compressor.regions(), compressor.transform(x)
     assert sum(r.numel for r in regions) == x.numel()
@@ -39,7 +35,7 @@ def test_every_block_is_scipy_s_and_comes_back(shape: tuple[int, ...], side: int
 
 @each("shape", SHAPES)
 def test_a_message_holds_the_k_largest_of_every_block(shape: tuple[int, ...]) -> None:
-    compressor, x = BlockDCT(shape, side=8, k=5), values(shape)
+    compressor, x = BlockDCT(shape, side=8, k=5), normal(math.prod(shape))
     wire = torch.empty(compressor.wire_bytes(), dtype=torch.uint8)
     compressor.encode(x, wire)
     bits = 0

@@ -20,6 +20,7 @@ from reference_impls.compressors.signs import ScaledSigns
 from reference_impls.compressors.sparse import ChunkTopK, TopK
 from reference_impls.compressors.transforms import Rotated
 from reference_impls.core.compute import Key
+from tests.reference_impls.averages import largest_of, normal
 from tests.support import each
 
 ceil = math.ceil
@@ -91,7 +92,6 @@ BLOCKS = {
     for own in COMPRESSORS
 }
 every_compressor = each("compressor", COMPRESSORS)
-SPARSE = (TopK, ChunkTopK)
 
 
 @functools.cache
@@ -112,30 +112,8 @@ def there_and_back(compressor: Any, x: Tensor, k: Key | None = None, offset: int
     return out
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 def batch(count: int) -> Key:
     return Key(torch.stack([key(rank).words for rank in range(count)]))
-
-
-def draws(own: Any) -> bool:
-    """Whether it rounds at random; the whole vector as its own top k loses nothing."""
-    inner = getattr(own, "compressor", own)
-    rounds = isinstance(inner, UniformLevels | GeometricLevels | MinMax | Natural)
-    return own == TopK(1.0) or (rounds and getattr(inner, "rounding", "stochastic") == "stochastic")
-
-
-@each("compressor", [own for own in COMPRESSORS if draws(own)])
-def test_unbiased(compressor: Any) -> None:
-    """Every coordinate's mean over 4000 draws is within 5 standard errors of the number (of 100 coordinates at once)."""
-    x = torch.linspace(0.05, 1, 100) * normal(100).sign()  # nothing so small that it is hardly ever sent
-    x[[3, 40]] = 0.0
-    seen = there_and_back(compressor, x.expand(4000, -1).contiguous(), batch(4000)).double()
-    off = (seen.mean(0) - x.double()).abs()
-    assert bool((off <= 5 * seen.std(0) / 4000**0.5 + 1e-6 * x.abs()).all())
-    assert float((seen.std(0) > 0).double().mean()) > 0.7 or isinstance(compressor, SPARSE)
 
 
 @every_compressor
@@ -201,14 +179,6 @@ def test_what_is_not_finite_stays_so_and_spoils_no_other_block(compressor: Any, 
         assert not bool(back[first : first + size].isfinite().any())
 
 
-def by_sorting(x: Tensor, k: int) -> Tensor:
-    """What must come out: Python's own sort by (-|x|, index)."""
-    order = sorted(range(x.numel()), key=lambda i: (-abs(float(x[i])), i))
-    out = torch.zeros_like(x)
-    out[order[:k]] = x[order[:k]]
-    return out
-
-
 @each("compressor", [*(own for own in COMPRESSORS if isinstance(own, ChunkTopK)), ChunkTopK(1, 1, 32)])
 @each("d", (0, 1, 5, 8, 17, 67))
 def test_the_largest_of_each_chunk_come_back(compressor: ChunkTopK, d: int) -> None:
@@ -217,7 +187,7 @@ def test_the_largest_of_each_chunk_come_back(compressor: ChunkTopK, d: int) -> N
     for own, out in parts:
         k = math.ceil(compressor.k * len(own) / compressor.chunk)
         count += k
-        expected = by_sorting(own, k)
+        expected = largest_of(own, k)
         assert (
             torch.equal(out, expected)
             if compressor.value_bits == 32

@@ -13,6 +13,7 @@ from torch import Tensor
 from reference_impls.compressors import sparse
 from reference_impls.compressors.sparse import kept, largest, largest_magnitudes, magnitude
 from reference_impls.core import compute
+from tests.reference_impls.averages import normal
 from tests.support import each
 
 
@@ -20,10 +21,6 @@ def by_definition(order: Tensor, k: int) -> Tensor:
     """Sorted by value, the larger first, equal ones by index; the first k, ascending."""
     first = order.sort(dim=-1, descending=True, stable=True).indices[..., :k]
     return first.sort(-1).values
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def uniform(*shape: int, seed: int = 1) -> Tensor:

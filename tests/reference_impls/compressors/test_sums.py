@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from reference_impls.compressors.sums import BLOCK, fixed_mean, fixed_sum, root_mean_square
+from tests.reference_impls.averages import normal
 from tests.support import each
 
 LENGTHS = [0, 1, 2, 67, 1023, 1024, 1025, 3 * 1024, 5 * 1024 + 17, 9000]
@@ -39,7 +40,7 @@ def tree(values):
 
 @each("d", LENGTHS)
 def test_the_documented_order(d):
-    x = torch.randn(d, generator=torch.Generator().manual_seed(d)) * 1e3
+    x = normal(d, seed=d) * 1e3
     assert fixed_sum(x).item() == tree(x.tolist())
     assert math.isclose(fixed_sum(x.double()).item(), math.fsum(x.tolist()), rel_tol=1e-12, abs_tol=1e-9)
     assert fixed_mean(x).item() == (np.float32(tree(x.tolist())) / np.float32(max(d, 1))).item()
@@ -47,9 +48,9 @@ def test_the_documented_order(d):
 
 @pytest.mark.full
 def test_rows_and_threads():
-    x = torch.randn(3, 2, 5000, generator=torch.Generator().manual_seed(1))
+    x = normal(3, 2, 5000)
     assert torch.equal(fixed_sum(x), torch.stack([torch.stack([fixed_sum(r) for r in rows]) for rows in x]))
-    big = torch.randn(200_000, generator=torch.Generator().manual_seed(1))
+    big = normal(200_000)
     one = fixed_sum(big)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -60,7 +61,7 @@ def test_rows_and_threads():
 
 @each("d", [d for d in LENGTHS if d])
 def test_the_root_mean_square_has_the_bits_of_the_plain_formula(d):
-    x = torch.randn(3, d, generator=torch.Generator().manual_seed(d)) * 1e3
+    x = normal(3, d, seed=d) * 1e3
     count = torch.tensor([1.0, d, 0.0])
     assert torch.equal(root_mean_square(x), (fixed_sum(x * x) / d).sqrt())
     assert torch.equal(root_mean_square(x, count), (fixed_sum(x * x) / count.clamp(min=1)).sqrt())
