@@ -111,12 +111,11 @@ def _value_of_option(value: Any) -> Any:
     return _one_line(value) if isinstance(value, str) else value
 
 
-def _empty_is_none(value: Any) -> Any:
-    return None if value == "" else value
-
-
 Line = Annotated[
-    str | None, BeforeValidator(_empty_is_none), GIVEN, AfterValidator(lambda text: text and _one_line(text))
+    str | None,
+    BeforeValidator(lambda value: None if value == "" else value),
+    GIVEN,
+    AfterValidator(lambda text: text and _one_line(text)),
 ]
 
 

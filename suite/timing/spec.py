@@ -56,10 +56,6 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 Seconds = Annotated[float, Field(gt=0)]
 
 
-def _rising(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(lengths))
-
-
 class UnknownSessionError(ValueError):
     """No session file of that name; the message gives the nearest match."""
 
@@ -197,7 +193,11 @@ class SessionSpec(Entry):
     )
     warmup: Positive = Field(default=3, description="Steps before anything is timed, in every mode.")
     rounds_h: Annotated[
-        tuple[RoundLength, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT, AfterValidator(_rising)
+        tuple[RoundLength, ...],
+        ONE_OR_MORE,
+        Field(min_length=1),
+        DISTINCT,
+        AfterValidator(lambda lengths: tuple(sorted(lengths))),
     ] = Field(
         default=ROUND_LENGTHS,
         description="Lengths of the rounds of local steps that are timed, at least two.",

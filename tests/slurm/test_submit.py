@@ -232,7 +232,8 @@ def test_a_slurm_that_does_not_answer_is_no_traceback(tmp_path: Path, monkeypatc
     assert not (tmp_path / "results").exists()
 
 
-def test_waiting_outlasts_a_short_silence_but_not_a_long_one() -> None:
+def test_waiting_outlasts_a_short_silence_but_not_a_long_one(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(slurm.scheduler, "POLL_S", 0)
     answers: list[bool | None] = [True, None, None, None, None, True, None, False]
 
     def under_way() -> bool:
@@ -241,11 +242,11 @@ def test_waiting_outlasts_a_short_silence_but_not_a_long_one() -> None:
             raise SlurmError("silent")
         return answer
 
-    slurm.scheduler.poll(under_way, every_s=0)
+    slurm.scheduler.poll(under_way)
     assert answers == []
     answers[:] = [None] * 5
     with pytest.raises(SlurmError, match="silent"):
-        slurm.scheduler.poll(under_way, every_s=0)
+        slurm.scheduler.poll(under_way)
 
 
 def test_folders_of_submissions_count_on_beyond_gaps(tmp_path: Path) -> None:
