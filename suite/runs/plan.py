@@ -62,14 +62,13 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a sweep, budget by budget within a panel, seed by seed, arms as in the file. `only`: the filter used.
+    """All runs of a sweep, budget by budget within a panel, seed by seed, arms as in the file.
 
     lacking: workloads whose files are not at hand, with what is missing; their runs have no digest, and no run is like them.
     """
 
     sweep: Sweep
     runs: tuple[PlannedRun, ...]
-    only: str | None = None
     lacking: tuple[str, ...] = ()
 
     @property
@@ -121,7 +120,7 @@ def make_plan(sweep: Sweep, only: str | None = None, *, without_data: bool = Fal
     if not runs:
         what = "is left, all are excluded" if only is None else f"matches {only!r}"
         raise PlanError(f"no arm of sweep {sweep.name!r} {what}; its arms: {', '.join(sweep.arms)}")
-    return Plan(sweep, tuple(runs), only, tuple(dict.fromkeys(lacking)))
+    return Plan(sweep, tuple(runs), tuple(dict.fromkeys(lacking)))
 
 
 def _missing(workload: Part) -> str:
