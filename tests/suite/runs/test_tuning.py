@@ -20,9 +20,8 @@ from suite.runs.sweep import TUNING_SEED, Sweep, Trial, Tuned, load_rates, load_
 from suite.runs.tuning import Note, TuningFailedError, best_trial, candidates, tune, vertex_of
 from suite.training.execute import execute
 from suite.workloads import get
-from tests.suite.runs.project import SWEEP, write_sweep
+from tests.suite.runs.project import SWEEP, TUNABLE, write_sweep
 
-TUNABLE = SWEEP.replace(", lr: 0.1}", "}")
 BUDGET = (
     "tuning: {{points: 3, factor: 2, extensions: {extensions}, seeds: 2, centres: {{plain: {centre}}}}}\n"
 )

@@ -27,6 +27,7 @@ from suite.timing.session import Session
 from suite.timing.spec import SessionSpec
 from tests.suite.links.tour import children
 from tests.suite.timing.fakes import FakeMeter, FakePlace, FakeRanks, Loopback, session_spec
+from tests.support import eventually
 
 OWN = """\
 minutes: 1
@@ -264,7 +265,4 @@ def test_a_session_that_is_killed_leaves_nothing_running(tmp_path: Path) -> None
         killed.kill()
     assert "100 Mbit/s" in line
     assert len(theirs) >= 3, "a keeper and two ranks"
-    deadline = time.monotonic() + 90
-    while left := [pid for pid in theirs if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < deadline, f"still running: {left}"
-        time.sleep(0.1)
+    assert eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in theirs), 90)
