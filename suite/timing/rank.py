@@ -232,6 +232,7 @@ class Commands:
             check="off",
             **run.algorithm.options,
         )
+
         def backward(batch: Batch) -> None:
             module(*batch).backward()
 
