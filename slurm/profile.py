@@ -111,42 +111,45 @@ def _value_of_option(value: Any) -> Any:
     return _one_line(value) if isinstance(value, str) else value
 
 
-def _empty_is_none(value: Any) -> Any:
-    return None if value == "" else value
-
-
 Line = Annotated[
-    str | None, BeforeValidator(_empty_is_none), GIVEN, AfterValidator(lambda text: text and _one_line(text))
+    str | None,
+    BeforeValidator(lambda value: None if value == "" else value),
+    GIVEN,
+    AfterValidator(lambda text: text and _one_line(text)),
 ]
 
 
 class ProfileFile(Entry):
     """A profile as its file has it: resources of one array member."""
 
-    timeout_min: Positive = Field(description="Wall time in whole minutes, such as 90.")
-    partition: Line = Field(default=None, description="Partition.")
-    nodes: Annotated[int | None, GIVEN] = Field(
-        default=None, ge=1, description="Nodes of a run on real process groups."
-    )
-    tasks_per_node: Annotated[int | None, GIVEN] = Field(default=None, ge=1, description="Its ranks a node.")
-    gpus_per_task: Annotated[int | None, GIVEN] = Field(default=None, ge=1, description="GPUs of each task.")
-    cpus_per_task: Positive = Field(default=1, description="Cores of each task.")
-    mem: Annotated[Line, AfterValidator(lambda text: text and _memory(text))] = Field(
-        default=None, description="Memory a node in Slurm's form, such as 4G."
-    )
-    interface: Line = Field(default=None, description="Network interface of gloo and NCCL.")
-    setup: Annotated[tuple[str, ...], ONE_OR_MORE, AfterValidator(_lines)] = Field(
-        default=(), description="Shell lines that run first on the compute node."
-    )
+    timeout_min: Positive
+    """Wall time in whole minutes, such as 90."""
+    partition: Line = None
+    """Partition."""
+    nodes: Annotated[int | None, GIVEN] = Field(default=None, ge=1)
+    """Nodes of a run on real process groups."""
+    tasks_per_node: Annotated[int | None, GIVEN] = Field(default=None, ge=1)
+    """Its ranks a node."""
+    gpus_per_task: Annotated[int | None, GIVEN] = Field(default=None, ge=1)
+    """GPUs of each task."""
+    cpus_per_task: Positive = 1
+    """Cores of each task."""
+    mem: Annotated[Line, AfterValidator(lambda text: text and _memory(text))] = None
+    """Memory a node in Slurm's form, such as 4G."""
+    interface: Line = None
+    """Network interface of gloo and NCCL."""
+    setup: Annotated[tuple[str, ...], ONE_OR_MORE, AfterValidator(_lines)] = ()
+    """Shell lines that run first on the compute node."""
     environment: dict[
         Annotated[str, AfterValidator(_variable)], Annotated[str, BeforeValidator(_value_of_variable)]
-    ] = Field(default={}, description="Variables of the runs.")
-    array_parallelism: Positive = Field(default=16, description="Members of an array that may run at once.")
-    max_requeues: Count = Field(
-        default=10,
-        description="How often a member goes on after its time limit, a preemption or the loss of its node.",
-    )
-    checkpoint_s: Positive = Field(default=60, description="Seconds between checkpoints.")
+    ] = Field(default={})
+    """Variables of the runs."""
+    array_parallelism: Positive = 16
+    """Members of an array that may run at once."""
+    max_requeues: Count = 10
+    """How often a member goes on after its time limit, a preemption or the loss of its node."""
+    checkpoint_s: Positive = 60
+    """Seconds between checkpoints."""
     pack_s: Count = Field(
         default=200,
         description="Seconds of work that a member should hold at least, so that starting it is a small share; 0: a process of "
@@ -154,11 +157,8 @@ class ProfileFile(Entry):
     )
     additional_parameters: dict[
         Annotated[str, AfterValidator(_option)], Annotated[Any, BeforeValidator(_value_of_option)]
-    ] = Field(
-        default={},
-        description="Further options of sbatch by their long names, such as account, qos and constraint; true: an option without "
-        "value.",
-    )
+    ] = Field(default={})
+    """Further options of sbatch by their long names, such as account, qos and constraint; true: an option without value."""
 
     def named(self, name: str) -> Profile:
         """The profile of that name."""
@@ -168,7 +168,8 @@ class ProfileFile(Entry):
 class Profile(ProfileFile):
     """Resources of one array member."""
 
-    name: str = Field(description="Its file's name.")
+    name: str
+    """Its file's name."""
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Profile:

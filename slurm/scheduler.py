@@ -114,12 +114,11 @@ def accounted(job_ids: Iterable[str]) -> list[Job]:
     return [Job(id_.partition("_[")[0], name, state.split()[0], reason) for id_, name, state, reason in rows]
 
 
-def poll(under_way: Callable[[], bool], every_s: float | None = None) -> None:
+def poll(under_way: Callable[[], bool]) -> None:
     """Look again and again until nothing is under way.
 
     Args:
         under_way: One look.
-        every_s: Seconds between two looks, by default `POLL_S`.
 
     Raises:
         SlurmError: Slurm has not answered `UNANSWERED_MAX` times in a row.
@@ -134,7 +133,7 @@ def poll(under_way: Callable[[], bool], every_s: float | None = None) -> None:
             unanswered += 1
             if unanswered == UNANSWERED_MAX:
                 raise
-        time.sleep(POLL_S if every_s is None else every_s)
+        time.sleep(POLL_S)
 
 
 def _ask(*command: str) -> str:

@@ -167,9 +167,14 @@ def bandwidth(collective: str, nbytes: float, repeats: int = 3, device: str = "c
     answer = torch.zeros(x.numel() * kind.answer(n), dtype=kind.dtype, device=device)
 
     def exchange(size: int) -> float:
+        """Seconds of the slowest rank."""
         count = size // kind.dtype.itemsize
         given, taken = x[:count], answer[: count * kind.answer(n)]
-        return _slowest(_timed(lambda: kind.call(given, taken, messages), device))
+        longest = torch.tensor(
+            [_timed(lambda: kind.call(given, taken, messages), device)], dtype=torch.float64
+        )
+        dist.all_reduce(longest, dist.ReduceOp.MAX)
+        return longest.item()
 
     first_s = exchange(buffer_bytes)
     size = buffer_bytes if first_s <= LONGEST_S else _whole(buffer_bytes * TARGET_S / first_s, n)
@@ -190,13 +195,6 @@ def _timed(call: Callable[[], None], device: str) -> float:
     if device != "cpu":
         torch.cuda.synchronize()
     return time.perf_counter() - started
-
-
-def _slowest(seconds: float) -> float:
-    """The longest of what the ranks measured."""
-    longest = torch.tensor([seconds], dtype=torch.float64)
-    dist.all_reduce(longest, dist.ReduceOp.MAX)
-    return longest.item()
 
 
 def _whole(nbytes: float, n: int) -> int:

@@ -50,11 +50,6 @@ def gradient(numel: int) -> torch.Tensor:
     return normal.mul_(torch.rand(numel, generator=source).add_(0.05))
 
 
-def decode_adds(decode: Callable[..., object]) -> bool:
-    """Whether this decoder can add to what is there (an argument ``add``)."""
-    return "add" in inspect.signature(decode).parameters
-
-
 class Case:
     """One compressor on one vector. x, out: float32 [numel]; wire: what is sent; side_bytes: scales sent beside it.
 
@@ -145,7 +140,7 @@ class ByProtocol(Keyed):
         self.compressor.decode(self.wire, self.out)
 
     def accumulate(self) -> None:
-        if decode_adds(self.compressor.decode):
+        if "add" in inspect.signature(self.compressor.decode).parameters:
             self.compressor.decode(self.wire, self.out, add=True)
         else:  # as long as it cannot add itself, what it decodes is added in another pass
             spare = module("reference_impls.core.compute").empty_like(self.out)
@@ -405,13 +400,9 @@ RANK = 4
 
 
 class Sparse(ByProtocol):
-    """Some coordinates."""
+    """Some coordinates: of defaults 1 %, and 64 of 4096."""
 
     small_parts = True
-
-    def __init__(self, numel: int, place: str, name: str, share: float) -> None:
-        self.share = share  # of the coordinates that are sent
-        super().__init__(numel, place, name)
 
 
 class CountSketch(Case):
@@ -465,8 +456,8 @@ class LowRank(Keyed):
 
 
 SPARSE_CASES: dict[str, Callable[[int], Case]] = {
-    "top-k-1pct": lambda numel: Sparse(numel, "compressors.sparse", "TopK", 0.01),
-    "chunk-top-k": lambda numel: Sparse(numel, "compressors.sparse", "ChunkTopK", 64 / 4096),
+    "top-k-1pct": lambda numel: Sparse(numel, "compressors.sparse", "TopK"),
+    "chunk-top-k": lambda numel: Sparse(numel, "compressors.sparse", "ChunkTopK"),
     "count-sketch": CountSketch,
     "low-rank-4": LowRank,
 }

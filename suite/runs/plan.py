@@ -62,14 +62,13 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a sweep, budget by budget within a panel, seed by seed, arms as in the file. `only`: the filter used.
+    """All runs of a sweep, budget by budget within a panel, seed by seed, arms as in the file.
 
     lacking: workloads whose files are not at hand, with what is missing; their runs have no digest, and no run is like them.
     """
 
     sweep: Sweep
     runs: tuple[PlannedRun, ...]
-    only: str | None = None
     lacking: tuple[str, ...] = ()
 
     @property
@@ -121,7 +120,7 @@ def make_plan(sweep: Sweep, only: str | None = None, *, without_data: bool = Fal
     if not runs:
         what = "is left, all are excluded" if only is None else f"matches {only!r}"
         raise PlanError(f"no arm of sweep {sweep.name!r} {what}; its arms: {', '.join(sweep.arms)}")
-    return Plan(sweep, tuple(runs), only, tuple(dict.fromkeys(lacking)))
+    return Plan(sweep, tuple(runs), tuple(dict.fromkeys(lacking)))
 
 
 def _missing(workload: Part) -> str:
@@ -220,7 +219,8 @@ def summary(plan: Plan, store: Store, found: Mapping[str, Status] | None = None)
     found = statuses(plan, store) if found is None else found
     specs = plan.specs
     missing = [spec for spec in specs if found[spec.run_id].state not in SETTLED]
-    results = _results(found, store)
+    ended = {run_id: store.result(run_id) for run_id, status in found.items() if status.terminal}
+    results = {run_id: result for run_id, result in ended.items() if result is not None}
     done = ((spec, results[spec.run_id]) for spec in specs if found[spec.run_id].state == "done")
     estimator = Estimator(done if missing else ())
     sent = estimator.wire_bytes(missing)
@@ -277,12 +277,6 @@ def _rate(sweep: Sweep, panel: Setting, arm: Arm, rates: Rates) -> tuple[float, 
     if arm.baseline not in {other.label for other in sweep.arms_of(panel)}:
         raise arm.error("baseline", f"'{arm.baseline}' is excluded from {panel.label}: exclude this arm too")
     return rates.lr(sweep, panel, arm)
-
-
-def _results(found: Mapping[str, Status], store: Store) -> dict[str, dict[str, Any]]:
-    """The results of the runs that have ended, by run id."""
-    ended = {run_id: store.result(run_id) for run_id, status in found.items() if status.terminal}
-    return {run_id: result for run_id, result in ended.items() if result is not None}
 
 
 def _skipped(plan: Plan, found: Mapping[str, Status]) -> list[dict[str, Any]]:
@@ -354,7 +348,10 @@ def groups(
         by_key.setdefault(group_key(spec), []).append(spec)
     found: list[list[RunSpec]] = []
     for members in by_key.values():
-        most = 1 if not on_gpus and _mixed(members[0]) else _most_runs(members[0], group_bytes)
+        first, most = members[0], 1
+        if first.backend == "simulated" and (on_gpus or not _mixed(first)):
+            run_bytes = elements(first.workload) * 4 * COPIES * first.world_size
+            most = max(1, group_bytes // run_bytes)
         if on_gpus:
             rounds = -(-len(members) // (most * slots))
             size = min(most, max(GPU_RUNS, -(-len(members) // (rounds * slots))))
@@ -434,12 +431,6 @@ def task_seconds(spec: RunSpec) -> dict[str, float]:
         return dict(disk_cached(question, measure, ours=is_ours(spec.workload.name)))
     except MemoryError:  # the run itself will say so, perhaps on a larger machine
         return {"gradients": 0.0, "watch": 0.0, "evaluate": 0.0}
-
-
-def _most_runs(spec: RunSpec, group_bytes: int) -> int:
-    if spec.backend != "simulated":
-        return 1
-    return max(1, group_bytes // (elements(spec.workload) * 4 * COPIES * spec.world_size))
 
 
 EVALUATIONS: Final = 16

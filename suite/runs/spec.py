@@ -221,9 +221,36 @@ def resolve_algorithm(
     Raises ValueError (unknown names, impossible values) with what to do.
     """
 
+    def work_out() -> dict[str, Any]:
+        from reference_impls.core.collectives import Group  # here, since it needs torch
+
+        about = info(name)
+        if "lr" in options:
+            raise UnknownOptionError(
+                f"{name}: lr is no option of the method; say it with the run's learning rate"
+            )
+        given = dict(options)
+        for key, value in {"total_steps": steps, "lr_warmup_steps": lr_warmup}.items():
+            if key in about.options:
+                given.setdefault(key, value)
+        method = create(name, **given)
+        method.algorithm.check(Group("world", 0, world_size))
+        fixed = registry.entry(name).preset
+        own = {
+            f.name: getattr(method.algorithm, f.name)
+            for f in dataclasses.fields(method.algorithm)
+            if f.name not in fixed
+        }
+        hyper = {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in method.hyperparameters.items()
+        }
+        unsaid = FORMERLY_FIXED.get(name, ())
+        gone = {key: value for key, value in former(type(method.algorithm)).items() if key not in unsaid}
+        return Part(name, about.version, {**gone, **own, **hyper}).as_dict()
+
     question = ["algorithm", name, dict(options), world_size, steps, lr_warmup]
-    resolved = partial(_resolve_algorithm, name, options, world_size, steps, lr_warmup)
-    return Part(**disk_cached(question, lambda: resolved().as_dict(), ours=name in BUILT_IN))
+    return Part(**disk_cached(question, work_out, ours=name in BUILT_IN))
 
 
 def source_hash(name: str) -> str:
@@ -249,37 +276,6 @@ def _with_what_lies_beside(name: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _resolve_algorithm(
-    name: str, options: Mapping[str, Any], world_size: int, steps: int, lr_warmup: int
-) -> Part:
-    from reference_impls.core.collectives import Group  # here, since it needs torch
-
-    about = info(name)
-    if "lr" in options:
-        raise UnknownOptionError(
-            f"{name}: lr is no option of the method; say it with the run's learning rate"
-        )
-    given = dict(options)
-    for key, value in {"total_steps": steps, "lr_warmup_steps": lr_warmup}.items():
-        if key in about.options:
-            given.setdefault(key, value)
-    method = create(name, **given)
-    method.algorithm.check(Group("world", 0, world_size))
-    fixed = registry.entry(name).preset
-    own = {
-        f.name: getattr(method.algorithm, f.name)
-        for f in dataclasses.fields(method.algorithm)
-        if f.name not in fixed
-    }
-    hyper = {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in method.hyperparameters.items()
-    }
-    unsaid = FORMERLY_FIXED.get(name, ())
-    gone = {key: value for key, value in former(type(method.algorithm)).items() if key not in unsaid}
-    return Part(name, about.version, {**gone, **own, **hyper})
-
-
 def resolve_workload(
     name: str, options: Mapping[str, Any], sharding: str, *, without_data: bool = False
 ) -> Part:
@@ -299,9 +295,17 @@ def resolve_workload(
         suite.workloads.DataError: Files of the user's are missing.
     """
 
-    question = ["workload", name, dict(options), sharding]
-    resolved = partial(_resolve_workload, name, options, sharding)
-    found = disk_cached(question, lambda: resolved().as_dict(), ours=is_ours(name))
+    def work_out() -> dict[str, Any]:
+        from suite.workloads import get  # here, since it needs torch
+
+        workload = get(name, **options)
+        if sharding not in workload.shardings:
+            raise SpecError(
+                f"workload {name} has no sharding {sharding!r}{nearest(sharding, workload.shardings)}"
+            )
+        return Part(name, workload.version, workload.options).as_dict()
+
+    found = disk_cached(["workload", name, dict(options), sharding], work_out, ours=is_ours(name))
     if found["options"].get("data") == "":  # what an answer is kept under does not know the files
         from suite.workloads import DataError, get
         from suite.workloads.user_data import with_data
@@ -323,17 +327,6 @@ def is_ours(workload: str) -> bool:
         return sorted(WORKLOADS)
 
     return workload in disk_cached(["workloads"], work_out)
-
-
-def _resolve_workload(name: str, options: Mapping[str, Any], sharding: str) -> Part:
-    from suite.workloads import get  # here, since it needs torch
-
-    workload = get(name, **options)
-    if sharding not in workload.shardings:
-        raise SpecError(
-            f"workload {name} has no sharding {sharding!r}{nearest(sharding, workload.shardings)}"
-        )
-    return Part(name, workload.version, workload.options)
 
 
 JUDGED: Final = ("metric", "unit", "direction", "margin", "no_verdict")
@@ -458,7 +451,7 @@ def _constant() -> dict[str, Any]:
         "environment_hash": environment_hash(),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "cpu": cpu_model(),
+        "cpu": _cpuinfo().get("model name") or platform.machine(),
         **({"cpu_signature": signature} if (signature := cpu_signature()) else {}),
         "cores": len(os.sched_getaffinity(0)),
         "host_hash": hashlib.sha256(socket.gethostname().encode()).hexdigest()[:ID_DIGITS],
@@ -501,11 +494,6 @@ def installed() -> list[str]:
 def environment_hash() -> str:
     """First 16 hex digits of the SHA-256 of `installed`, one a line."""
     return hashlib.sha256("\n".join(installed()).encode()).hexdigest()[:ID_DIGITS]
-
-
-def cpu_model() -> str:
-    """The processor's own name for itself, or the architecture where the system does not tell."""
-    return _cpuinfo().get("model name") or platform.machine()
 
 
 def cpu_signature() -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,19 @@ ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The machine's busy and stolen ticks since it was started, our processes' CPU seconds, and the clock, in s."""
+    """What a machine has done so far.
+
+    busy, stolen: ticks since it was started. ours_s: CPU seconds of our processes. clock_s: the clock, in s. load_average: of the
+    last minute. cores: its processors. machine: see `machine_id`.
+    """
 
     busy: int
     stolen: int
     ours_s: float
     clock_s: float
+    load_average: float
+    cores: int
+    machine: str
 
 
 @dataclass(frozen=True)
@@ -76,16 +83,14 @@ class Meter:
     def snapshot(self) -> Snapshot:
         """The counters now."""
         busy, stolen = ticks((self.proc / "stat").read_text(encoding="utf-8"))
-        return Snapshot(busy, stolen, sum(self._ours(pid) for pid in self.pids), self.clock())
+        ours_s = sum(self._ours(pid) for pid in self.pids)
+        return Snapshot(
+            busy, stolen, ours_s, self.clock(), load_average(self.proc)[0], self.cores, machine_id()
+        )
 
     def since(self, before: Snapshot) -> Load:
         """What happened since `before`."""
-        return between(before, self.snapshot(), self.cores, load_average(self.proc)[0])
-
-    def as_dict(self) -> dict[str, Any]:
-        """The counters now and which machine's they are, as plain values: a rank's part of `ClusterMeter`."""
-        now = asdict(self.snapshot())
-        return {**now, "machine": machine_id(), "cores": self.cores, "load": load_average(self.proc)[0]}
+        return between(before, self.snapshot())
 
     def _ours(self, pid: int) -> float:
         try:
@@ -107,39 +112,36 @@ class ClusterMeter:
         """Have every rank take itself and all its descendants, as they are now, for ours."""
         self.ask({"do": "load", "find": True})
 
-    def snapshot(self) -> Sequence[Mapping[str, Any]]:
+    def snapshot(self) -> Sequence[Snapshot]:
         """The counters now, by rank."""
-        return self.ask({"do": "load", "find": False})
+        return [Snapshot(**answer["counters"]) for answer in self.ask({"do": "load", "find": False})]
 
-    def since(self, before: Sequence[Mapping[str, Any]]) -> Load:
+    def since(self, before: Sequence[Snapshot]) -> Load:
         """What happened since `before`."""
-        pairs: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+        of_machine: dict[str, list[tuple[Snapshot, Snapshot]]] = {}
         for then, now in zip(before, self.snapshot(), strict=True):
-            pairs.setdefault(now["machine"], []).append((then, now))
+            of_machine.setdefault(now.machine, []).append((then, now))
         loads = []
         # of one machine all ranks read the same counters, and each knows its own processor time
-        for ranks in pairs.values():
-            ends = [
-                Snapshot(
-                    one["busy"], one["stolen"], sum(rank[end]["ours_s"] for rank in ranks), one["clock_s"]
-                )
-                for end, one in enumerate(ranks[0])
-            ]
-            loads.append(between(ends[0], ends[1], ranks[0][1]["cores"], ranks[0][1]["load"]))
+        for pairs in of_machine.values():
+            first, last = (
+                replace(ends[0], ours_s=sum(end.ours_s for end in ends)) for ends in zip(*pairs, strict=True)
+            )
+            loads.append(between(first, last))
         worst = {name: max(getattr(one, name) for one in loads) for name in Load.__dataclass_fields__}
         return Load(**worst)
 
 
-def between(before: Snapshot, now: Snapshot, cores: int, load_average: float) -> Load:
-    """What happened on a machine of so many processors from one snapshot to another."""
-    capacity = max(1e-9, (now.clock_s - before.clock_s) * cores)
+def between(before: Snapshot, now: Snapshot) -> Load:
+    """What happened on a machine from one snapshot to another."""
+    capacity = max(1e-9, (now.clock_s - before.clock_s) * now.cores)
     tick_s = 1 / os.sysconf("SC_CLK_TCK")
     foreign = (now.busy - before.busy) * tick_s - (now.ours_s - before.ours_s)
     return Load(
         foreign_share=min(1.0, max(0.0, foreign / capacity)),
         steal_share=min(1.0, (now.stolen - before.stolen) * tick_s / capacity),
-        resolution=tick_s * cores / capacity,
-        load_average=load_average,
+        resolution=tick_s * now.cores / capacity,
+        load_average=now.load_average,
     )
 
 

@@ -38,7 +38,7 @@ from suite.timing.cases import method_of
 from suite.timing.load import Meter
 from suite.timing.ranks import BACKEND, NCCL, call
 from suite.timing.store import Case, Mode
-from suite.timing.subject import Batch, MethodSubject, ReferenceSubject, Subject, no_collector
+from suite.timing.subject import Batch, MethodSubject, ReferenceSubject, Subject, no_collector, take_step
 from suite.training.train import taken
 from suite.workloads import get
 
@@ -202,7 +202,7 @@ class Commands:
         """What this rank's machine has done so far (`suite.timing.load.ClusterMeter`). find: look for our processes first."""
         if find:
             self._meter.find()
-        return self._meter.as_dict()
+        return {"counters": asdict(self._meter.snapshot())}
 
     def direct(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """A whole training on the real link, by which composed times are checked.
@@ -243,12 +243,7 @@ class Commands:
             for step, batch in enumerate(batches):
                 for group in optimizer.param_groups:
                     group["lr"] = rate(step)
-                if optimizer.method.algorithm.reference_points:
-                    optimizer.step(partial(backward, batch))
-                else:
-                    backward(batch)
-                    optimizer.step()
-                optimizer.zero_grad()
+                take_step(optimizer, partial(backward, batch))
                 kinds[optimizer.kind] += 1
             if self._device != "cpu":
                 torch.cuda.synchronize()

@@ -57,12 +57,11 @@ VANISHED_S: Final = 25
 
 
 class RankLostError(RuntimeError):
-    """A rank has died, faulted or fallen silent. rank: which; how: in words."""
+    """A rank has died, faulted or fallen silent; how, in words."""
 
     def __init__(self, rank: int, how: str) -> None:
         super().__init__(f"rank {rank} {how}")
         self.rank = rank
-        self.how = how
 
 
 class RankGroup:

@@ -46,18 +46,16 @@ FEWEST_BLOCKS: Final = 6
 RoundLength = Literal[1, 4, 16, 64]
 ROUND_LENGTHS: Final[tuple[RoundLength, ...]] = get_args(RoundLength)
 Precision = Literal["fp32", "bf16"]
+PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 Device = Literal["cpu", "cuda"]
 DEFAULT_BUCKET_MB: Final = 25
 """DistributedDataParallel's own."""
+BUCKETS_MB: Final = (1, 4, 8, DEFAULT_BUCKET_MB)
 _OF_THE_SWEEP: Final = ("workload", "workload_options", "world_size", "batch_size", "bucket_bytes", "arms")
 """Keys of a session without a sweep."""
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 Seconds = Annotated[float, Field(gt=0)]
-
-
-def _rising(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(lengths))
 
 
 class UnknownSessionError(ValueError):
@@ -67,8 +65,10 @@ class UnknownSessionError(ValueError):
 class ArmChoice(Entry):
     """An arm of a session without a sweep."""
 
-    algorithm: str = Field(description="Registry name of the method.")
-    options: dict[str, Any] = Field(default={}, description="Options that differ from its defaults.")
+    algorithm: str
+    """Registry name of the method."""
+    options: dict[str, Any] = Field(default={})
+    """Options that differ from its defaults."""
 
     @property
     def label(self) -> str:
@@ -79,8 +79,10 @@ class ArmChoice(Entry):
 class LinkChoice(Entry):
     """A link between the workers."""
 
-    rate: str = Field(description="What a worker sends at most: 10mbit to 10gbit, or unshaped.")
-    delay: Annotated[str | None, GIVEN] = Field(default=None, description="One-way delay, such as 5ms.")
+    rate: str
+    """What a worker sends at most: 10mbit to 10gbit, or unshaped."""
+    delay: Annotated[str | None, GIVEN] = None
+    """One-way delay, such as 5ms."""
 
     @property
     def label(self) -> str:
@@ -98,121 +100,114 @@ class LinkChoice(Entry):
 class Reference(Entry):
     """How the reference is looked for: every precision with every bucket size."""
 
-    optimizer: str = Field(default="sgd", description="Optimizer of the uncompressed runs.")
-    options: dict[str, Any] = Field(default={}, description="Its options.")
-    buckets_mb: Annotated[tuple[int | float, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT] = Field(
-        default=(1, 4, 8, DEFAULT_BUCKET_MB),
-        description="Bucket sizes of DistributedDataParallel in MB, each above 0.",
-    )
-    precisions: Annotated[tuple[Precision, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT] = Field(
-        default=get_args(Precision), description="Precisions of the gradients that it sends."
-    )
-    screen_units: Positive = Field(default=4, description="Steps a block of the screening.")
-    screen_blocks: Positive = Field(default=2, description="Rounds of the screening.")
+    optimizer: str = "sgd"
+    """Optimizer of the uncompressed runs."""
+    options: dict[str, Any] = Field(default={})
+    """Its options."""
+    buckets_mb: Annotated[tuple[int | float, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT] = BUCKETS_MB
+    """Bucket sizes of DistributedDataParallel in MB, each above 0."""
+    precisions: Annotated[tuple[Precision, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT] = PRECISIONS
+    """Precisions of the gradients that it sends."""
+    screen_units: Positive = 4
+    """Steps a block of the screening."""
+    screen_blocks: Positive = 2
+    """Rounds of the screening."""
 
 
 class PowerSGD(Entry):
     """torch's own PowerSGD hook beside the others."""
 
-    rank: Count = Field(default=4, description="Its rank; 0: without it.")
+    rank: Count = 4
+    """Its rank; 0: without it."""
 
 
 class Direct(Entry):
     """Whole runs beside the blocks, which check the join."""
 
-    arms: Annotated[tuple[str, ...], ONE_OR_MORE, DISTINCT] = Field(
-        default=(), description="Arms of the sweep that are trained whole."
-    )
-    repeats: Positive = Field(default=FEWEST_BLOCKS, description="Rounds that hold such runs.")
-    steps: Annotated[int, Field(ge=1)] = Field(
-        default=0, description="Length of such a run. Without it: the sweep's."
-    )
+    arms: Annotated[tuple[str, ...], ONE_OR_MORE, DISTINCT] = ()
+    """Arms of the sweep that are trained whole."""
+    repeats: Positive = FEWEST_BLOCKS
+    """Rounds that hold such runs."""
+    steps: Annotated[int, Field(ge=1)] = 0
+    """Length of such a run. Without it: the sweep's."""
 
 
 class Limits(Entry):
     """When a block counts as disturbed, and how often it is repeated."""
 
-    foreign_share: Share = Field(
-        default=0.15, description="Share of the machine's processor time that others took."
-    )
-    steal_share: Share = Field(
-        default=0.05, description="Share of it that the host of a virtual machine took."
-    )
-    retries: Count = Field(default=2, description="Repetitions of a block in a round.")
+    foreign_share: Share = 0.15
+    """Share of the machine's processor time that others took."""
+    steal_share: Share = 0.05
+    """Share of it that the host of a virtual machine took."""
+    retries: Count = 2
+    """Repetitions of a block in a round."""
 
 
 class SessionSpec(Entry):
     """A session file as read."""
 
-    title: str = Field(default="", description="One line: what it is for.")
-    base: str = Field(
-        default="", description="Start from that session beside this one; keys given here replace its keys."
-    )
-    shown: bool = Field(default=True, description="On the pages of reports; false: for a document alone.")
-    minutes: Positive = Field(description="Stated budget.")
-    sweep_name: str = Field(
-        default="",
-        alias="sweep",
-        description="Sweep whose arms, workload, workers, batch and bucket are timed; else those below.",
-    )
-    workload_name: str = Field(default="", alias="workload", description="Registry name of what is timed.")
-    workload_options: dict[str, Any] = Field(default={}, description="Its options.")
-    world_size: Annotated[int, Field(ge=2)] = Field(default=0, description="Ranks.")
-    batch_size: Annotated[int, Field(ge=1)] = Field(default=0, description="Examples a rank and step.")
-    bucket_bytes: Positive = Field(default=DEFAULT_BUCKET_BYTES, description="Bytes of a gradient bucket.")
-    arms: dict[str, ArmChoice] = Field(default={}, description="Label: a method with options.")
-    link_choices: Annotated[tuple[LinkChoice, ...], AS_TUPLE, Field(min_length=1)] = Field(
-        alias="links", description="Links, for example [{rate: 100mbit}]."
-    )
-    device: Device = Field(
-        default="cpu",
-        description="Where ranks compute; cuda: on GPUs over NCCL, which ranks share if need be.",
-    )
-    blocks: Annotated[int, Field(ge=FEWEST_BLOCKS)] = Field(
-        default=6,
-        description="Rounds; in each everything is measured once, in an order drawn anew. Fewer give no interval.",
-    )
-    spare_blocks: Count = Field(
-        default=2, description="Further rounds at most, of what has fewer than six undisturbed ones."
-    )
-    units: Positive = Field(default=20, description="Steps a block at most.")
-    block_s: Seconds = Field(
-        default=0.25, description="Seconds that a block fills at most, but always with one step."
-    )
-    phase_units: Positive = Field(
-        default=5, description="Steps of blocks without communication, and of one collective after another."
-    )
-    phase_s: Seconds = Field(default=0.1, description="Seconds of the same.")
-    null_rounds: Annotated[int | None, GIVEN] = Field(
-        default=None,
-        ge=0,
-        alias="null_blocks",
-        description="Rounds that hold a block without communication. Without it: all.",
-    )
-    serial_rounds: Annotated[int | None, GIVEN] = Field(
-        default=None,
-        ge=0,
-        alias="serial_blocks",
-        description="Rounds that hold a block of one collective after another, on CPUs. Without it: all.",
-    )
-    warmup: Positive = Field(default=3, description="Steps before anything is timed, in every mode.")
+    title: str = ""
+    """One line: what it is for."""
+    base: str = ""
+    """Start from that session beside this one; keys given here replace its keys."""
+    shown: bool = True
+    """On the pages of reports; false: for a document alone."""
+    minutes: Positive
+    """Stated budget."""
+    sweep_name: str = Field(default="", alias="sweep")
+    """Sweep whose arms, workload, workers, batch and bucket are timed; else those below."""
+    workload_name: str = Field(default="", alias="workload")
+    """Registry name of what is timed."""
+    workload_options: dict[str, Any] = Field(default={})
+    """Its options."""
+    world_size: Annotated[int, Field(ge=2)] = 0
+    """Ranks."""
+    batch_size: Annotated[int, Field(ge=1)] = 0
+    """Examples a rank and step."""
+    bucket_bytes: Positive = DEFAULT_BUCKET_BYTES
+    """Bytes of a gradient bucket."""
+    arms: dict[str, ArmChoice] = Field(default={})
+    """Label: a method with options."""
+    link_choices: Annotated[tuple[LinkChoice, ...], AS_TUPLE, Field(min_length=1)] = Field(alias="links")
+    """Links, for example [{rate: 100mbit}]."""
+    device: Device = "cpu"
+    """Where ranks compute; cuda: on GPUs over NCCL, which ranks share if need be."""
+    blocks: Annotated[int, Field(ge=FEWEST_BLOCKS)] = 6
+    """Rounds; in each everything is measured once, in an order drawn anew. Fewer give no interval."""
+    spare_blocks: Count = 2
+    """Further rounds at most, of what has fewer than six undisturbed ones."""
+    units: Positive = 20
+    """Steps a block at most."""
+    block_s: Seconds = 0.25
+    """Seconds that a block fills at most, but always with one step."""
+    phase_units: Positive = 5
+    """Steps of blocks without communication, and of one collective after another."""
+    phase_s: Seconds = 0.1
+    """Seconds of the same."""
+    null_rounds: Annotated[int | None, GIVEN] = Field(default=None, ge=0, alias="null_blocks")
+    """Rounds that hold a block without communication. Without it: all."""
+    serial_rounds: Annotated[int | None, GIVEN] = Field(default=None, ge=0, alias="serial_blocks")
+    """Rounds that hold a block of one collective after another, on CPUs. Without it: all."""
+    warmup: Positive = 3
+    """Steps before anything is timed, in every mode."""
     rounds_h: Annotated[
-        tuple[RoundLength, ...], ONE_OR_MORE, Field(min_length=1), DISTINCT, AfterValidator(_rising)
-    ] = Field(
-        default=ROUND_LENGTHS,
-        description="Lengths of the rounds of local steps that are timed, at least two.",
-    )
-    reference: Reference = Field(
-        default=Reference(), description="How the fastest uncompressed run is looked for."
-    )
-    powersgd: PowerSGD = Field(default=PowerSGD(), description="torch's own PowerSGD hook beside the others.")
-    direct: Direct = Field(
-        default=Direct(), description="Whole runs, which check the join; of a session of a sweep."
-    )
-    limits: Limits = Field(
-        default=Limits(), alias="disturbed", description="When a block counts as disturbed."
-    )
-    seed: Count = Field(default=0, description="Draws the orders.")
+        tuple[RoundLength, ...],
+        ONE_OR_MORE,
+        Field(min_length=1),
+        DISTINCT,
+        AfterValidator(lambda lengths: tuple(sorted(lengths))),
+    ] = ROUND_LENGTHS
+    """Lengths of the rounds of local steps that are timed, at least two."""
+    reference: Reference = Reference()
+    """How the fastest uncompressed run is looked for."""
+    powersgd: PowerSGD = PowerSGD()
+    """torch's own PowerSGD hook beside the others."""
+    direct: Direct = Direct()
+    """Whole runs, which check the join; of a session of a sweep."""
+    limits: Limits = Field(default=Limits(), alias="disturbed")
+    """When a block counts as disturbed."""
+    seed: Count = 0
+    """Draws the orders."""
     _sweep: Sweep | None = PrivateAttr()
     _workload: Part = PrivateAttr()
     _links: Mapping[str, Link] = PrivateAttr()

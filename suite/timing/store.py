@@ -6,7 +6,7 @@ they take a step of some kind share one.
 """
 
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -178,17 +178,17 @@ def put(root: Path | str, record: Mapping[str, Any]) -> Path:
 
 def records(root: Path | str, name: str) -> list[dict[str, Any]]:
     """All records of a session of that name that can be read, oldest first; `refused` lists the others."""
-    return [found for found in _found(root, name) if isinstance(found, dict)]
+    paths = (Path(root) / "sessions" / name).glob(f"*/{FILE}")
+    return [found for found in _found(paths) if isinstance(found, dict)]
 
 
-def refused(root: Path | str, name: str | None = None) -> list[RefusedError]:
-    """The records of a session, or of all, that are damaged, or of a version that this code does not read."""
-    return [found for found in _found(root, name) if isinstance(found, RefusedError)]
+def refused(root: Path | str) -> list[RefusedError]:
+    """The records of all sessions that are damaged, or of a version that this code does not read."""
+    paths = (Path(root) / "sessions").glob(f"*/*/{FILE}")
+    return [found for found in _found(paths) if isinstance(found, RefusedError)]
 
 
-def _found(root: Path | str, name: str | None) -> Iterator[dict[str, Any] | RefusedError]:
-    folder = Path(root) / "sessions"
-    paths = folder.glob(f"*/*/{FILE}") if name is None else (folder / name).glob(f"*/{FILE}")
+def _found(paths: Iterable[Path]) -> Iterator[dict[str, Any] | RefusedError]:
     for path in sorted(paths):
         try:
             found = read_version(path, SESSION_VERSION, partial(problem, SessionRecord), AGAIN)

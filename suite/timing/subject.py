@@ -192,18 +192,8 @@ class MethodSubject(Subject):
                 self.module(*batch).backward()
                 own += time.perf_counter() - started - ((trace.total if trace else 0.0) - traced)
 
-            def step(batch: Batch) -> None:
-                if (
-                    self.optimizer.method.algorithm.reference_points
-                ):  # the gradients there are part of the step
-                    self.optimizer.step(lambda: backward(batch))
-                else:
-                    backward(batch)
-                    self.optimizer.step()
-                self.optimizer.zero_grad()
-
             yield Stepping(
-                step,
+                lambda batch: take_step(self.optimizer, lambda: backward(batch)),
                 lambda: self.optimizer.kind,
                 lambda: {"forward_backward": own, **trace.seconds} if trace else None,
             )
@@ -343,6 +333,16 @@ class ReferenceSubject(Subject):
 
     def _build(self, group: dist.ProcessGroup | None) -> Reference:
         return Reference(self._module(), self.case.algorithm, self.case.options, LEARNING_RATE, group)
+
+
+def take_step(optimizer: DataParallelOptimizer, backward: Callable[[], None]) -> None:
+    """A step as users take it. Gradients at a method's reference points are part of its step."""
+    if optimizer.method.algorithm.reference_points:
+        optimizer.step(backward)
+    else:
+        backward()
+        optimizer.step()
+    optimizer.zero_grad()
 
 
 @contextmanager

@@ -89,6 +89,17 @@ class Interrupted(Exception):  # noqa: N818 - nothing is wrong
 
 
 @contextmanager
+def handling(handler: Callable[[int, FrameType | None], None], *numbers: signal.Signals) -> Iterator[None]:
+    """These signals go to a handler, and afterwards where they went before."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, own in before.items():
+            signal.signal(number, own)
+
+
+@contextmanager
 def on_signals(*numbers: signal.Signals) -> Iterator[Interruption]:
     """An interruption that these signals ask for; the second one stops at once, by KeyboardInterrupt."""
     asked = Interruption()
@@ -98,12 +109,8 @@ def on_signals(*numbers: signal.Signals) -> Iterator[Interruption]:
             raise KeyboardInterrupt
         asked.request(f"stopped by {signal.Signals(number).name}")
 
-    held = {number: signal.signal(number, note) for number in numbers}
-    try:
+    with handling(note, *numbers):
         yield asked
-    finally:
-        for number, handler in held.items():
-            signal.signal(number, handler)
 
 
 # ---- children with pipes

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from suite.runs.files import StoreError
@@ -61,6 +62,7 @@ from suite.training.checkpoint import (
     Start,
     begin_child,
     exit_text,
+    handling,
 )
 from suite.training.processes import (
     FAULTS,
@@ -298,7 +300,7 @@ class RunOwnership(AbstractContextManager["RunOwnership"]):
         for run_id in list(self._leases):
             if run_id in self._under_way and self._leases[run_id].held():  # broken off, or the store is full
                 self.store.abandon(run_id)
-            self._give_back(run_id)
+            self.leave(run_id)
 
     def folder(self, spec: RunSpec) -> Path:
         """Where a run's files lie."""
@@ -403,8 +405,9 @@ class RunOwnership(AbstractContextManager["RunOwnership"]):
                     self._under_way.discard(run_id)
 
     def leave(self, run_id: str) -> None:
-        """Give a run back as if this process had been killed: whoever knows why says how it ended."""
-        self._give_back(run_id)
+        """Give a run back as it is, after a kill too: whoever knows more says how it ended."""
+        self._under_way.discard(run_id)
+        self._leases.pop(run_id).release()
 
     def end(self, outcome: Outcome) -> bool:
         """Keep how a run ended and give it back; False when it is no longer ours to say. Raises `StoreError`."""
@@ -413,12 +416,8 @@ class RunOwnership(AbstractContextManager["RunOwnership"]):
             outcome.save(self.store)
             if outcome.status.settled:
                 files.remove(self.store.folder(outcome.run_id))
-        self._give_back(outcome.run_id)
+        self.leave(outcome.run_id)
         return held
-
-    def _give_back(self, run_id: str) -> None:
-        self._under_way.discard(run_id)
-        self._leases.pop(run_id).release()
 
     def _settled(self, spec: RunSpec) -> bool:
         """Whether the run is left as it is; what a newer version has written always is."""
@@ -742,7 +741,7 @@ def _interrupts(tally: Tally, report: Callable[[Tally], None]) -> Iterator[list[
     """Signals to stop only leave a note; yields those received so far. After the first, no new groups are begun."""
     received: list[int] = []
 
-    def note(number: int, frame: Any) -> None:
+    def note(number: int, frame: FrameType | None) -> None:
         received.append(number)
         tally.interrupted = True
         if _reason_to_stop(received):
@@ -751,9 +750,5 @@ def _interrupts(tally: Tally, report: Callable[[Tally], None]) -> Iterator[list[
             tally.note = "interrupted: finishing what is under way; once more stops it at a checkpoint"
         report(tally)
 
-    old = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handling(note, signal.SIGINT, signal.SIGTERM):
         yield received
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)

@@ -342,11 +342,9 @@ class _Ranks:
                 self._fault(rank, outcome.status.reason, outcome.status.state)
             elif rank == 0:
                 self._outcome = outcome
-        elif rank == 0:
-            self._report(what, content)
-
-    def _report(self, what: str, content: list[Any]) -> None:
-        if what == "step":
+        elif rank > 0:
+            return
+        elif what == "step":
             self._hooks.progress(*content)
         elif what == "saved":
             self._hooks.saved(*content)

@@ -130,22 +130,18 @@ class Recorder:
             source=source_of(self.spec),
             step=step,
             train_s=self._earlier_s + train_s,
-            recorder=self._state(),
+            recorder={
+                "metrics": [dict(line) for line in self.metrics],
+                "kinds": dict(self._kinds),
+                "paths": {name: sorted(taken) for name, taken in self._paths.items()},
+                "first_loss": self._first_loss,
+                "last_loss": self._last_loss,
+                "steps": self._steps,
+                "ran_on": {name: str(self._provenance().get(name, "none")) for name in RAN_ON},
+            },
             ledger=self.bytes.rows(),
             state=state,
         )
-
-    def _state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it, as plain data."""
-        return {
-            "metrics": [dict(line) for line in self.metrics],
-            "kinds": dict(self._kinds),
-            "paths": {name: sorted(taken) for name, taken in self._paths.items()},
-            "first_loss": self._first_loss,
-            "last_loss": self._last_loss,
-            "steps": self._steps,
-            "ran_on": {name: str(self._provenance().get(name, "none")) for name in RAN_ON},
-        }
 
     def loss(self, value: float, step: int) -> None:
         """Note the mean training loss of a step, the first of which is 1; sets `status` when the run has diverged."""

@@ -8,6 +8,7 @@ import pytest
 
 from slurm import scheduler
 from tests.slurm.devcluster import Cluster, cluster
+from tests.slurm.specs import found_by_clients
 from tests.support import require_system
 
 
@@ -21,8 +22,5 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 def dev_cluster() -> Iterator[Cluster]:
     """Two nodes of one CPU; an array has at most two members. Clients of this process find it."""
     require_system("munged", "slurmctld", "slurmd", "sbatch")
-    with cluster(2, max_array_size=2) as slurm, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scheduler, "POLL_S", 0.2)
-        for key, value in slurm.env.items():
-            patch.setenv(key, value)
+    with cluster(2, max_array_size=2) as slurm, found_by_clients(slurm):
         yield slurm

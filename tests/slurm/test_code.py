@@ -69,12 +69,9 @@ def test_changes_are_part_of_what_is_kept(checkout: Path, tmp_path: Path) -> Non
     assert code_folder(tmp_path / "r", checkout) != kept
 
 
-def test_what_is_no_git_clone_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_git_clone_is_refused_inside_of_one_too(checkout: Path, tmp_path: Path) -> None:
     with pytest.raises(SnapshotError, match="submit from a git clone"):
         code_folder(tmp_path / "r", tmp_path)
-
-
-def test_a_copy_inside_of_a_clone_is_not_of_its_commit(checkout: Path, tmp_path: Path) -> None:
     with pytest.raises(SnapshotError, match=r"submit from a git clone, .*suite is none"):
         code_folder(tmp_path / "r", checkout / "suite")
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bandwise.cli import main
 from slurm import scheduler
 from slurm.profile import Profile
 from slurm.scheduler import SlurmError, max_array_size
@@ -20,9 +18,9 @@ from suite.runs.store import Store
 from suite.runs.sweep import load_sweep
 from suite.training.execute import execute
 from tests.slurm.devcluster import Cluster
-from tests.slurm.specs import broken, tiny
-from tests.suite.runs.project import MOVING
-from tests.support import Capsys, eventually
+from tests.slurm.specs import answer, broken, tiny
+from tests.suite.runs.project import kept
+from tests.support import eventually
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
 
@@ -60,13 +58,7 @@ def test_a_sweep_above_the_limit_is_several_arrays_and_its_results_are_those_of_
     assert "no_such_option" in store.status(broken(1).run_id).reason
     for spec in RUNS:
         list(execute([spec], local))
-        there, here = (one.result(spec.run_id) for one in (store, local))
-        assert there is not None
-        assert here is not None
-        assert {k: v for k, v in there.items() if k not in MOVING} == {
-            k: v for k, v in here.items() if k not in MOVING
-        }
-        assert store.metrics(spec.run_id) == local.metrics(spec.run_id)
+        assert kept(store, spec.run_id) == kept(local, spec.run_id)
 
 
 def test_two_sweeps_at_once_do_the_runs_they_share_once(dev_cluster: Cluster, tmp_path: Path) -> None:
@@ -84,40 +76,37 @@ def test_two_sweeps_at_once_do_the_runs_they_share_once(dev_cluster: Cluster, tm
     assert [note.attempt for spec in specs if (note := store.note(spec.run_id))] == [1, 1, 1]
 
 
-def test_the_verbs_follow_and_retry_a_sweep(dev_cluster: Cluster, tmp_path: Path, capsys: Capsys) -> None:
+def test_the_verbs_follow_and_retry_a_sweep(dev_cluster: Cluster, tmp_path: Path) -> None:
     sweep, profile, root = tmp_path / "long.yaml", tmp_path / "site.yaml", tmp_path / "results"
     sweep.write_text(SWEEP.replace("steps: 4", "steps: 10000000"), encoding="utf-8")
     profile.write_text("{timeout_min: 5, pack_s: 0, array_parallelism: 15, mem: 800M}\n", encoding="utf-8")
 
-    def answer(verb: str, *options: str, code: int = 0) -> dict[str, Any]:
-        assert main([verb, str(sweep), *options, "--results", str(root), "--json"]) == code
-        return dict(json.loads(capsys.readouterr().out))
+    def says(verb: str, *options: str) -> dict[str, Any]:
+        return answer(verb, str(sweep), *options, "--results", str(root))
 
-    answer("sweep", "--on", str(profile))
-    assert eventually(lambda: answer("status")["states"].get("running") == 2, 60)
-    assert answer("status")["jobs"] == 2
+    says("sweep", "--on", str(profile))
+    assert eventually(lambda: says("status")["states"].get("running") == 2, 60)
+    assert says("status")["jobs"] == 2
     subprocess.run(["scancel", "--me", "--name=bandwise-long"], check=True)
     assert eventually(lambda: all(job.ended for job in scheduler.jobs()), 60)
-    seen = answer("status")
+    seen = says("status")
     assert seen["states"] == {"cancelled": 2}
     assert all("ended as CANCELLED" in row["reason"] for row in seen["not_done"])
-    assert answer("sweep", "--retry", "oom,node_lost")["jobs"] == []
-    assert answer("sweep", "--retry", "cancelled")["runs"] == 2
+    assert says("sweep", "--retry", "oom,node_lost")["jobs"] == []
+    assert says("sweep", "--retry", "cancelled")["runs"] == 2
     assert records(root)[-1].profile["name"] == "site", "as it was submitted"
-    assert set(answer("status")["states"]) <= {"queued", "running"}
+    assert set(says("status")["states"]) <= {"queued", "running"}
     subprocess.run(["scancel", "--me", "--name=bandwise-long"], check=True)
     assert eventually(lambda: all(job.ended for job in scheduler.jobs()), 60)
 
 
-def test_the_verb_submits_what_is_missing(dev_cluster: Cluster, tmp_path: Path, capsys: Capsys) -> None:
+def test_the_verb_submits_what_is_missing(dev_cluster: Cluster, tmp_path: Path) -> None:
     sweep, profile, root = tmp_path / "small.yaml", tmp_path / "site.yaml", tmp_path / "results"
     sweep.write_text(SWEEP, encoding="utf-8")
     profile.write_text("timeout_min: 5\n", encoding="utf-8")
 
     def submit(*options: str) -> dict[str, Any]:
-        where = ["--on", f"slurm:{profile}", "--results", str(root), "--json"]
-        assert main(["sweep", str(sweep), *where, *options]) == 0
-        return dict(json.loads(capsys.readouterr().out))
+        return answer("sweep", str(sweep), "--on", f"slurm:{profile}", "--results", str(root), *options)
 
     plan, store = make_plan(load_sweep(str(sweep))), Store(root)
     done, missing = plan.specs
@@ -129,21 +118,9 @@ def test_the_verb_submits_what_is_missing(dev_cluster: Cluster, tmp_path: Path, 
     assert submit()["jobs"] == [], "all is done, so nothing is sent"
 
 
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"partition": "no-such-partition"}, r"profile 'nowhere'.*(?s:.*)[Ii]nvalid partition"),
-        (
-            {"additional_parameters": {"nodelits": "node-0"}},
-            r"(?s)profile 'nowhere'.*unrecognized option.*nodelits",
-        ),
-    ],
-)
-def test_what_slurm_refuses_is_reported_with_its_reason(
-    dev_cluster: Cluster, tmp_path: Path, keys: dict[str, Any], said: str
-) -> None:
-    profile = Profile(name="nowhere", timeout_min=5, **keys)
-    with pytest.raises(SlurmError, match=said):
+def test_what_slurm_refuses_is_reported_with_its_reason(dev_cluster: Cluster, tmp_path: Path) -> None:
+    profile = Profile(name="nowhere", timeout_min=5, additional_parameters={"nodelits": "node-0"})
+    with pytest.raises(SlurmError, match=r"(?s)profile 'nowhere'.*unrecognized option.*nodelits"):
         submit_runs([tiny(0)], profile, tmp_path, sweep="tiny")
     assert records(tmp_path) == []
     assert run_states([tiny(0)], Store(tmp_path)).statuses[tiny(0).run_id].state == "missing"

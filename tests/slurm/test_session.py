@@ -19,6 +19,7 @@ from suite.analysis.session_tables import collect_session
 from suite.analysis.tables import CASES, PROBE, read_table, session_table_path
 from suite.links.link import ALL_REDUCE_FP32, Link
 from tests.slurm.devcluster import Cluster, cluster
+from tests.slurm.specs import found_by_clients
 from tests.support import Capsys, eventually
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(400)]
@@ -51,10 +52,8 @@ PROFILE = "{timeout_min: 5, tasks_per_node: 1, mem: 900M, interface: eth0}\n"
 
 @pytest.fixture(scope="module")
 def slurm(possible: None) -> Iterator[Cluster]:
-    """Two nodes behind wires of 100 Mbit/s, found by the clients of this process; what is timed is not compiled."""
-    with cluster(Link.parse(2, "100mbit"), cpus_per_node=2) as made, pytest.MonkeyPatch.context() as patch:
-        for key, value in {**made.env, "BANDWISE_COMPILE": "0"}.items():
-            patch.setenv(key, value)
+    """Two nodes behind wires of 100 Mbit/s."""
+    with cluster(Link.parse(2, "100mbit"), cpus_per_node=2) as made, found_by_clients(made):
         yield made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,12 @@ from tests.slurm.specs import tiny
 from tests.support import Patch
 
 PACKED = Profile(name="site", timeout_min=20, array_parallelism=4, pack_s=100)
+PROFILE = Profile(name="site", timeout_min=20, partition="cpu", mem="2G", setup=("module load python",))
+
+
+def but(profile: Profile, **changes: Any) -> Profile:
+    """The profile with other values."""
+    return profile.model_copy(update=changes)
 
 
 def finished(spec: RunSpec, train_s: float) -> tuple[RunSpec, dict[str, Any]]:
@@ -66,12 +73,12 @@ def test_members_hold_enough_work_and_not_too_much(each_s: float) -> None:
 
 
 def test_packing_can_be_switched_off_and_real_ranks_stand_apart() -> None:
-    alone = PACKED.model_copy(update={"pack_s": 0, "array_parallelism": 12})
+    alone = but(PACKED, pack_s=0, array_parallelism=12)
     members = pack([tiny(seed) for seed in range(40)], alone, Estimator().seconds)
     assert [len(member) for member in members] == [1] * 10
     real = replace(tiny(0), backend="gloo")
     specs = [replace(real, world_size=4), tiny(0), real]
-    members = pack(specs, PACKED.model_copy(update={"pack_s": 10**6}), Estimator().seconds)
+    members = pack(specs, but(PACKED, pack_s=10**6), Estimator().seconds)
     assert [[tasks(spec) for group in member for spec in group] for member in members] == [[1], [2], [4]]
 
 
@@ -84,10 +91,10 @@ def test_ranks_are_spread_as_the_profile_says_or_refused() -> None:
         (4, 2, 1): (1, 1),
     }
     for (nodes, per_node, ranks), shape in shapes.items():
-        assert PACKED.model_copy(update={"nodes": nodes, "tasks_per_node": per_node}).shape(ranks) == shape
+        assert but(PACKED, nodes=nodes, tasks_per_node=per_node).shape(ranks) == shape
     for nodes, per_node in ((None, 3), (3, None), (2, 1)):
         with pytest.raises(ProfileError, match="give tasks_per_node alone, as a divisor of 4"):
-            PACKED.model_copy(update={"nodes": nodes, "tasks_per_node": per_node}).shape(4)
+            but(PACKED, nodes=nodes, tasks_per_node=per_node).shape(4)
 
 
 def test_an_estimate_without_finished_runs_is_rough_and_says_so() -> None:
@@ -97,9 +104,6 @@ def test_an_estimate_without_finished_runs_is_rough_and_says_so() -> None:
     known = Estimator([finished(tiny(7), 3.0), finished(tiny(8), 5.0)])
     assert known.seconds(runs[0]) == pytest.approx(4.0 + RUN_S)
     assert known.wire_bytes(runs) == 2 * 2 * 1000.0
-
-
-PROFILE = Profile(name="site", timeout_min=20, partition="cpu", mem="2G", setup=("module load python",))
 
 
 def directives(text: str) -> dict[str, str]:
@@ -124,9 +128,7 @@ def test_jobs_know_their_plugins_and_data(variable: str, tmp_path: Path, monkeyp
 
 
 def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:
-    profile = PROFILE.model_copy(
-        update={"cpus_per_task": 2, "additional_parameters": {"exclusive": True, "nice": 100}}
-    )
+    profile = but(PROFILE, cpus_per_task=2, additional_parameters={"exclusive": True, "nice": 100})
     text = written(tmp_path, profile)
     logs = {"output": f"{tmp_path}/%A_%a_0_log.out", "error": f"{tmp_path}/%A_%a_0_log.err"}
     assert directives(text) == {
@@ -157,15 +159,8 @@ def test_the_script_says_what_the_profile_says(tmp_path: Path) -> None:
 
 
 def test_a_member_of_real_ranks_has_a_task_a_rank(tmp_path: Path) -> None:
-    profile = PROFILE.model_copy(
-        update={
-            "tasks_per_node": 2,
-            "gpus_per_task": 1,
-            "interface": "eth0",
-            "environment": {"A": "x y"},
-            "max_requeues": 0,
-        }
-    )
+    asked = {"tasks_per_node": 2, "gpus_per_task": 1, "interface": "eth0", "max_requeues": 0}
+    profile = but(PROFILE, environment={"A": "x y"}, **asked)
     text = written(tmp_path, profile, members=1, tasks=4)
     found = directives(text)
     assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-task"]) == ("2", "2", "1")
@@ -173,13 +168,8 @@ def test_a_member_of_real_ranks_has_a_task_a_rank(tmp_path: Path) -> None:
     assert "no-requeue" in found
     assert "requeue" not in found
     assert "--cpu-bind=cores" in srun_line(text)
-    lines = text.splitlines()
-    for line in (
-        "export A='x y'",
-        "export GLOO_SOCKET_IFNAME=eth0",
-        "export NCCL_SOCKET_IFNAME=eth0",
-    ):
-        assert line in lines
+    exports = {"export A='x y'", "export GLOO_SOCKET_IFNAME=eth0", "export NCCL_SOCKET_IFNAME=eth0"}
+    assert exports <= set(text.splitlines())
 
 
 def test_a_session_on_gpus_wants_them_of_the_profile(tmp_path: Path) -> None:
@@ -204,10 +194,8 @@ def test_arrays_cover_all_members_within_the_limit_and_never_mix_resources() -> 
 
 def test_a_dry_run_needs_no_slurm_and_leaves_no_trace(tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(slurm.scheduler, "_ask", lambda *command: pytest.fail(f"asked {command}"))
-    profile = PROFILE.model_copy(update={"pack_s": 0, "array_parallelism": 2})
-    planned = submit_runs(
-        [tiny(seed) for seed in range(4)], profile, tmp_path / "r", sweep="tiny", dry_run=True
-    )
+    profile, specs = but(PROFILE, pack_s=0, array_parallelism=2), [tiny(seed) for seed in range(4)]
+    planned = submit_runs(specs, profile, tmp_path / "r", sweep="tiny", dry_run=True)
     assert (planned.members, planned.runs, planned.jobs) == (2, 4, ())
     assert [directives(text)["array"] for text in planned.scripts] == ["0-1%2"]
     assert not any(tmp_path.iterdir())
@@ -220,11 +208,17 @@ def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: Pa
     assert not any(tmp_path.iterdir())
 
 
+def answer_as(folder: Path, monkeypatch: Patch, clients: Iterable[str], script: str) -> None:
+    """Have Slurm's clients answer so."""
+    for name in clients:
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+
+
 def test_a_slurm_that_does_not_answer_is_no_traceback(tmp_path: Path, monkeypatch: Patch) -> None:
-    for name in ("sbatch", "srun", "squeue", "scontrol"):
-        (tmp_path / name).write_text("#!/bin/sh\necho first >&2; echo 'no controller' >&2; exit 1\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    clients = ("sbatch", "srun", "squeue", "scontrol")
+    answer_as(tmp_path, monkeypatch, clients, "echo first >&2; echo 'no controller' >&2; exit 1")
     with pytest.raises(SlurmError, match=r"show config` failed \(no controller\): submit from a login node"):
         submit_runs([tiny(0)], PROFILE, tmp_path / "results", sweep="tiny")
     with pytest.raises(SlurmError, match=r"show config` failed \(no controller\): submit from a login node"):
@@ -232,7 +226,8 @@ def test_a_slurm_that_does_not_answer_is_no_traceback(tmp_path: Path, monkeypatc
     assert not (tmp_path / "results").exists()
 
 
-def test_waiting_outlasts_a_short_silence_but_not_a_long_one() -> None:
+def test_waiting_outlasts_a_short_silence_but_not_a_long_one(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(slurm.scheduler, "POLL_S", 0)
     answers: list[bool | None] = [True, None, None, None, None, True, None, False]
 
     def under_way() -> bool:
@@ -241,11 +236,11 @@ def test_waiting_outlasts_a_short_silence_but_not_a_long_one() -> None:
             raise SlurmError("silent")
         return answer
 
-    slurm.scheduler.poll(under_way, every_s=0)
+    slurm.scheduler.poll(under_way)
     assert answers == []
     answers[:] = [None] * 5
     with pytest.raises(SlurmError, match="silent"):
-        slurm.scheduler.poll(under_way, every_s=0)
+        slurm.scheduler.poll(under_way)
 
 
 def test_folders_of_submissions_count_on_beyond_gaps(tmp_path: Path) -> None:
@@ -254,7 +249,6 @@ def test_folders_of_submissions_count_on_beyond_gaps(tmp_path: Path) -> None:
     assert [new_folder(tmp_path).name for _ in range(2)] == ["slurm-11", "slurm-12"]
 
 
-CLIENTS = ("squeue", "scontrol", "sacct")
 OPTIONS = (
     "SBATCH_EXCLUSIVE",
     "SBATCH_PARTITION",
@@ -273,12 +267,10 @@ OPTIONS = (
 
 
 def test_no_option_of_an_enclosing_job_reaches_slurm(tmp_path: Path, monkeypatch: Patch) -> None:
-    for name in CLIENTS:
-        (tmp_path / name).write_text(
-            f"#!/bin/sh\nenv > {tmp_path}/{name}.env\necho MaxArraySize = 1001\n", encoding="utf-8"
-        )
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    clients = {"squeue", "scontrol", "sacct"}
+    answer_as(
+        tmp_path, monkeypatch, clients, f"env > {tmp_path}/$(basename $0).env; echo MaxArraySize = 1001"
+    )
     for name in OPTIONS:
         monkeypatch.setenv(name, "high")
     kept = {"SLURM_CONF": "/etc/slurm/slurm.conf", "SLURM_JWT": "token", "BANDWISE_DATA": "/data"}
@@ -290,7 +282,7 @@ def test_no_option_of_an_enclosing_job_reaches_slurm(tmp_path: Path, monkeypatch
     assert slurm.scheduler.max_array_size() == 1001
 
     asked = {path.stem: path.read_text(encoding="utf-8").splitlines() for path in tmp_path.glob("*.env")}
-    assert set(asked) == {"squeue", "sacct", "scontrol"}
+    assert set(asked) == clients
     for client, lines in asked.items():
         environment = dict(line.split("=", 1) for line in lines if "=" in line)
         assert environment.keys().isdisjoint(OPTIONS), client

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import itertools
 import json
 import os
@@ -13,14 +11,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bandwise.cli import main
 from slurm import scheduler
 from slurm.states import records
 from suite.links.link import Link
@@ -32,7 +28,8 @@ from suite.training.execute import execute
 from tests.processes import Process
 from tests.slurm.devcluster import SLURMD_TIMEOUT_S, Cluster, cluster
 from tests.slurm.paced import GO, HOLD, NAME, PACE_S, install
-from tests.suite.runs.project import MOVING
+from tests.slurm.specs import answer, found_by_clients
+from tests.suite.runs.project import kept
 from tests.support import ROOT, eventually
 
 pytestmark = pytest.mark.slurm
@@ -57,23 +54,6 @@ NODE_LOST_LIMIT_S = 3 * SLURMD_TIMEOUT_S
 IDENTITY = frozenset({"run_id", "spec"})
 """What of a result tells apart a run on real processes and the simulated one."""
 PROFILE = {"timeout_min": 5, "mem": "800M", "pack_s": 0, "checkpoint_s": 1, "interface": "eth0"}
-
-
-@contextmanager
-def found_by_clients(slurm: Cluster) -> Iterator[Cluster]:
-    """Slurm's clients of this process find the cluster; what is trained here is not compiled, with the same bits."""
-    with pytest.MonkeyPatch.context() as patch:
-        for key, value in {**slurm.env, "BANDWISE_COMPILE": "0"}.items():
-            patch.setenv(key, value)
-        yield slurm
-
-
-def answer(*arguments: str, code: int = 0) -> dict[str, Any]:
-    """What a verb answers as JSON."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        assert main([*arguments, "--json"]) == code, out.getvalue()
-    return dict(json.loads(out.getvalue()))
 
 
 @dataclass
@@ -115,9 +95,9 @@ class Study:
         Path(self.site).write_text(json.dumps({**PROFILE, **keys}), encoding="utf-8")  # JSON is YAML
         self.specs = make_plan(load_sweep(str(self.sweep))).specs
 
-    def verb(self, name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+    def verb(self, name: str, *arguments: str) -> dict[str, Any]:
         """What a verb says of this study."""
-        return answer(name, str(self.sweep), *arguments, "--results", str(self.store.root), code=code)
+        return answer(name, str(self.sweep), *arguments, "--results", str(self.store.root))
 
     def submit(self) -> dict[str, Any]:
         """Submit what is missing."""
@@ -180,9 +160,8 @@ class Study:
 
 def lasting(store: Store, spec: RunSpec) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Result and curve, without what tells when, where and on which backend they were computed."""
-    result = store.result(spec.run_id)
-    assert result is not None
-    return {k: v for k, v in result.items() if k not in MOVING | IDENTITY}, store.metrics(spec.run_id)
+    result, curve = kept(store, spec.run_id)
+    return {k: v for k, v in result.items() if k not in IDENTITY}, curve
 
 
 def ranks(slurm: Cluster) -> dict[tuple[str, int], Process]:

@@ -21,7 +21,7 @@ from tests.processes import Process
 from tests.suite.links.tour import PAYLOAD_BYTES, held_namespaces, namespace, rates, transfer
 from tests.support import ROOT, eventually, require_system, skip_or_fail
 
-NOBODY = 65534
+AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 TWO = Link.parse(2, "100mbit")
 
 # The commands that make a link: who gets which rate, and what stands in a wire
@@ -97,11 +97,15 @@ def test_capabilities_decide_about_a_user_namespace(effective: str, enough: bool
 # A cluster from up to down
 
 
-def walked_by_me(copy: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.suite.links.tour"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+def walked(*python: str, folder: Path) -> dict[str, Any]:
+    command = [*python, "-m", "tests.suite.links.tour"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout))
+
+
+def walked_by_me(copy: Path) -> dict[str, Any]:
+    return walked(sys.executable, folder=ROOT)
 
 
 def walked_by_nobody(copy: Path) -> dict[str, Any]:
@@ -120,27 +124,18 @@ def walked_by_nobody(copy: Path) -> dict[str, Any]:
         make(ROOT / name, copy / name)
     for path in [copy.parent, copy, *copy.rglob("*")]:
         path.chmod(0o755 if path.is_dir() else 0o644)
-    command = [*as_user(NOBODY), interpreter_for(NOBODY), "-B", "-m", "tests.suite.links.tour"]
-    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout))
+    return walked(*AS_NOBODY, interpreter(), "-B", folder=copy)
 
 
-def interpreter_for(user: int) -> str:
-    """A Python that this user can run: ours may lie in somebody's home."""
+def interpreter() -> str:
+    """A Python that nobody can run: ours may lie in somebody's home."""
     check = 'exec "$0" -c "import sys; sys.exit(sys.version_info < (3, 11))"'
     for python in (sys.executable, "/usr/bin/python3", "/usr/local/bin/python3"):
         # by way of a shell, since setpriv itself still has the privileges that it gives away
-        done = subprocess.run(
-            [*as_user(user), "sh", "-c", check, python], capture_output=True, check=False, cwd="/"
-        )
-        if done.returncode == 0:
+        command = [*AS_NOBODY, "sh", "-c", check, python]
+        if subprocess.run(command, capture_output=True, check=False, cwd="/").returncode == 0:
             return python
-    return skip_or_fail(f"user {user} can run no Python of 3.11 or newer: install python3 for everybody")
-
-
-def as_user(user: int) -> list[str]:
-    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+    return skip_or_fail("user nobody can run no Python of 3.11 or newer: install python3 for everybody")
 
 
 @pytest.mark.usefixtures("possible")

@@ -32,6 +32,7 @@ arms:
   plain: {algorithm: allreduce-sgd, lr: 0.1}
   local: {algorithm: local-sgd, options: {period: 4}, baseline: plain, lr: 0.1}
 """
+TUNABLE = SWEEP.replace(", lr: 0.1}", "}")
 
 
 def write_sweep(folder: Path, text: str = SWEEP, name: str = "small") -> str:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -68,13 +69,6 @@ def test_a_dead_process_holds_nothing_but_on_another_machine_it_cannot_be_told_f
     assert take_lease(here, B) is not None
 
 
-def attempt(folder: Path, name: str, start: threading.Barrier, won: list[Lease]) -> None:
-    start.wait()
-    lease = take_lease(folder, Owner(name), stale_after_s=50.0)
-    if lease is not None:
-        won.append(lease)
-
-
 @pytest.mark.parametrize("stale", [False, True])
 def test_of_many_takers_one_wins(stale: bool, tmp_path: Path) -> None:
     for round_ in range(30):
@@ -83,16 +77,16 @@ def test_of_many_takers_one_wins(stale: bool, tmp_path: Path) -> None:
             dead = take_lease(folder, A)
             assert dead is not None
             age(dead, 100.0)
-        won: list[Lease] = []
         start = threading.Barrier(8)
-        takers = [threading.Thread(target=attempt, args=(folder, str(i), start, won)) for i in range(8)]
-        for taker in takers:
-            taker.start()
-        for taker in takers:
-            taker.join()
-        assert len(won) == 1
-        assert won[0].held()
-        assert list(folder.iterdir()) == [won[0].path]
+
+        def attempt(number: int, folder: Path = folder, start: threading.Barrier = start) -> Lease | None:
+            start.wait()
+            return take_lease(folder, Owner(str(number)), stale_after_s=50.0)
+
+        with ThreadPoolExecutor(8) as takers:
+            (won,) = filter(None, takers.map(attempt, range(8)))
+        assert won.held()
+        assert list(folder.iterdir()) == [won.path]
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

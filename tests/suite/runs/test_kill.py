@@ -8,20 +8,42 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
-import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[3]
-DRIVER = """
-import json, os, shutil, sys
-from pathlib import Path
-from tests.suite.runs.test_kill import SCENES, die_at, through_a_kill
+import torch
 
-os.fsync = lambda descriptor: None  # processes end here, no machine does: what was written is there
+from suite.runs.store import Store
+from suite.training import checkpoint as files
+from suite.training import train
+from suite.training.checkpoint import Checkpoint
+from suite.training.execute import execute
+from tests.suite.runs.project import ended, kept, one_spec
+from tests.support import ROOT
 
-def points_of(prepare, act, check, folder):
+SPEC = one_spec()
+Act = Callable[[Path], None]
+Check = Callable[[Path, bool], None]
+Scene = tuple[Act, Act, Check]
+"""What is there before, what a kill meets, and what holds after it, where that was done whole or not."""
+
+
+def main(folder: Path) -> None:
+    """Play all scenes, and say how many points at which to die each has."""
+    os.fsync = lambda descriptor: None  # processes end here, no machine does: what was written is there
+    through_a_kill(folder / "training")
+    for name, made in SCENES.items():
+        sys.stderr.write(f"scene: {name}\n")
+        sys.stdout.write(json.dumps({name: points_of(*made(), folder / name)}) + "\n")
+        sys.stdout.flush()  # or every child would write it too
+
+
+def points_of(prepare: Act, act: Act, check: Check, folder: Path) -> int:
     prepare(folder / "before")
     points = 0
     for k in range(1, 1000):
@@ -35,7 +57,7 @@ def points_of(prepare, act, check, folder):
             finally:
                 os._exit(0 if sys.exc_info()[0] is None else 1)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        assert code in (0, -9), code
+        assert code in (0, -signal.SIGKILL), code
         check(root, code == 0)
         act(root)
         check(root, True)
@@ -45,19 +67,11 @@ def points_of(prepare, act, check, folder):
         if code == 0:
             assert left == [], left
             return points
-
-through_a_kill(Path(sys.argv[1], "training"))
-for scene, parts in SCENES.items():
-    print("scene:", scene, file=sys.stderr, flush=True)
-    print(json.dumps({scene: points_of(*parts(), Path(sys.argv[1], scene))}), flush=True)
-"""
+    raise AssertionError("it never ends")
 
 
 def die_at(k: int) -> None:
     """From now on this process dies by SIGKILL at the k-th call that changes what is on disk."""
-    import signal
-    from typing import Any
-
     calls = 0
 
     def fatal(name: str) -> None:
@@ -78,124 +92,89 @@ def die_at(k: int) -> None:
         fatal(name)
 
 
-def _begin():  # a run that had failed is begun again
-    from suite.runs.store import Store
-    from tests.suite.runs.project import ended, one_spec
+def _begin() -> Scene:
+    """A run that had failed is begun again."""
 
-    spec = one_spec()
+    def prepare(root: Path) -> None:
+        Store(root).begin(SPEC)
+        ended(SPEC, "error", "step 2: out of luck").save(Store(root))
 
-    def prepare(root):
-        Store(root).begin(spec)
-        ended(spec, "error", "step 2: out of luck").save(Store(root))
-
-    def act(root):
-        Store(root).begin(spec)
-
-    def check(root, whole):
-        state = Store(root).status(spec.run_id).state
+    def check(root: Path, whole: bool) -> None:
+        state = Store(root).status(SPEC.run_id).state
         assert state == "running" if whole else state in {"error", "running", "missing"}, state
         assert Store(root).refused() == []
-        assert Store(root).spec(spec.run_id) == spec
+        assert Store(root).spec(SPEC.run_id) == SPEC
 
-    return prepare, act, check
+    return prepare, begin, check
 
 
-def _finish():
-    from suite.runs.store import Store
-    from tests.suite.runs.project import ended, one_spec
+def _finish() -> Scene:
+    outcome = ended(SPEC)
 
-    spec = one_spec()
-    outcome = ended(spec)
-
-    def act(root):
-        outcome.save(Store(root))
-
-    def check(root, whole):
+    def check(root: Path, whole: bool) -> None:
         store = Store(root)
-        status, result = store.state(spec.run_id)
+        status, result = store.state(SPEC.run_id)
         assert status.state == "done" if whole else status.state in {"missing", "running", "done"}, status
         assert result in ((outcome.result,) if status.state == "done" else (None,))
         if status.state == "done":
-            assert store.metrics(spec.run_id) == list(outcome.metrics), "the result is written last"
+            assert store.metrics(SPEC.run_id) == list(outcome.metrics), "the result is written last"
 
-    return (lambda root: Store(root).begin(spec)), act, check
+    return begin, (lambda root: outcome.save(Store(root))), check
 
 
-def _checkpoint():
-    import torch
+def begin(root: Path) -> None:
+    Store(root).begin(SPEC)
 
-    from suite.runs.store import Store
-    from suite.training import checkpoint as files
-    from suite.training.checkpoint import Checkpoint
-    from tests.suite.runs.project import one_spec
 
-    spec = one_spec()
+def write(path: Path, step: int, weight: float) -> None:
+    state = {"weights": torch.full((3,), weight)}
+    files.write(path, Checkpoint(SPEC.run_id, "source", step, 1.0, {}, [], state))
 
-    def save(root, step):
-        state = {"weights": torch.full((3,), float(step))}
-        files.write(
-            files.whole_path(Store(root).folder(spec.run_id)),
-            Checkpoint(spec.run_id, "source", step, 1.0, {}, [], state),
-        )
-        Store(root).saved(spec.run_id, step)
 
-    def prepare(root):
-        Store(root).begin(spec)
+def of_checkpoints(save: Callable[[Path, int], None], check: Check) -> Scene:
+    """The checkpoint at step 4 is written where that at step 2 is."""
+
+    def prepare(root: Path) -> None:
+        begin(root)
         save(root, 2)
 
-    def check(root, whole):
-        found = files.read(files.whole_path(Store(root).folder(spec.run_id)), spec, "source")
+    return prepare, (lambda root: save(root, 4)), check
+
+
+def _checkpoint() -> Scene:
+    def save(root: Path, step: int) -> None:
+        write(files.whole_path(Store(root).folder(SPEC.run_id)), step, float(step))
+        Store(root).saved(SPEC.run_id, step)
+
+    def check(root: Path, whole: bool) -> None:
+        found = files.read(files.whole_path(Store(root).folder(SPEC.run_id)), SPEC, "source")
         assert found.step == 4 if whole else found.step in (2, 4), found.step
         assert found.state["weights"].tolist() == [float(found.step)] * 3
-        assert Store(root).status(spec.run_id).state == "running"
+        assert Store(root).status(SPEC.run_id).state == "running"
 
-    return prepare, (lambda root: save(root, 4)), check
+    return of_checkpoints(save, check)
 
 
-def _ranks():
-    import torch
+def _ranks() -> Scene:
+    def save(root: Path, step: int) -> None:
+        folder = Store(root).folder(SPEC.run_id)
+        for rank in range(SPEC.world_size):
+            write(files.rank_path(folder, step, rank), step, float(step + rank))
+        files.publish(folder, SPEC, "source", step)
 
-    from suite.runs.store import Store
-    from suite.training import checkpoint as files
-    from suite.training.checkpoint import Checkpoint
-    from tests.suite.runs.project import one_spec
-
-    spec = one_spec()
-
-    def save(root, step):
-        folder = Store(root).folder(spec.run_id)
-        for rank in range(spec.world_size):
-            state = {"weights": torch.full((3,), float(step + rank))}
-            part = Checkpoint(spec.run_id, "source", step, 1.0, {}, [], state)
-            files.write(files.rank_path(folder, step, rank), part)
-        files.publish(folder, spec, "source", step)
-
-    def prepare(root):
-        Store(root).begin(spec)
-        save(root, 2)
-
-    def check(root, whole):
-        folder = Store(root).folder(spec.run_id)
-        step = files.published(folder, spec, "source")
+    def check(root: Path, whole: bool) -> None:
+        folder = Store(root).folder(SPEC.run_id)
+        step = files.published(folder, SPEC, "source")
         assert step == 4 if whole else step in (2, 4), step
-        for rank in range(spec.world_size):
-            found = files.read(files.rank_path(folder, step, rank), spec, "source")
+        for rank in range(SPEC.world_size):
+            found = files.read(files.rank_path(folder, step, rank), SPEC, "source")
             assert found.state["weights"].tolist() == [float(step + rank)] * 3
 
-    return prepare, (lambda root: save(root, 4)), check
+    return of_checkpoints(save, check)
 
 
-def through_a_kill(root):
+def through_a_kill(root: Path) -> None:
     """A group of runs that is killed in the middle of a step goes on to the bits of one that was not."""
-    import signal
-
-    import torch
-
-    from suite.runs.store import Store
-    from suite.training import train
-    from suite.training.execute import execute
-    from tests.suite.runs.project import kept, one_spec
-
     torch.set_num_threads(1)
     specs = [one_spec("local-sgd", {"period": 3}, steps=8, seed=seed) for seed in range(2)]
     store, whole = Store(root / "killed"), Store(root / "whole")
@@ -204,7 +183,7 @@ def through_a_kill(root):
     if child == 0:
         steps, observe = iter(range(10)), train.SimulatedCluster.observe
 
-        def die(*given, **named):
+        def die(*given: Any, **named: Any) -> Any:
             if next(steps, None) is None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return observe(*given, **named)
@@ -227,10 +206,14 @@ SCENES = {"begin again": _begin, "finish": _finish, "checkpoint": _checkpoint, "
 def test_a_kill_at_any_point_leaves_a_store_that_can_be_read(tmp_path: Path) -> None:
     """All scenes in one process, whose imports take longer than most of them."""
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(DRIVER), str(tmp_path)],
+        [sys.executable, "-m", "tests.suite.runs.test_kill", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, check=False, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     points = {scene: k for line in done.stdout.splitlines() for scene, k in json.loads(line).items()}
     assert points.keys() == SCENES.keys()
     assert min(points.values()) >= 2, points
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

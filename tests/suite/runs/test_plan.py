@@ -17,7 +17,7 @@ from suite.runs.files import YamlError
 from suite.runs.plan import PlanError, make_plan, open_specs, power_of, refuse_underpowered, summary
 from suite.runs.store import Status, Store, failed
 from suite.runs.sweep import Sweep, load_sweep, sweep_names, tuned_for
-from tests.suite.runs.project import SWEEP, train_here, with_rates, write_sweep
+from tests.suite.runs.project import SWEEP, TUNABLE, train_here, with_rates, write_sweep
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,6 @@ def test_failures_of_circumstance_are_open_and_outcomes_of_the_method_are_not(tm
     found = summary(plan, store)
     assert found["states"] == {"missing": 4, "diverged": 1, "error": 1}
     assert (found["runs"], found["to_do"]) == (6, 5)
-
-
-TUNABLE = SWEEP.replace(", lr: 0.1}", "}")
 
 
 def test_untuned_arms_say_how_to_tune(tmp_path: Path) -> None:

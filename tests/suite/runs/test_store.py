@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from bandwise.cli import main
 from suite.runs.files import StoreFullError, problem, write_atomic
 from suite.runs.spec import RunSpec
 from suite.runs.store import (
@@ -27,6 +26,7 @@ from suite.runs.store import (
     load_spec,
     result_problem,
 )
+from suite.training.execute import execute
 from tests.suite.runs.project import ended, one_spec
 
 
@@ -115,31 +115,22 @@ def test_states_outside_the_vocabulary_and_bad_ends_without_reason_are_refused()
 
 # ---- declaration and writer of a run's files hold each other
 
-FROZEN = Path(__file__).parent / "frozen"
-
-
-def frozen(name: str) -> dict[str, Any]:
-    return dict(json.loads((FROZEN / f"{name}.json").read_text(encoding="utf-8")))
-
 
 @pytest.mark.parametrize("name", ["changed", "diverged", "done", "oom"])
 def test_what_was_written_before_is_read(name: str) -> None:
-    result = frozen(name)
+    result = json.loads((Path(__file__).parent / "frozen" / f"{name}.json").read_text(encoding="utf-8"))
     assert result_problem(result, result["run_id"]) is None
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "workload", "lr", "state"),
-    [("lion-cub-1bit", "quadratic", "0.001", "done"), ("allreduce-sgd", "quadratic", "1e9", "diverged")],
+    ("algorithm", "peak", "state"), [("lion-cub-1bit", 0.001, "done"), ("allreduce-sgd", 1e9, "diverged")]
 )
 def test_what_a_real_run_writes_is_what_is_declared(
-    algorithm: str, workload: str, lr: str, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    algorithm: str, peak: float, state: str, tmp_path: Path
 ) -> None:
-    main(["run", "--algorithm", algorithm, "--workload", workload, "--steps", "4", "--batch-size", "2", "--lr", lr,
-          "--world-size", "2", "--results", str(tmp_path)])  # fmt: skip
-    capsys.readouterr()
-    store = Store(tmp_path)
-    (run_id,) = store.run_ids()
+    run, store = one_spec(algorithm, peak=peak), Store(tmp_path)
+    list(execute([run], store))
+    run_id = run.run_id
     folder = store.folder(run_id)
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     assert (result["schema_version"], result["status"]) == (RESULT_VERSION, state)

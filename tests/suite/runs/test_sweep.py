@@ -111,10 +111,10 @@ def test_errors_in_a_base_name_the_base(tmp_path: Path) -> None:
         load_sweep(write_sweep(tmp_path, "base: small\n", "larger"))
 
 
-def test_a_circle_of_bases_is_refused(tmp_path: Path) -> None:
-    write_sweep(tmp_path, "base: b\n", "a")
+def test_a_circle_of_bases_is_one_however_it_is_spelt(tmp_path: Path) -> None:
+    write_sweep(tmp_path, f"base: ../{tmp_path.name}/b\n", "a")
     with pytest.raises(YamlError, match=r"b.yaml:1: key 'base': .* in a circle"):
-        load_sweep(write_sweep(tmp_path, "base: a\n", "b"))
+        load_sweep(write_sweep(tmp_path, f"base: ../{tmp_path.name}/a\n", "b"))
 
 
 def test_unknown_sweeps_get_the_nearest_name(tmp_path: Path) -> None:
@@ -138,12 +138,6 @@ def test_names_that_ship_and_files_of_rates_are_no_sweep_of_ones_own(tmp_path: P
         load_sweep(write_sweep(tmp_path, name="quick"))
     with pytest.raises(UnknownSweepError, match=r"quick-lr.yaml holds the rates of a sweep"):
         load_sweep("quick-lr")
-
-
-def test_a_circle_of_bases_is_one_however_it_is_spelt(tmp_path: Path) -> None:
-    path = write_sweep(tmp_path, f"base: ../{tmp_path.name}/small\n")
-    with pytest.raises(YamlError, match="based on each other in a circle"):
-        load_sweep(path)
 
 
 def test_options_may_follow_the_learning_rate(tmp_path: Path) -> None:

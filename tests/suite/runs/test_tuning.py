@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +16,12 @@ from suite.runs.files import YamlError
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
 from suite.runs.store import Status, Store, failed
-from suite.runs.sweep import TUNING_SEED, Trial, Tuned, load_rates, load_sweep, tuned_for, write_rates
-from suite.runs.tuning import TuningFailedError, best_trial, candidates, tune, vertex_of
+from suite.runs.sweep import TUNING_SEED, Sweep, Trial, Tuned, load_rates, load_sweep, tuned_for, write_rates
+from suite.runs.tuning import Note, TuningFailedError, best_trial, candidates, tune, vertex_of
 from suite.training.execute import execute
 from suite.workloads import get
-from tests.suite.runs.project import SWEEP, write_sweep
+from tests.suite.runs.project import SWEEP, TUNABLE, write_sweep
 
-TUNABLE = SWEEP.replace(", lr: 0.1}", "}")
 BUDGET = (
     "tuning: {{points: 3, factor: 2, extensions: {extensions}, seeds: 2, centres: {{plain: {centre}}}}}\n"
 )
@@ -34,34 +33,41 @@ def trial(lr: float, value: float | None, nll: float | None = None) -> Trial:
 
 
 @pytest.mark.parametrize(
-    ("trials", "chosen"),
+    ("trials", "chosen", "best"),
     [
-        ([trial(1, 90.0, 0.3), trial(2, 97.0, 0.2), trial(3, 96.0, 0.1)], 2),
-        ([trial(1, 96.8, 0.1), trial(2, 97.0, 0.2), trial(3, 96.5, 0.05)], 1),
-        ([trial(1, 97.0, 0.2), trial(2, 97.0, 0.2)], 1),
-        ([trial(1, None), trial(2, 50.0, 2.0), trial(3, None)], 2),
+        ([trial(1, 90.0, 0.3), trial(2, 97.0, 0.2), trial(3, 96.0, 0.1)], 2, 2),
+        ([trial(1, 96.8, 0.1), trial(2, 97.0, 0.2), trial(3, 96.5, 0.05)], 1, 2),
+        ([trial(1, 97.0, 0.2), trial(2, 97.0, 0.2)], 1, 1),
+        ([trial(1, None), trial(2, 50.0, 2.0), trial(3, None)], 2, 2),
     ],
 )
-def test_within_the_margin_of_the_best_metric_the_lowest_nll_wins(trials: list[Trial], chosen: float) -> None:
+def test_within_the_margin_of_the_best_metric_the_lowest_nll_wins(
+    trials: list[Trial], chosen: float, best: float
+) -> None:
+    """With the vertex the metric alone decides."""
     assert get("digits-mlp").margin == 0.3, "the cases above are made for it"
-    best = best_trial(trials, get("digits-mlp"))
-    assert best.lr == chosen
+    assert best_trial(trials, get("digits-mlp")).lr == chosen
+    assert best_trial(trials, get("digits-mlp"), by_metric=True).lr == best
 
 
-def carry_out(store: Store, seen: list[RunSpec]) -> Callable[[Sequence[RunSpec]], None]:
+def tuned_in(
+    root: Path, sweep: Sweep, seen: list[RunSpec], note: Note = lambda text: None
+) -> tuple[Store, list[Tuned]]:
+    """A store and the choices; `seen` gets the runs that were trained for them."""
+    store = Store(root)
+
     def run(specs: Sequence[RunSpec]) -> None:
         missing = [spec for spec in specs if store.result(spec.run_id) is None]
         seen.extend(missing)
         if missing:
             list(execute(missing, store))
 
-    return run
+    return store, tune(sweep, store, run, note)
 
 
 def test_every_arm_gets_the_same_grid_on_unscored_seeds(tmp_path: Path) -> None:
     sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(extensions=0, centre=0.5)))
-    store, seen = Store(tmp_path / "results"), []
-    found = tune(sweep, store, carry_out(store, seen))
+    store, found = tuned_in(tmp_path / "results", sweep, seen := [])
     assert {spec.seed for spec in seen} == {TUNING_SEED, TUNING_SEED + 1}
     assert [tuned.arm for tuned in found] == ["plain", "local"]
     for tuned in found:
@@ -79,8 +85,8 @@ def test_every_arm_gets_the_same_grid_on_unscored_seeds(tmp_path: Path) -> None:
 def test_an_edge_extends_the_grid_of_its_arm_alone_until_the_limit(tmp_path: Path) -> None:
     centres = BUDGET.format(extensions=2, centre="0.01, local: 2")
     sweep = load_sweep(write_sweep(tmp_path, TUNABLE + centres))
-    store, seen, notes = Store(tmp_path / "results"), [], []
-    plain, local = tune(sweep, store, carry_out(store, seen), notes.append)
+    notes: list[str] = []
+    _, (plain, local) = tuned_in(tmp_path / "results", sweep, [], notes.append)
     assert [t.lr for t in plain.trials] == [0.005, 0.01, 0.02, 0.04, 0.08]
     assert (plain.lr, plain.edge) == (0.08, "high")
     assert [t.lr for t in local.trials] == [1.0, 2.0, 4.0]
@@ -92,9 +98,9 @@ def test_an_edge_extends_the_grid_of_its_arm_alone_until_the_limit(tmp_path: Pat
 
 def test_an_arm_that_diverges_everywhere_is_tried_lower_and_then_refused(tmp_path: Path) -> None:
     sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(extensions=1, centre=1e9)))
-    store, seen, notes = Store(tmp_path / "results"), [], []
+    seen, notes = list[RunSpec](), list[str]()
     with pytest.raises(TuningFailedError) as refused:
-        tune(sweep, store, carry_out(store, seen), notes.append)
+        tuned_in(tmp_path / "results", sweep, seen, notes.append)
     assert min(spec.lr.peak for spec in seen) == 2.5e8, "the grid grew towards lower rates once"
     assert "on an edge, so their grids grow: plain (low), local (low)" in notes[0]
     for arm in ("plain", "local"):
@@ -111,10 +117,10 @@ def test_pinned_arms_are_left_alone_and_a_missing_centre_is_named(tmp_path: Path
     ):
         tune(sweep, Store(tmp_path), lambda specs: None)
     sweep = load_sweep(write_sweep(tmp_path, text + BUDGET.format(extensions=0, centre=0.5)))
-    store = Store(tmp_path / "results")
-    assert [tuned.arm for tuned in tune(sweep, store, carry_out(store, []))] == ["local"]
+    _, found = tuned_in(tmp_path / "results", sweep, [])
+    assert [tuned.arm for tuned in found] == ["local"]
     sweep = load_sweep(write_sweep(tmp_path))
-    write_rates(sweep, tune(sweep, store, carry_out(store, [])))
+    write_rates(sweep, tuned_in(tmp_path / "results", sweep, [])[1])
     assert "#     bandwise sweep small.yaml --tune\n" in sweep.rates_path.read_text()
     assert make_plan(sweep).specs, "a file of no rates is read"
 
@@ -135,8 +141,7 @@ MOMENTA = FINALS.replace("points: 3,", "points: 3, options: {{plain: {{momentum:
 
 def test_options_are_tuned_beside_the_rate(tmp_path: Path) -> None:
     sweep = load_sweep(write_sweep(tmp_path, TUNABLE + MOMENTA.format(extensions=0, centre=0.5)))
-    store, seen = Store(tmp_path / "results"), []
-    found = tune(sweep, store, carry_out(store, seen))
+    _, found = tuned_in(tmp_path / "results", sweep, seen := [])
     assert len(seen) == 2 * (3 * 2 * 2 + 2 * 3)
     for tuned in found:
         assert [(t.lr, t.options["momentum"]) for t in tuned.trials] == [
@@ -157,9 +162,8 @@ def test_options_are_tuned_beside_the_rate(tmp_path: Path) -> None:
     for tuned in found:
         methods = {run.spec.algorithm.options["momentum"] for run in scored if run.arm.label == tuned.arm}
         assert methods == {tuned.options["momentum"]}
-    store, seen = Store(tmp_path / "nothing"), []
-    assert tune(sweep, store, carry_out(store, seen)) == found
-    assert seen == []
+    _, again = tuned_in(tmp_path / "nothing", sweep, seen := [])
+    assert (again, seen) == (found, [])
 
     wider = TUNABLE + MOMENTA.replace("0.5]", "0.5, 0.9]").format(extensions=0, centre=0.5)
     with pytest.raises(YamlError, match="was tuned for other settings"):
@@ -189,8 +193,7 @@ VERTEX = MOMENTA.replace("finals: {{rates: 2, seeds: 5}}", "vertex: true")
 
 def test_the_vertex_at_the_chosen_options_is_scored_and_the_grid_is_on_record(tmp_path: Path) -> None:
     sweep = load_sweep(write_sweep(tmp_path, TUNABLE + "margin: 1\n" + VERTEX.format(extensions=0, centre=2)))
-    store = Store(tmp_path / "results")
-    found = tune(sweep, store, carry_out(store, []))
+    _, found = tuned_in(tmp_path / "results", sweep, [])
     write_rates(sweep, found)
     assert load_rates(sweep.rates_path).entries == tuple(found)
     for tuned in found:
@@ -207,8 +210,7 @@ def test_the_vertex_at_the_chosen_options_is_scored_and_the_grid_is_on_record(tm
     assert [(row["lr"], row["vertex"]) for row in tuning_rows(sweep) if row["chosen"]] == [
         (tuned.lr, tuned.vertex) for tuned in found
     ]
-    nothing = Store(tmp_path / "nothing")
-    assert tune(sweep, nothing, carry_out(nothing, [])) == found
+    assert tuned_in(tmp_path / "nothing", sweep, [])[1] == found
 
 
 @pytest.mark.parametrize(
@@ -234,23 +236,16 @@ def test_a_vertex_needs_two_neighbours_that_are_worse(
         assert vertex_of(trials, trials[at], sign, margin=0.11) == expected
 
 
-def test_with_the_vertex_the_metric_alone_decides() -> None:
-    trials = [trial(1, 96.8, 0.1), trial(2, 97.0, 0.2), trial(3, 96.5, 0.05)]
-    assert best_trial(trials, get("digits-mlp"), by_metric=True).lr == 2
-
-
 def test_a_first_stage_on_record_is_not_trained_again(tmp_path: Path) -> None:
     rows = {"extensions": 0, "centre": 0.5}
     sweep = load_sweep(write_sweep(tmp_path, TUNABLE + BUDGET.format(**rows)))
-    write_rates(sweep, tune(sweep, Store(tmp_path / "once"), carry_out(Store(tmp_path / "once"), [])))
+    write_rates(sweep, tuned_in(tmp_path / "once", sweep, [])[1])
     further = load_sweep(write_sweep(tmp_path, TUNABLE + FINALS.format(**rows)))
-    store, seen = Store(tmp_path / "again"), []
-    found = tune(further, store, carry_out(store, seen))
+    _, found = tuned_in(tmp_path / "again", further, seen := [])
     assert {spec.seed for spec in seen} == {TUNING_SEED + 2, TUNING_SEED + 3, TUNING_SEED + 4}
 
-    apart = Store(tmp_path / "apart")
     further.rates_path.rename(tmp_path / "small.before")
-    anew = tune(further, apart, carry_out(apart, []))
+    _, anew = tuned_in(tmp_path / "apart", further, [])
     for one, other in zip(found, anew, strict=True):
         assert [(t.lr, t.runs, t.values) for t in one.trials] == [
             (t.lr, t.runs, t.values) for t in other.trials
@@ -258,17 +253,15 @@ def test_a_first_stage_on_record_is_not_trained_again(tmp_path: Path) -> None:
         assert [t.value for t in one.trials] == pytest.approx([t.value for t in other.trials], rel=1e-5)
         assert one.lr == other.lr
     write_rates(further, found)
-    store, seen = Store(tmp_path / "nothing"), []
-    assert tune(further, store, carry_out(store, seen)) == found
-    assert seen == []
+    _, again = tuned_in(tmp_path / "nothing", further, seen := [])
+    assert (again, seen) == (found, [])
     finer = FINALS.format(**rows).replace("factor: 2", "factor: 1.5")
-    apart, anew = Store(tmp_path / "finer"), []
-    tune(load_sweep(write_sweep(tmp_path, TUNABLE + finer)), apart, carry_out(apart, anew))
-    assert {spec.lr.peak for spec in anew} == {0.333, 0.5, 0.75}, "over another grid, all of it again"
+    tuned_in(tmp_path / "finer", load_sweep(write_sweep(tmp_path, TUNABLE + finer)), seen := [])
+    assert {spec.lr.peak for spec in seen} == {0.333, 0.5, 0.75}, "over another grid, all of it again"
 
     text = further.rates_path.read_text()
     further.rates_path.write_text(text.replace(found[1].source, "f" * len(found[1].source)))
-    tune(further, store, carry_out(store, seen))
+    tuned_in(tmp_path / "nothing", further, seen := [])
     assert len(seen) == 2 * (3 * 2 + 2 * 3), "by another source, all of it again"
 
 

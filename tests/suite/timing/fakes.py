@@ -110,7 +110,7 @@ class FakeMeter:
         """Nothing to look for."""
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(0, 0, 0.0, 0.0)
+        return Snapshot(0, 0, 0.0, 0.0, 0.0, 1, "")
 
     def since(self, before: Snapshot) -> Load:
         self.measured += 1

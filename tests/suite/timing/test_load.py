@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from suite.timing.load import Meter, cpu_seconds, descendants
+from suite.timing.load import Load, Meter, cpu_seconds, descendants
 from suite.timing.spec import Limits
 
 LIMITS = Limits(foreign_share=0.15, steal_share=0.05, retries=2)
@@ -22,15 +23,8 @@ class FakeMachine:
         self.folder = folder
         self.now = 100.0
         self.ours = {10: 5.0, 11: 2.0}
-        self.counts = {
-            "user": 1000,
-            "nice": 0,
-            "system": 500,
-            "idle": 9000,
-            "irq": 7,
-            "softirq": 30,
-            "steal": 40,
-        }
+        names = ("user", "nice", "system", "idle", "irq", "softirq", "steal")
+        self.counts = dict(zip(names, (1000, 0, 500, 9000, 7, 30, 40), strict=True))
         self.pass_(0)
 
     def pass_(self, seconds: float, **more: int) -> None:
@@ -43,10 +37,16 @@ class FakeMachine:
         (self.folder / "stat").write_text(line + "cpu0 1 2 3\n")
         (self.folder / "loadavg").write_text("1.25 0.50 0.10 1/100 999\n")
 
-    def meter(self) -> Meter:
-        return Meter(
+    def while_passing(self, seconds: float, ours: Mapping[int, float] = {}, **more: int) -> Load:
+        """The load of a time in which so many ticks more come, and of our processes so many seconds."""
+        meter = Meter(
             proc=self.folder, cores=2, cpu=self.ours.__getitem__, clock=lambda: self.now, pids=[10, 11]
         )
+        before = meter.snapshot()
+        for pid, own in ours.items():
+            self.ours[pid] += own
+        self.pass_(seconds, **more)
+        return meter.since(before)
 
 
 @pytest.fixture
@@ -56,12 +56,8 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeMachine:
 
 
 def test_what_is_neither_ours_nor_an_interrupt_is_foreign(fake: FakeMachine) -> None:
-    meter = fake.meter()
-    before = meter.snapshot()
-    fake.ours[10] += 0.7
-    fake.ours[11] += 0.5
-    fake.pass_(1.0, user=100, nice=10, system=50, idle=20, irq=5, softirq=15)
-    load = meter.since(before)
+    ticks = {"user": 100, "nice": 10, "system": 50, "idle": 20, "irq": 5, "softirq": 15}
+    load = fake.while_passing(1.0, {10: 0.7, 11: 0.5}, **ticks)
     assert load.foreign_share == pytest.approx((1.6 - 1.2) / 2)
     assert load.steal_share == 0
     assert load.resolution == pytest.approx(0.01)
@@ -70,25 +66,18 @@ def test_what_is_neither_ours_nor_an_interrupt_is_foreign(fake: FakeMachine) -> 
 
 
 def test_stolen_time(fake: FakeMachine) -> None:
-    meter = fake.meter()
-    before = meter.snapshot()
-    fake.pass_(1.0, steal=14, idle=186)
-    load = meter.since(before)
+    load = fake.while_passing(1.0, steal=14, idle=186)
     assert load.steal_share == pytest.approx(0.07)
     assert load.disturbed(LIMITS) == "the host took 7% of the processors away"
 
 
 def test_a_short_block_is_not_blamed_for_what_ticks_cannot_tell(fake: FakeMachine) -> None:
     """In 40 ms two processors have 8 ticks: one tick of somebody else's on each is what any block may meet."""
-    meter = fake.meter()
-    before = meter.snapshot()
-    fake.pass_(0.04, user=3)
-    load = meter.since(before)
+    load = fake.while_passing(0.04, user=3)
     assert load.foreign_share == pytest.approx(3 / 8)
     assert load.resolution == pytest.approx(2 / 8)
     assert load.disturbed(LIMITS) == ""
-    fake.pass_(0.0, user=2)
-    assert meter.since(before).disturbed(LIMITS)
+    assert fake.while_passing(0.04, user=5).disturbed(LIMITS)
 
 
 def test_descendants_are_found_by_their_parents(tmp_path: Path) -> None:

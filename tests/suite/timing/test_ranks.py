@@ -8,13 +8,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 
 from suite.links.link import Link
-from suite.timing.load import ClusterMeter
+from suite.timing.load import ClusterMeter, Snapshot
 from suite.timing.ranks import TOKEN, RankLostError, Ranks, Switchboard, call
 from suite.training.processes import interface_of
 from tests.suite.timing.fakes import Loopback
@@ -163,10 +164,8 @@ def test_a_rank_that_does_not_call_is_named_and_strangers_are_not_listened_to(
 # The load of several machines
 
 
-def counters(machine: str, busy: int, ours_s: float, clock_s: float, cores: int = 2) -> dict[str, Any]:
-    return {
-        "machine": machine, "busy": busy, "stolen": 0, "ours_s": ours_s, "clock_s": clock_s, "cores": cores, "load": 1.0,
-    }  # fmt: skip
+def counters(machine: str, busy: int, ours_s: float, clock_s: float) -> dict[str, Any]:
+    return {"counters": asdict(Snapshot(busy, 0, ours_s, clock_s, 1.0, 2, machine))}
 
 
 def test_a_block_is_as_disturbed_as_on_the_worst_machine() -> None:

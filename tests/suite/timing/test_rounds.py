@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from suite.timing.cases import cases_of, direct_specs
+from suite.timing.cases import Cases, cases_of, direct_specs
 from suite.timing.load import Load
 from suite.timing.session import LinkRounds, block_entry
 from suite.timing.spec import SessionSpec
@@ -21,11 +21,11 @@ from tests.suite.timing.fakes import BUSY, QUIET, FakeMeter, FakeRanks, session_
 
 def measured(
     spec: SessionSpec, ranks: FakeRanks, load: Callable[[int], Load] = lambda number: QUIET, number: int = 0,
-    show: Callable[[str], None] = lambda text: None,
+    show: Callable[[str], None] = lambda text: None, meter: FakeMeter | None = None, **more: Any,
 ) -> LinkRounds:  # fmt: skip
-    rounds = LinkRounds(
-        spec, cases_of(spec), spec.links[0], number, ranks, FakeMeter(load), direct_specs(spec), {}, show
-    )
+    meter = meter or FakeMeter(load)
+    cases, runs = cases_of(spec), direct_specs(spec)
+    rounds = LinkRounds(spec, cases, spec.links[0], number, ranks, meter, runs, {}, show, **more)
     rounds.measure()
     return rounds
 
@@ -46,6 +46,11 @@ def busy(
 def runs_of(case: str) -> Callable[[dict[str, Any]], bool]:
     """Whether a command is to run the case."""
     return lambda asked: (asked.get("case"), asked.get("mode")) == (case, "run")
+
+
+def plain(cases: Cases) -> str:
+    """The case of plain SGD."""
+    return next(i for i in cases.timed if cases.of(i).label == "allreduce-sgd: step")
 
 
 def by_round(entry: dict[str, Any], mode: str) -> dict[int, list[str]]:
@@ -102,7 +107,7 @@ def test_the_slowest_rank_counts(spec: SessionSpec) -> None:
 def test_units_fill_a_blocks_time_behind_one_that_does_not_count(spec: SessionSpec) -> None:
     """At most the session's steps; of phases, means over the whole block, every unit counts."""
     cases = cases_of(spec)
-    slow, fast = cases.default, next(i for i in cases.timed if cases.of(i).label == "allreduce-sgd: step")
+    slow, fast = cases.default, plain(cases)
     four = next(i for i in cases.timed if cases.of(i).unit_steps == 4)
     seconds = {slow: 0.3, fast: 0.004}
     ranks = FakeRanks(n=1, seconds=lambda case, mode: seconds.get(case, 0.05))
@@ -186,9 +191,7 @@ def test_a_disturbed_block_is_repeated_and_kept(spec: SessionSpec) -> None:
 
 def test_repeating_has_an_end(spec: SessionSpec) -> None:
     """One case is disturbed whenever it is timed: twice repeated in each round, then left as it is."""
-    cases = cases_of(spec)
-    one = next(i for i in cases.timed if cases.of(i).label == "allreduce-sgd: step")
-    ranks = FakeRanks()
+    one, ranks = plain(cases_of(spec)), FakeRanks()
     entry = measured(spec, ranks, busy(ranks, runs_of(one))).entry
     attempts = Counter(b["attempt"] for b in entry["blocks"] if b["case_id"] == one and b["mode"] == "run")
     spare = spec.spare_blocks
@@ -197,9 +200,7 @@ def test_repeating_has_an_end(spec: SessionSpec) -> None:
 
 
 def test_what_lacks_a_round_gets_a_spare_one_with_its_reference(spec: SessionSpec) -> None:
-    cases = cases_of(spec)
-    one = next(i for i in cases.timed if cases.of(i).label == "allreduce-sgd: step")
-    ranks = FakeRanks()
+    one, ranks = plain(cases_of(spec)), FakeRanks()
     # all three attempts of the first round
     entry = measured(spec, ranks, busy(ranks, runs_of(one), times=3)).entry
     spare = [b for b in entry["blocks"] if b["round"] >= spec.blocks]
@@ -219,15 +220,12 @@ def test_a_direct_run_that_lacks_a_round_brings_the_cases_it_is_compared_with(sp
 
 
 def test_nothing_is_repeated_once_the_stated_minutes_are_over(spec: SessionSpec) -> None:
-    ranks = FakeRanks()
-    rounds = LinkRounds(
-        spec, cases_of(spec), spec.links[0], 0, ranks, FakeMeter(lambda number: BUSY if number % 9 == 0 else QUIET),
-        {}, {}, lambda text: None, lambda: True,
-    )  # fmt: skip
-    rounds.measure()
-    assert any(b["disturbed"] for b in rounds.entry["blocks"])
-    assert {b["attempt"] for b in rounds.entry["blocks"]} == {0}
-    assert {b["round"] for b in rounds.entry["blocks"]} == set(range(6))
+    blocks = measured(
+        spec, FakeRanks(), lambda number: BUSY if number % 9 == 0 else QUIET, late=lambda: True
+    ).entry["blocks"]
+    assert any(b["disturbed"] for b in blocks)
+    assert {b["attempt"] for b in blocks} == {0}
+    assert {b["round"] for b in blocks} == set(range(6))
 
 
 def test_a_machine_that_stays_busy_gives_no_number_and_no_endless_session(spec: SessionSpec) -> None:
@@ -256,14 +254,10 @@ def test_the_time_left_is_that_of_all_links(
     spec: SessionSpec, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
     """A minute an item, and links take equally long."""
-    ranks, said = FakeRanks(), list[str]()
-    meter = FakeMeter()
+    meter, said = FakeMeter(), list[str]()
     monkeypatch.setattr(time, "monotonic", lambda: 60.0 * meter.measured)
-    rounds = LinkRounds(
-        spec, cases_of(spec), spec.links[0], 0, ranks, meter, direct_specs(spec), {}, said.append, lambda: False, after
-    )  # fmt: skip
-    rounds.measure()
-    items = len(rounds.entry["blocks"]) + len(rounds.entry["direct"])
+    entry = measured(spec, FakeRanks(), show=said.append, meter=meter, links_after=after).entry
+    items = len(entry["blocks"]) + len(entry["direct"])
     told = [int(text.split("about ")[1].split()[0]) for text in said if "about" in text]
     assert told[0] == (1 + after) * items - 10
     assert told == sorted(told, reverse=True)

@@ -41,29 +41,24 @@ class Scripted(Subject):
 
     @contextmanager
     def stepping(self, mode: Mode) -> Iterator[Stepping]:
-        steps = _Steps(self, mode)
-        yield Stepping(steps.step, lambda: steps.kind, steps.phases)
+        encoded = 0.0
+
+        def step(batch: Sequence[torch.Tensor]) -> None:
+            nonlocal encoded
+            seconds = STEP_S[len(self.batches) % len(STEP_S)]
+            encoded += seconds / 2
+            self.clock.now += seconds
+            self.batches.append(batch[0].item())
+            self.collecting.append(gc.isenabled())
+
+        yield Stepping(
+            step,
+            lambda: self.kinds[(len(self.batches) - 1) % len(self.kinds)],
+            lambda: {"encode": encoded} if mode == "serial" else None,
+        )
 
     def traffic(self, mode: Mode, kinds: Mapping[str, int]) -> tuple[float, float]:
         return 10.0, 20.0
-
-
-class _Steps:
-    def __init__(self, subject: Scripted, mode: Mode) -> None:
-        self.subject, self.mode = subject, mode
-        self.kind, self.encoded, self.number = "", 0.0, 0
-
-    def step(self, batch: Sequence[torch.Tensor]) -> None:
-        seconds = STEP_S[self.number % len(STEP_S)]
-        self.kind = self.subject.kinds[self.number % len(self.subject.kinds)]
-        self.encoded += seconds / 2
-        self.subject.clock.now += seconds
-        self.subject.batches.append(batch[0].item())
-        self.subject.collecting.append(gc.isenabled())
-        self.number += 1
-
-    def phases(self) -> Mapping[str, float] | None:
-        return {"encode": self.encoded} if self.mode == "serial" else None
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import multiprocessing
 import os
 import signal
 import socket
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -266,22 +266,17 @@ def test_the_address_is_that_of_the_interface() -> None:
 
 def come_together(places: list[Place], timeout_s: float = 20.0) -> list[Any]:
     """What becomes of ranks that come one after the other: a `Rendezvous`, or the error."""
-    found: list[Any] = []
     there = meeting()
 
-    def come(place: Place) -> None:
+    def come(turn: int, place: Place) -> Any:
+        time.sleep(0.2 * turn)
         try:
-            found.append(join_launch(place, there, timeout_s))
+            return join_launch(place, there, timeout_s)
         except RendezvousError as error:
-            found.append(error)
+            return error
 
-    ranks = [threading.Thread(target=come, args=(place,)) for place in places]
-    for rank in ranks:
-        rank.start()
-        time.sleep(0.2)
-    for rank in ranks:
-        rank.join()
-    return found
+    with ThreadPoolExecutor(len(places)) as ranks:
+        return list(ranks.map(come, range(len(places)), places))
 
 
 def test_ranks_find_each_other_and_who_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

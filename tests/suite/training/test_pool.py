@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ from suite.runs.sweep import load_sweep
 from suite.training.checkpoint import Interrupted
 from suite.training.execute import SlotError, Tally, _Worker, execute, run_local, slots
 from tests.suite.runs.project import SWEEP, After, beats, kept, one_spec, write_sweep
-from tests.support import ROOT
+from tests.support import ROOT, eventually
 
 
 def states(store: Store, specs: list[RunSpec]) -> dict[str, int]:
@@ -104,27 +103,15 @@ def test_a_termination_stops_at_a_checkpoint_and_leaves_no_process(tmp_path: Pat
     )  # fmt: skip
     specs = make_plan(load_sweep(sweep)).specs
     store = Store(results)
-    while not any(beats(store, spec) for spec in specs):
-        assert process.poll() is None
-        time.sleep(0.05)
+    assert eventually(lambda: process.poll() is not None or any(beats(store, spec) for spec in specs), 60)
     process.terminate()
     assert process.wait(timeout=60) == 130
     found = states(store, specs)
     assert set(found) <= {"interrupted", "missing"}
     assert found["interrupted"] >= 1, "what was under way has a checkpoint"
     assert not list(results.glob("runs/??/*/lease*"))
-    deadline = time.monotonic() + 20  # multiprocessing's own helper process needs a moment to notice
-    while left := members(process.pid):
-        assert time.monotonic() < deadline, f"outlived the sweep: {left}"
-        time.sleep(0.1)
-
-
-def members(session: int) -> str:
-    """Process ids of a session."""
-    listed = subprocess.run(
-        ["ps", "-s", str(session), "-o", "pid="], capture_output=True, text=True, check=False
-    )
-    return listed.stdout.strip()
+    # multiprocessing's own helper process needs a moment to notice
+    assert eventually(lambda: subprocess.run(["ps", "-s", str(process.pid)], check=False).returncode != 0)
 
 
 @pytest.fixture
