@@ -279,8 +279,8 @@ class _Verb(argparse.ArgumentParser):
         self.verb = verb
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse with the arguments of the verb."""
-        return parser_of(self.verb).parse_known_args(args, namespace)
+        """Parse with the arguments of the verb, by whose usage one that it does not know is refused."""
+        return parser_of(self.verb).parse_args(args, namespace), []
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:

@@ -192,7 +192,7 @@ def sent(method: Method, shapes: Shapes, workers: int, steps: int) -> list[Sent]
             kinds[kind] / steps,
             one.nbytes + one.planning,
             rounds(one.rows, workers),
-            method.algorithm.behind,
+            method.algorithm.behind(kind),
         )
         for kind, one in taken(method, shapes, workers, first).items()
     ]

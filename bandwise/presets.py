@@ -143,19 +143,19 @@ def compute_seconds(model: Model, device: str, batch: float) -> float:
     Raises:
         PresetError: There is no such device.
     """
-    known("device", device, DEVICES)
+    known("device", device, DEVICES, "; of another one, give --compute-ms in its place")
     return model.flop * batch / (model.share * DEVICES[device])
 
 
 def link_rate(text: str) -> float:
     """Bits a second of a number with its unit, or of a link that has a name. Raises `UnitError`."""
     try:
-        return LINKS.get(text) or parse_rate(text)
+        return LINKS.get(text.lower()) or parse_rate(text)
     except UnitError as error:
-        raise UnitError(f"{error}, or the name of a link{nearest(text, LINKS)}") from None
+        raise UnitError(f"{error}, or the name of a link{nearest(text.lower(), LINKS)}") from None
 
 
-def known(option: str, name: str, names: Mapping[str, object]) -> None:
-    """Raise `PresetError`, with what to write, unless a name is among those of an option."""
+def known(option: str, name: str, names: Mapping[str, object], otherwise: str = "") -> None:
+    """Raise `PresetError`, with what to write, unless a name is among those of an option. otherwise: what to do without one."""
     if name not in names:
-        raise PresetError(f"no {option} is called {name!r}{nearest(name, names)}")
+        raise PresetError(f"no {option} is called {name!r}{nearest(name, names)}{otherwise}")

@@ -30,7 +30,7 @@ from report.equal_time import SIGNS, WORTH_IT, Timed, timed_links
 from report.figures import COLOURS, look, name_points, new_figure
 from report.numbers import MISSING, factors, plain, span, times, weight
 from report.pages import Place
-from report.tables import Cell, Column, View, text, value
+from report.tables import Cell, Column, View, value
 from suite.analysis.rho import GRID, OVERLAPS, RIVALS, null_test
 from suite.analysis.tables import Row
 
@@ -549,6 +549,11 @@ def windows_view(panel: Panel) -> View:
             return Cell(MISSING, css="quiet")
         return Cell(net_words(row["worth"], row["low"], row["high"]), row["worth"])
 
+    def remark(row: Row) -> Cell:
+        own, of_overlap = row["reason"], overlapped[row["arm"]]["reason"]
+        other = f"if all overlaps, {of_overlap}" if of_overlap and of_overlap != own else ""
+        return Cell("; ".join(filter(None, (own, other))) or MISSING, css="reason")
+
     columns = (
         Column(
             "method", lambda row: Cell(row["arm"], family=shades.get(row["arm"], ""), note=_kind(row)),
@@ -575,7 +580,7 @@ def windows_view(panel: Panel) -> View:
             "computing", value("compute", plain),
             "Of a step, over that of plain training, with the method's own where it was measured.", True, True,
         ),
-        Column("remark", text("reason", "reason"), "Why it has no window or no verdict, or who is ahead inside.", hidden=True),
+        Column("remark", remark, "Why it has no window or no verdict, or who is ahead inside.", hidden=True),
     )  # fmt: skip
     rest = [row for role in ROLES[1:] for row in windows(panel, role)]
     return View(f"{panel.slug}-windows", f"Windows of rho, {panel.whole_place}", columns, [*methods, *rest])

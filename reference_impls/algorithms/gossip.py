@@ -161,6 +161,9 @@ class SlowMo(PeriodicAveraging):
         """The base's gossip, if it has any."""
         return None if self.base == "local" else PushSum(self.overlap if self.base == "osgp" else 0)
 
+    def behind(self, kind: str) -> int:
+        return 1 + self.overlap if self.base == "osgp" and kind == "local" else 1
+
     @property
     def state(self) -> Mapping[str, StateSpec]:
         found = {**super().state, **(self.gossip.state if self.gossip else {})}

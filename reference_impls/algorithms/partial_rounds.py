@@ -150,9 +150,8 @@ class EagerDiLoCo(DiLoCo):
     def anchored(self) -> bool:
         return True
 
-    @property
-    def behind(self) -> int:
-        return self.period
+    def behind(self, kind: str) -> int:
+        return 1 + self.period if kind == "average" else 1
 
     @property
     def state(self) -> Mapping[str, StateSpec]:

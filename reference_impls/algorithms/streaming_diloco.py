@@ -88,9 +88,8 @@ class StreamingDiLoCo(LocalUpdates):
     def anchored(self) -> bool:
         return True
 
-    @property
-    def behind(self) -> int:
-        return max(1, self.overlap)
+    def behind(self, kind: str) -> int:
+        return 1 + self.overlap if kind == "average" else 1
 
     @property
     def cycle(self) -> int | None:  # type: ignore[override]

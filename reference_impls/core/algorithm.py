@@ -294,9 +294,8 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
         """
         return "model" if self.clipping and getattr(self, self.clipping) is not None else "bucket"
 
-    @property
-    def behind(self) -> int:
-        """Steps of computing behind which an exchange can hide: 1, the step that sends, unless what comes of it is used later."""
+    def behind(self, kind: str) -> int:
+        """Steps of computing behind which the exchange of a step can hide: its own, and those until what comes of it is used."""
         return 1
 
     def reference_points_at(self, step: int) -> tuple[str, ...]:

@@ -27,11 +27,14 @@ from typing import Any, Final
 
 import pandas as pd
 
+from reference_impls.core.algorithm import Algorithm
+from reference_impls.core.registry import create, registry
 from suite.analysis.equal_time import worth_table
 from suite.analysis.gates import gate_rows
 from suite.analysis.own_computing import own_computing
 from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path
 from suite.analysis.rho import rho_tables
+from suite.analysis.speed import fragments_averaged, planned_kinds
 from suite.analysis.statistics import (
     MINIMUM_FOR_INTERVAL,
     Control,
@@ -70,7 +73,7 @@ from suite.analysis.tables import (
 )
 from suite.runs.files import RefusedError, canonical_json, dump, write_atomic
 from suite.runs.plan import make_plan
-from suite.runs.spec import is_older
+from suite.runs.spec import RunSpec, is_older
 from suite.runs.store import AGAIN, LIVE, Status, Store
 from suite.runs.sweep import WHOLE, Sweep, load_sweep
 
@@ -372,7 +375,7 @@ def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
         "nll": final.get("nll") if done else None,
         **per_step(result),
         "syncs": sum(int(kinds.get(kind, 0)) for kind in SYNCHRONISING) if result else None,
-        "kinds": _sent_by_kind(result, spec.world_size) if len(kinds) > 1 else None,
+        "kinds": sent_by_kind(spec, result),
         "commit": provenance.get("commit"),
         "environment": provenance.get("environment_hash"),
         "stale": is_older(
@@ -382,14 +385,36 @@ def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
     }
 
 
-def _sent_by_kind(result: Mapping[str, Any], workers: int) -> str:
-    """The column `kinds`. What the planning of steps sends is spread over all of them."""
-    counts: Mapping[str, int] = result["steps_by_kind"]
+def sent_by_kind(spec: RunSpec, result: Mapping[str, Any]) -> str | None:
+    """The column `kinds`. What the planning of steps sends is spread over all; fragments of other sizes are other kinds."""
+    counts: Mapping[str, int] = result.get("steps_by_kind") or {}
+    if not counts:
+        return None
     sent: Counter[str] = Counter()
     for row in result["bytes"]["by"]:
-        sent[row["kind"]] += row["wire_bytes"] / workers
-    planning = sent["plan"] / sum(counts.values())
-    return canonical_json({kind: [n, round(planning + sent[kind] / n, 3)] for kind, n in counts.items()})
+        sent[row["kind"]] += row["wire_bytes"] / spec.world_size
+    planning, algorithm = sent["plan"] / sum(counts.values()), None
+    if registry.load(spec.algorithm.name).behind is not Algorithm.behind:
+        algorithm = create(spec.algorithm.name, **spec.algorithm.options).algorithm
+    found: dict[str, list[float]] = {}
+    for kind, n in counts.items():
+        parts = {kind: (n, sent[kind] / n)}
+        if algorithm and kind == "average" and hasattr(algorithm, "fragments"):
+            parts = _by_fragment(spec, algorithm, result["steps"], sent[kind])
+        behind = algorithm.behind(kind) if algorithm else 1
+        found |= {name: [of, round(planning + nbytes, 3), behind] for name, (of, nbytes) in parts.items()}
+    return canonical_json(found)
+
+
+def _by_fragment(
+    spec: RunSpec, algorithm: Algorithm, steps: int, sent: float
+) -> dict[str, tuple[int, float]]:
+    """How many of so many steps average a share of the model, and bytes of one, by share. sent: bytes of all."""
+    kinds = planned_kinds(spec)[:steps]
+    shares = fragments_averaged(spec, algorithm, kinds)
+    leaving = Counter(share for kind, share in zip(kinds, shares, strict=True) if kind == "average")
+    whole = sum(share * n for share, n in leaving.items())
+    return {f"average of {share:.4g}": (n, sent * share / whole) for share, n in leaving.items()}
 
 
 def _facts(

@@ -10,8 +10,9 @@ steps: its steps over the reference's. c: examples a worker and step over the re
 computing as a share of that of a plain step. b: bytes a rank and step on the wire, mean over the run, over those of the
 reference, which is plain bf16 all-reduce (2 bytes a parameter, times 2 (n - 1) / n of a ring); 0 for one worker, whose average of
 the model at the end is no traffic of gradients. b': those of a step of its kind, so that an average at the end of a round hides
-behind that step alone; what is used h steps later (`Algorithm.behind`) hides behind as many: max(c, b' rho - (h - 1) c), at least
-b rho in the mean. Left out are delays of messages. Net speedup is worth over that time.
+behind that step alone; what is used later hides behind h of them (`Algorithm.behind`): max(c, b' rho - (h - 1) c), at least b rho
+in the mean. A larger batch is one pass, which hides all it sends. Left out are delays of messages. Net speedup is worth over that
+time.
 
 *Worth it* is a method that is ahead of the reference and of every alternative, plain training by other optimizers among them,
 by paired tests, each by Holm over the methods of the cell; where no alternative that sends nothing ran, nothing is. A *window*
@@ -29,7 +30,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -58,31 +59,33 @@ RIVALS: Final[tuple[Role, ...]] = ("alternative", "uncompressed")
 class Costs:
     """Of an arm over the reference: steps of its training, computing and bytes of a step. kappa: None: it was not measured.
 
-    kinds: share of its steps and bytes of one, of every kind. behind: `Algorithm.behind`.
+    kinds: of every kind of its steps the share, bytes of one, and steps behind which these hide.
     """
 
     steps: float = 1.0
     compute: float = 1.0
     nbytes: float = 1.0
     kappa: float | None = None
-    kinds: Sequence[tuple[float, float]] = ((1.0, 1.0),)
-    behind: int = 1
+    kinds: Sequence[tuple[float, float, int]] = ((1.0, 1.0, 1),)
 
     def time(self, rho: np.ndarray, overlap: str) -> np.ndarray:
         """Seconds of its training over those of the reference's [rho]."""
         sending = self.nbytes * rho
         step, plain = self.compute + sending, 1.0 + rho
         if overlap == "all":
-            spared = (self.behind - 1) * self.compute
-            steps = [share * np.maximum(self.compute, nbytes * rho - spared) for share, nbytes in self.kinds]
+            c = self.compute
+            steps = [share * np.maximum(c, nbytes * rho - (h - 1) * c) for share, nbytes, h in self.kinds]
             step, plain = np.maximum(np.sum(steps, axis=0), sending), np.maximum(1.0, rho)
         found: np.ndarray = self.steps * step / plain
         return found
 
     @property
     def kinks(self) -> list[float]:
-        """Values of rho from which on a kind of steps takes longer, if all overlaps."""
-        return [self.behind * self.compute / nbytes for _, nbytes in self.kinds if nbytes > 0]
+        """Values of rho from which on a kind of steps takes longer, or the link sends all the time, if all overlaps."""
+        hidden = [(nbytes, behind) for _, nbytes, behind in self.kinds]
+        return [
+            behind * self.compute / nbytes for nbytes, behind in (*hidden, (self.nbytes, 1)) if nbytes > 0
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,8 +277,8 @@ def _costs(study: Study, runs: pd.DataFrame, kappa: Mapping[str, float]) -> dict
     one_worker = [arm.name for arm in study.arms if arm.algorithm == ONE_WORKER]
     sent = ended["wire_bytes_per_step"].mask(ended["arm"].isin(one_worker), 0.0)
     means = ended.assign(sent=sent).groupby(ARM)[["steps", "batch_size", "sent"]].mean().dropna()
-    told = ended.dropna(subset="kinds") if "kinds" in ended else ended[:0]
-    several = told.groupby(ARM)["kinds"].agg(list).to_dict() if len(told) else {}
+    known = ended.dropna(subset="kinds") if "kinds" in ended else ended[:0]
+    told = known.groupby(ARM)["kinds"].agg(list).to_dict() if len(known) else {}
     by_cell: dict[Any, dict[str, np.ndarray]] = {}
     for (*cell, arm), of_arm in zip(means.index, means.to_numpy("float64"), strict=True):
         by_cell.setdefault(tuple(cell), {})[arm] = of_arm
@@ -287,24 +290,23 @@ def _costs(study: Study, runs: pd.DataFrame, kappa: Mapping[str, float]) -> dict
         for arm, of_arm in of_arms.items():
             steps, batch, nbytes = (of_arm / plain).tolist()
             own = kappa.get(arm)
-            kinds = [(1.0, nbytes)]
-            if nbytes and (texts := several.get((*cell, arm))):
-                kinds = [(share, sent / plain[2]) for share, sent in _kinds(texts)]
+            kinds = [(1.0, nbytes, 1)]
+            if nbytes and (texts := told.get((*cell, arm))):
+                kinds = [(share, sent / plain[2], behind) for share, sent, behind in _kinds(texts)]
             compute = batch * (1 + (own or 0.0))
-            behind = study.by_name[arm].behind
-            found.setdefault(cell, {})[arm] = Costs(steps, compute, nbytes, own, kinds, behind)
+            found.setdefault(cell, {})[arm] = Costs(steps, compute, nbytes, own, kinds)
     return found
 
 
-def _kinds(texts: Sequence[str]) -> list[tuple[float, float]]:
-    """Shares of steps, and bytes of one, over runs of which each tells its own."""
-    shares: Counter[float] = Counter()
+def _kinds(texts: Sequence[str]) -> list[tuple[float, float, int]]:
+    """`Costs.kinds` in bytes, over runs of which each tells its own."""
+    shares: Counter[tuple[float, int]] = Counter()
     for text in texts:
-        told = json.loads(text).values()
-        total = sum(steps for steps, _ in told)
-        for steps, nbytes in told:
-            shares[nbytes] += steps / total / len(texts)
-    return [(share, nbytes) for nbytes, share in shares.items()]
+        kinds = json.loads(text).values()
+        total = sum(steps for steps, *_ in kinds)
+        for steps, nbytes, behind in kinds:
+            shares[nbytes, behind] += steps / total / len(texts)
+    return [(share, nbytes, behind) for (nbytes, behind), share in shares.items()]
 
 
 # ---- rows
@@ -352,6 +354,9 @@ def _window_rows(panel: Panel, overlap: str, judged: Sequence[Judged]) -> Iterab
             row["sure_from"], row["sure_to"] = sure.get(arm, (None, None))
             if row["from_rho"] is not None and arm not in sure:
                 row["reason"] = panel.unanswered or "ahead, but no verdict says so"
+            runs = [*stretches([here.verdict.get(arm) == "worth it" for here in judged])]
+            if len(runs) > 1 and not row["reason"]:
+                row["reason"] = f"worth it in {len(runs)} stretches of rho, of which the widest is told"
         yield row
 
 
@@ -366,13 +371,11 @@ def _window(panel: Panel, line: Line, worth: Interval, overlap: str) -> Row:
             shares[arm] = _share(panel.ratios[line.trained.arm, arm], worth, other)
             costs[arm] = rival.costs
     middle, least, most = (
-        {arm: _ahead(share[i], line.costs, costs[arm], overlap) for arm, share in shares.items()}
-        for i in range(3)
+        _ahead({arm: share[i] for arm, share in shares.items()}, line.costs, costs, overlap) for i in range(3)
     )
-    first, last = max(middle, key=lambda arm: middle[arm][0]), min(middle, key=lambda arm: middle[arm][1])
-    start, end = middle[first][0], middle[last][1]
-    between = [arm for arm, (_, _, behind) in middle.items() if any(start < rho < end for rho in behind)]
+    start, end = middle.start, middle.end
     if start >= end:
+        first, last = middle.first, middle.last
         why = f"{first} is ahead up to rho {start:.3g}, {last} from rho {end:.3g}"
         if first in panel.unbounded:
             why = f"{first} ends better than all budgets"
@@ -381,14 +384,14 @@ def _window(panel: Panel, line: Line, worth: Interval, overlap: str) -> Row:
         return {"from_rho": None, "reason": why}
     return {
         "from_rho": start,
-        "from_low": max(one for one, *_ in most.values()),
-        "from_high": max(one for one, *_ in least.values()),
-        "from_arm": first if start > 0 else None,
+        "from_low": most.start,
+        "from_high": least.start,
+        "from_arm": middle.first if start > 0 else None,
         "to_rho": end,
-        "to_low": min(one for _, one, _ in least.values()),
-        "to_high": min(one for _, one, _ in most.values()),
-        "to_arm": last if end < math.inf else None,
-        "reason": f"between these ends {between[0]} is ahead for a while" if between else None,
+        "to_low": least.end,
+        "to_high": most.end,
+        "to_arm": middle.last if end < math.inf else None,
+        "reason": f"between these ends {middle.between} is ahead for a while" if middle.between else None,
     }
 
 
@@ -402,27 +405,60 @@ def _share(ratio: Uncertain | None, worth: Interval, other: Interval) -> tuple[f
     return middle, low, high
 
 
-def _ahead(share: float, own: Costs, other: Costs, overlap: str) -> tuple[float, float, list[float]]:
-    """From and to which rho an arm is ahead of another, which is worth 1 where it is worth `share`: 0 and inf where there is no
-    end in the grid, inf and 0 where it never is; and where between them it is not.
-    """
+class Ahead(NamedTuple):
+    """From and to which rho an arm is ahead of others, 0 and inf where there is no end in the grid, and who is ahead before and
+    after; start is not below end where it never is. between: who is ahead for a while inside; empty: nobody."""
 
-    def margin(log_rho: Any) -> Any:
+    start: float
+    end: float
+    first: str
+    last: str
+    between: str
+
+
+def _ahead(shares: Mapping[str, float], own: Costs, others: Mapping[str, Costs], overlap: str) -> Ahead:
+    """Where an arm is ahead of others. shares: what it is worth over what each of them is."""
+    kinks = [rho for costs in (own, *others.values()) for rho in costs.kinks]
+    points = np.union1d(GRID, [rho for rho in (*kinks, 1.0) if GRID[0] < rho < GRID[-1]])
+    # between two of them all times are straight lines over the same one
+
+    def margin(arm: str, log_rho: Any) -> Any:
         rho = np.exp(log_rho)
-        return share * other.time(rho, overlap) - own.time(rho, overlap)
+        return shares[arm] * others[arm].time(rho, overlap) - own.time(rho, overlap)
 
-    def root(i: int) -> float:
-        return math.exp(float(optimize.brentq(margin, *np.log(points[i : i + 2]), xtol=1e-12)))
+    def root(arm: str, i: int) -> float:
+        ends = np.log(points[i : i + 2])
+        return math.exp(float(optimize.brentq(lambda at: margin(arm, at), *ends, xtol=1e-12)))
 
-    kinks = [rho for rho in (*own.kinks, *other.kinks, 1.0) if GRID[0] < rho < GRID[-1]]
-    points = np.union1d(GRID, kinks)  # between two of them both times are straight lines over the same one
-    ahead = margin(np.log(points)) > 0
-    if not ahead.any():
-        return math.inf, 0.0, []
-    first, last = int(ahead.argmax()), len(points) - 1 - int(ahead[::-1].argmax())
-    start = root(first - 1) if first else 0.0
-    end = root(last) if last < len(points) - 1 else math.inf
-    return start, end, points[first:last][~ahead[first:last]].tolist()
+    def ends(arm: str, ahead: np.ndarray) -> tuple[float, float]:
+        if not ahead.any():
+            return math.inf, 0.0
+        i, j = int(ahead.argmax()), len(points) - 1 - int(ahead[::-1].argmax())
+        return root(arm, i - 1) if i else 0.0, root(arm, j) if j < len(points) - 1 else math.inf
+
+    aheads = {arm: margin(arm, np.log(points)) > 0 for arm in shares}
+    found = {arm: ends(arm, ahead) for arm, ahead in aheads.items()}
+    first, last = max(found, key=lambda arm: found[arm][0]), min(found, key=lambda arm: found[arm][1])
+    start, end = found[first][0], found[last][1]
+    inside = (start < points) & (points < end)
+    gaps = {arm: ~ahead & inside for arm, ahead in aheads.items()}
+    between = next((arm for arm, gap in gaps.items() if gap.any()), "")
+    if not between:
+        return Ahead(start, end, first, last, "")
+    (of_all,) = np.nonzero(inside & ~np.any([*gaps.values()], axis=0))
+    if not len(of_all):
+        return Ahead(math.inf, 0.0, between, between, "")
+    i, j = int(of_all[0]), int(of_all[-1])
+    if i and inside[i - 1]:
+        starts = {arm: root(arm, i - 1) for arm, gap in gaps.items() if gap[i - 1]}
+        first = max(starts, key=lambda arm: starts[arm])
+        start = starts[first]
+    if j < len(points) - 1 and inside[j + 1]:
+        stops = {arm: root(arm, j) for arm, gap in gaps.items() if gap[j + 1]}
+        last = min(stops, key=lambda arm: stops[arm])
+        end = stops[last]
+    broken = {arm: gap[i:j].any() for arm, gap in gaps.items()}
+    return Ahead(start, end, first, last, next((arm for arm, gap in broken.items() if gap), ""))
 
 
 def _sure(panel: Panel, overlap: str, judged: Sequence[Judged]) -> dict[str, tuple[float, float]]:
@@ -438,7 +474,7 @@ def _sure(panel: Panel, overlap: str, judged: Sequence[Judged]) -> dict[str, tup
         words = [here.verdict.get(arm) == "worth it" for here in judged]
         if not any(words):
             continue
-        first, last = max(_stretches(words), key=lambda ends: ends[1] - ends[0])
+        first, last = max(stretches(words), key=lambda ends: ends[1] - ends[0])
         found[arm] = [0.0, math.inf]
         for side, (i, beyond) in enumerate(((first, first - 1), (last, last + 1))):
             if 0 <= beyond < len(GRID):
@@ -456,7 +492,7 @@ def _sure(panel: Panel, overlap: str, judged: Sequence[Judged]) -> dict[str, tup
     return {arm: (start, end) for arm, (start, end) in found.items()}
 
 
-def _stretches(words: Sequence[bool]) -> Iterable[tuple[int, int]]:
+def stretches(words: Sequence[bool]) -> Iterable[tuple[int, int]]:
     """First and last place of every unbroken run of truths."""
     edges = np.flatnonzero(np.diff([False, *words, False]))
     return zip(edges[::2].tolist(), (edges[1::2] - 1).tolist(), strict=True)

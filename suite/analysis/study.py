@@ -12,12 +12,12 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from reference_impls.core.registry import create, registry
+from reference_impls.core.registry import registry
 from suite.analysis.net_speedup import Trials
 from suite.analysis.tables import Row
 from suite.runs.files import canonical_json
 from suite.runs.plan import Plan
-from suite.runs.spec import Part, RunSpec, judgement, source_hash, workload_hash
+from suite.runs.spec import RunSpec, judgement, source_hash, workload_hash
 from suite.runs.sweep import WHOLE, Rates, Sweep, Tuned, WorkloadChoice, beside, collapsed, load_rates
 
 Cell = tuple[str, str, int]
@@ -30,7 +30,7 @@ class Arm:
 
     `source_hash` is that of the method now; a result with another one is stale. `lr_edges` says for (workload
     label, sharding, world size) whether the tuned rate lies on an edge of its grid. `alternative`: a plain way to use the same
-    machines. `apart`: it has a batch, a length or a number of workers of its own. `behind`: `Algorithm.behind`.
+    machines. `apart`: it has a batch, a length or a number of workers of its own.
     """
 
     name: str
@@ -42,7 +42,6 @@ class Arm:
     lr_edges: Mapping[tuple[str, str, int], bool] = field(default_factory=dict)
     alternative: bool = False
     apart: bool = False
-    behind: int = 1
 
 
 @dataclass(frozen=True)
@@ -143,8 +142,6 @@ def study_of(plan: Plan) -> Study:
             losses = [trial.values or failed for trial in entry.trials]
             rates = sorted({trial.lr for trial in entry.trials}) if entry.vertex else []
             trials[*cell, entry.arm] = Trials(losses, chosen, rates, cliff=_on_a_cliff(sweep, entry))
-    by_rho = bool(sweep.gates and sweep.references)
-    methods = {run.arm.label: run.spec.algorithm for run in plan.runs} if by_rho else {}
     arms = []
     for arm in sweep.arms.values():
         baseline = None if arm.baseline == arm.label else arm.baseline
@@ -159,7 +156,6 @@ def study_of(plan: Plan) -> Study:
                 lr_edges=edges.get(arm.label, {}),
                 alternative=arm.is_alternative,
                 apart=arm.apart,
-                behind=_behind(methods[arm.label]) if arm.label in methods else 1,
             )
         )
     return Study(
@@ -175,13 +171,9 @@ def study_of(plan: Plan) -> Study:
         about=sweep.title,
         called=sweep.called,
         references=sweep.references,
-        by_rho=by_rho,
+        by_rho=bool(sweep.gates and sweep.references),
         trials=trials,
     )
-
-
-def _behind(method: Part) -> int:
-    return create(method.name, **method.options).algorithm.behind
 
 
 def _on_a_cliff(sweep: Sweep, entry: Tuned) -> bool:

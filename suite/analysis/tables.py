@@ -117,8 +117,8 @@ RUNS: Final = declared("runs", 6, ARM_COLUMNS + """
     wire_bytes_per_step      float  bytes sent on the wire, a step, mean over ranks
     wire_bytes_per_step_max  float  the same of the rank that sends most
     syncs                    int    steps that synchronised parameters or momenta
-    kinds                    text   of a training with several kinds of steps: how many there were of each, and bytes sent on the
-                                    wire in one, mean over ranks, as JSON; no such column: of no run
+    kinds                    text   as JSON: of every kind of steps how many there were, bytes sent on the wire in one, mean over
+                                    ranks, and steps of computing behind which that can hide; no such column: an older table
     commit                   text   of the code that ran
     environment              text   hash of the installed packages
     stale                    flag   the source of the method, or of a workload of yours, has moved since, its version has not

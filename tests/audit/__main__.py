@@ -711,30 +711,30 @@ def audit_verdicts(
 
 @dataclass
 class Costs:
-    """Of an arm over the reference. bursts: how often a step sends and how much; late: steps until what was sent is used."""
+    """Of an arm over the reference. bursts: how often a step sends, how much, and in how many steps that is used."""
 
     steps: float
     compute: float
     sent: float
-    bursts: list[tuple[float, float]]
-    late: int
+    bursts: list[tuple[float, float, int]]
 
     def seconds(self, rho: Any, overlap: str) -> Any:
         """Of its training, those of the reference's computing being 1: what a burst takes beyond computing is waited for."""
         if overlap == "none":
             return self.steps * (self.compute + np.multiply(self.sent, rho))
         beyond = [
-            often * np.clip(np.multiply(much, rho) - self.late * self.compute, 0, None)
-            for often, much in self.bursts
+            often * np.clip(np.multiply(much, rho) - late * self.compute, 0, None)
+            for often, much, late in self.bursts
         ]
         return self.steps * np.maximum(self.compute + np.sum(beyond, axis=0), np.multiply(self.sent, rho))
 
     def corners(self) -> list[float]:
-        """Where a burst begins to be waited for."""
-        return [self.late * self.compute / much for _, much in self.bursts if much > 0]
+        """Where a burst begins to be waited for, and where the link never rests."""
+        steady = [self.compute / self.sent] if self.sent > 0 else []
+        return steady + [late * self.compute / much for _, much, late in self.bursts if much > 0]
 
 
-PLAINLY = Costs(1.0, 1.0, 1.0, [(1.0, 1.0)], 1)
+PLAINLY = Costs(1.0, 1.0, 1.0, [(1.0, 1.0, 1)])
 
 
 @dataclass
@@ -778,28 +778,34 @@ def lines_of(
         tuning = tuning_of(row)
         worth = speedup(one.reference, one.losses, tuning, EXACT)["net"]
         alone = one.algorithm == ONE_WORKER
-        bursts = [(1.0, 0.0 if alone else sent)]
+        bursts = [(1.0, 0.0 if alone else sent, 1)]
         if not alone and told[arm].get("kinds", pd.Series()).notna().any():
-            bursts = bursts_of(told[arm]["kinds"], spent[plain]["wire_bytes_per_step"])
-        late = LATE[one.algorithm](json.loads(told[arm]["options"].iloc[0])) if one.algorithm in LATE else 1
-        costs = Costs(steps, batch * (1 + kappa), 0.0 if alone else sent, bursts, late)
+            late = LATE.get(one.algorithm, lambda kind, options: 1)
+            bursts = bursts_of(told[arm], spent[plain]["wire_bytes_per_step"], late)
+        costs = Costs(steps, batch * (1 + kappa), 0.0 if alone else sent, bursts)
         found[arm] = Line(one, row["role"], costs, tuning, worth)
     return found
 
 
-LATE: dict[str, Callable[[dict[str, Any]], int]] = {
-    "eager-diloco": lambda options: options["period"],
-    "streaming-diloco": lambda options: max(1, options["overlap"]),
+Late = Callable[[str, dict[str, Any]], int]
+LATE: dict[str, Late] = {
+    "eager-diloco": lambda kind, options: 1 + options["period"] * (kind == "average"),
+    "streaming-diloco": lambda kind, options: 1 + options["overlap"] * kind.startswith("average"),
 }
-"""Methods that go on computing while what they sent travels: for how many steps."""
+"""Methods that go on computing while what they sent travels: in how many steps it is used, its own among them."""
 
 
-def bursts_of(texts: pd.Series, plain: float) -> list[tuple[float, float]]:
-    """How often a step of a kind comes in runs, and what it sends over a step of the reference."""
-    frames = [pd.DataFrame(json.loads(text).values(), columns=["steps", "sent"]) for text in texts]
-    every = pd.concat(frame.assign(share=frame["steps"] / frame["steps"].sum()) for frame in frames)
-    shares = every.groupby("sent")["share"].sum() / len(frames)
-    return [(share, sent / plain) for sent, share in shares.items()]
+def bursts_of(runs: pd.DataFrame, plain: float, late: Late) -> list[tuple[float, float, int]]:
+    """What steps of runs send over a step of the reference; NaN where the table says otherwise when that is used."""
+    frames = []
+    for kinds, options in runs[["kinds", "options"]].itertuples(index=False):
+        rows = [(*told, late(kind, json.loads(options))) for kind, told in json.loads(kinds).items()]
+        frame = pd.DataFrame(rows, columns=["steps", "sent", "told", "late"])
+        frames.append(frame.assign(share=frame["steps"] / frame["steps"].sum()))
+    every = pd.concat(frames)
+    every["share"] = every["share"].where(every["told"] == every["late"])
+    shares = every.groupby(["sent", "late"])["share"].sum(min_count=len(frames)) / len(frames)
+    return [(share, sent / plain, late) for (sent, late), share in shares.items()]
 
 
 class Panel:
@@ -859,6 +865,12 @@ class Panel:
     def ends(self, arm: str, which: int, grid: np.ndarray) -> dict[str, tuple[float, float]]:
         """From and to which rho a method is ahead of each other: by estimates (0), or ends (1, 2), of what they are worth."""
         own, found = self.lines[arm], {}
+        corners = {*own.costs.corners(), *PLAINLY.corners(), *grid}
+        corners |= {
+            rho for rival in self.rivals if rival in self.lines for rho in self.lines[rival].costs.corners()
+        }
+        at = np.array(sorted(rho for rho in corners if grid[0] <= rho <= grid[-1]))
+        spared = {}
         for rival in (self.plain, *self.rivals):
             other = self.lines.get(rival) if rival in self.rivals else None
             share = own.worth[which]
@@ -868,30 +880,38 @@ class Panel:
                 worth = other.worth[(0, 2, 1)[which]]
                 share = share / worth if worth else math.inf if share else 0.0
             its = other.costs if other else PLAINLY
-            found[rival] = solved(share, its, own.costs, self.overlap, grid)
-        return found
+            spared[rival] = share * its.seconds(at, self.overlap) - own.costs.seconds(at, self.overlap)
+            found[rival] = solved(spared[rival], at)
+        start, end = max(one[0] for one in found.values()), min(one[1] for one in found.values())
+        within = (at > start) & (at < end)
+        if not any((own <= 0)[within].any() for own in spared.values()):
+            return found
+        (of_all,) = np.nonzero(within & (np.min([*spared.values()], axis=0) > 0))
+        if not len(of_all):
+            return {self.plain: (math.inf, 0.0)}
+        i, j = of_all[0], of_all[-1]
+        starts = {
+            a: meeting(own, at, i - 1) for a, own in spared.items() if within[i - 1] and own[i - 1] <= 0
+        }
+        stops = {a: meeting(own, at, j) for a, own in spared.items() if within[j + 1] and own[j + 1] <= 0}
+        return {a: (starts.get(a, own[0]), stops.get(a, own[1])) for a, own in found.items()}
 
 
-def solved(share: float, its: Costs, own: Costs, overlap: str, grid: np.ndarray) -> tuple[float, float]:
-    """First and last rho of the grid at which an arm is ahead of another. share: its worth over that of the other one.
-
-    Seconds are straight lines between corners, so between two of these the point where they meet is a matter of proportion.
-    """
-    inside = [rho for rho in (*own.corners(), *its.corners()) if grid[0] < rho < grid[-1]]
-    at = np.array(sorted({grid[0], grid[-1], *inside}))
-    spared = share * its.seconds(at, overlap) - own.seconds(at, overlap)
+def solved(spared: np.ndarray, at: np.ndarray) -> tuple[float, float]:
+    """First and last rho at which an arm is ahead of another, of the seconds that it spares."""
     (ahead,) = np.nonzero(spared > 0)
     if not len(ahead):
         return math.inf, 0.0
-
-    def meeting(i: int, j: int) -> float:
-        return float(at[i] + (at[j] - at[i]) * spared[i] / (spared[i] - spared[j]))
-
     first, last = ahead[0], ahead[-1]
     return (
-        meeting(first - 1, first) if first else 0.0,
-        meeting(last, last + 1) if last < len(at) - 1 else math.inf,
+        meeting(spared, at, first - 1) if first else 0.0,
+        meeting(spared, at, last) if last < len(at) - 1 else math.inf,
     )
+
+
+def meeting(spared: np.ndarray, at: np.ndarray, i: int) -> float:
+    """Where none are spared between two corners: seconds are straight lines there, so that it is a matter of proportion."""
+    return float(at[i] + (at[i + 1] - at[i]) * spared[i] / (spared[i] - spared[i + 1]))
 
 
 def audit_rho(path: Path, tables: Path, sweeps: Path, found: Compared) -> None:
@@ -966,7 +986,15 @@ def audit_window(at: Published, panel: Panel, arm: str, grid: np.ndarray, verdic
             continue
         around = panel.words(value * inwards ** np.array([2, 1, 0.5, -0.5, -1, -2]))[1][arm] == "worth it"
         changes = around.iloc[:3].any() and not around.iloc[3:].all()
-        at.number(column, value if changes else math.nan)
+        widest = is_widest(verdict[arm] == "worth it", grid, at.row)
+        at.number(column, value if changes and widest else math.nan)
+
+
+def is_widest(words: pd.Series, grid: np.ndarray, row: Any) -> bool:
+    """Whether the stretch that a row tells is unbroken on the grid, and no other is longer there."""
+    told = words.to_numpy()[(grid >= row["sure_from"]) & (grid <= row["sure_to"])]
+    runs = words.groupby((words != words.shift()).cumsum()).sum()
+    return bool(told.all() and len(told) == runs.max())
 
 
 def audit_rho_rows(

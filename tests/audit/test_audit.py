@@ -40,10 +40,10 @@ ALGORITHMS = {"alone": ONE_WORKER, "plain": PLAIN, "twice": PLAIN}
 BYTES = {"plain": 400.0, "far": 4.0, "near": 100.0, "same": 180.0, "better": 150.0, "twice": 400.0}
 """A step, of arms whose bytes are not 50."""
 KINDS = {
-    "near": {"average": (50, 400.0), "local": (150, 0.0)},
-    "better": {"average": (75, 400.0), "local": (125, 0.0)},
+    "near": {"average": (50, 400.0, 1), "local": (150, 0.0, 1)},
+    "better": {"average": (75, 400.0, 3), "local": (125, 0.0, 1)},
 }
-LATE = {"better": ("streaming-diloco", {"overlap": 3})}
+LATE = {"better": ("streaming-diloco", {"overlap": 2})}
 """Arms that send in some steps alone, and one that goes on computing meanwhile."""
 TUNING = [10000, 10001]
 
@@ -74,14 +74,7 @@ def made_up(root: Path, direction: str) -> None:
     arms = (
         Arm("plain", PLAIN, "baseline"),
         *(
-            Arm(
-                name,
-                ALGORITHMS.get(name, "qsgd"),
-                "quantiser",
-                "plain",
-                alternative=name in ALGORITHMS,
-                behind=3 if name in LATE else 1,
-            )
+            Arm(name, ALGORITHMS.get(name, "qsgd"), "quantiser", "plain", alternative=name in ALGORITHMS)
             for name in ENDS
         ),
     )

@@ -320,3 +320,11 @@ def test_rates_that_failed_are_told_beside_the_choice(
     budget = "tuning: {points: 3, factor: 1000000, extensions: 0, seeds: 1, centres: {plain: 0.05}}\n"
     assert main(["sweep", write_sweep(tmp_path, SWEEP.replace(", lr: 0.1}", "}") + budget), "--tune"]) == 0
     assert "trials failed: plain (iid) at 50000 (diverged)" in capsys.readouterr().out
+
+
+def test_an_argument_that_a_verb_does_not_know_is_refused_by_its_own_usage(capsys: Capsys) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "--workers", "2"])
+    said = capsys.readouterr().err
+    assert "usage: bandwise run" in said
+    assert "unrecognized arguments: --workers" in said

@@ -58,7 +58,7 @@ def test_studies_take_the_same_seconds(rho: float, behind: int) -> None:
     link = Link(8 * plain / 0.91 / rho)  # a second of computing
     found, whole = predict(kinds, link, 1.0, 0.2), predict([Sent(1.0, plain, 0)], link, 1.0, 0.0)
     mean = sum(share * sent for share, sent in shares)
-    arm_costs = Costs(0.5, 1.2, mean, 0.2, shares, behind)
+    arm_costs = Costs(0.5, 1.2, mean, 0.2, [(*kind, behind) for kind in shares])
     for overlap, own, its in (
         ("none", found.step_s, whole.step_s),
         ("all", found.overlapped_s, whole.overlapped_s),

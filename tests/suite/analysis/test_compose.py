@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 import torch
 
 from reference_impls import SimulatedCluster
+from suite.analysis.collect import sent_by_kind
 from suite.analysis.speed import (
     CompositionError,
     composed_s,
@@ -85,6 +88,17 @@ def test_averages_of_fragments_are_those_that_the_ledger_counts(bucket_bytes, st
     assert (rounds + parts.more) / 2 == pytest.approx(sent / a_model, rel=1e-3)
     seconds = composed_s(parts, {"round-4": 4 * 0.1 + 3.0, "round-16": 16 * 0.1 + 3.0})
     assert seconds == pytest.approx(steps * 0.1 + 3.0 * 2 * sent / a_model, rel=1e-3)
+    by_step = cluster.ledger.frame(rank=0).groupby("step")["wire_bytes"].sum()
+    result = {
+        "steps": steps,
+        "steps_by_kind": Counter(planned_kinds(spec)),
+        "bytes": {"by": cluster.ledger.totals()},
+    }
+    told = json.loads(sent_by_kind(spec, result) or "")
+    assert Counter(round(float(by_step.get(step, 0))) for step in range(steps)) == sum(
+        (Counter({round(nbytes): n}) for n, nbytes, _ in told.values()), Counter()
+    )
+    assert {kind.split()[0]: one[2] for kind, one in told.items()} == {"local": 1, "average": 2, "final": 1}
 
 
 @pytest.mark.parametrize(

@@ -229,13 +229,9 @@ def test_what_gives_no_number_says_why() -> None:
 
 def in_rounds(behind: int, local: float) -> Frames:
     """The tables where `local` sends all in every eighth step, and computes for so many while it travels."""
-    own = study()
-    arms = tuple(replace(arm, behind=behind) if arm.name == "local" else arm for arm in own.arms)
     of_arms = runs(local=local)
-    kinds = json.dumps({"average": [100, BF16], "local": [700, 0]})
-    return rho_tables(
-        replace(own, arms=arms), of_arms.assign(kinds=of_arms["arm"].map({"local": kinds}).astype("str"))
-    )
+    kinds = json.dumps({"average": [100, BF16, behind], "local": [700, 0, 1]})
+    return rho_tables(study(), of_arms.assign(kinds=of_arms["arm"].map({"local": kinds}).astype("str")))
 
 
 @pytest.mark.parametrize(
@@ -260,3 +256,15 @@ def test_a_window_says_who_is_ahead_inside_it_and_its_verdict_is_unbroken() -> N
         verdicts[(verdicts.index > row["sure_from"]) & (verdicts.index < row["sure_to"])].eq("worth it").all()
     )
     assert 2 < row["sure_from"] < row["sure_to"]
+
+
+def test_a_window_does_not_begin_where_another_rival_is_ahead() -> None:
+    found = in_rounds(1, 0.91)
+    row = of(found, WINDOWS, "local", "all")
+    twice = of(found, WINDOWS, "accumulation", "all")["worth"]
+    before = 0.875 / (row["worth"] - 0.125)  # from here on it is ahead of plain training
+    assert (row["worth"] / twice - 0.875) / 0.125 < before  # and twice the batch is ahead of it
+    assert row["from_rho"] == pytest.approx(1.75 * twice / (row["worth"] - 0.25 * twice), rel=5e-3)
+    assert row["from_arm"] == "accumulation"
+    assert pd.isna(row["reason"])
+    assert row["from_low"] < row["from_rho"] < row["from_high"]
