@@ -804,7 +804,7 @@ def bursts_of(runs: pd.DataFrame, plain: float, late: Late) -> list[tuple[float,
         frames.append(frame.assign(share=frame["steps"] / frame["steps"].sum()))
     every = pd.concat(frames)
     every["share"] = every["share"].where(every["told"] == every["late"])
-    shares = every.groupby(["sent", "late"])["share"].sum(min_count=len(frames)) / len(frames)
+    shares = every.groupby(["sent", "late"])["share"].agg(lambda own: own.sum(skipna=False)) / len(frames)
     return [(share, sent / plain, late) for (sent, late), share in shares.items()]
 
 
