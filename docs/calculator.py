@@ -86,7 +86,6 @@ def kinds_of(text: str) -> list[dict[str, Any]]:
     ring, gather = (MANY - 1) / MANY / ((WORKERS - 1) / WORKERS), (MANY - 1) / (WORKERS - 1)
     at = [_nbytes(text, transformer_shapes(size)) for size in SIZES]
     of = {name: _nbytes(text, model.shapes) for name, model in MODELS.items()}
-    behind = method_of(text, STEPS).algorithm.behind
     return [
         {
             "share": share,
@@ -95,17 +94,17 @@ def kinds_of(text: str) -> list[dict[str, Any]]:
             "of": {name: one and one[kind][1] for name, one in of.items()},
             **({"behind": behind} if behind > 1 else {}),
         }
-        for kind, (share, nbytes) in enumerate(first)
+        for kind, (share, nbytes, behind) in enumerate(first)
     ]
 
 
 def _nbytes(
     text: str, shapes: Mapping[str, tuple[int, ...]], workers: int = WORKERS
-) -> list[tuple[float, float]] | None:
-    """Share and bytes a parameter of each kind of steps; None where the method cannot be traced."""
+) -> list[tuple[float, float, int]] | None:
+    """Of each kind of steps share, bytes a parameter, steps behind which they hide; None where the method cannot be traced."""
     try:
         kinds = sent(method_of(text, STEPS), shapes, workers, STEPS)
     except UnsupportedError:
         return None
     parameters = sum(map(prod, shapes.values()))
-    return [(kind.share, float(f"{kind.nbytes / parameters:.7g}")) for kind in kinds]
+    return [(kind.share, float(f"{kind.nbytes / parameters:.7g}"), kind.behind) for kind in kinds]
