@@ -26,19 +26,19 @@ function between(values, parameters) {
   return first && last ? Math.exp((1 - share) * Math.log(first) + share * Math.log(last)) : 0;
 }
 
-/* What a worker sends: [share of steps, bytes, steps behind which they hide] a kind of steps; null where that is not known. */
+/* What a worker sends: [share of steps, bytes, steps behind which they hide, if not 1] a kind of steps; null: not known. */
 function sent(method, asked) {
   const n = asked.workers, kinds = known.sent[method].map((kind) => {
     const each = asked.model ? kind.of[asked.model] : between(kind.at, asked.parameters);
     const grows = (1 - kind.gathered) * ((n - 1) / n / 0.75) + kind.gathered * ((n - 1) / 3);
-    return [kind.share, each === null ? null : each * grows * asked.parameters, kind.behind ?? 1];
+    return [kind.share, each === null ? null : each * grows * asked.parameters, kind.behind];
   });
   return kinds.length && kinds.every(([, nbytes]) => nbytes !== null) ? kinds : null;
 }
 
 function predict(kinds, rate, compute, kappa) {
   const local = compute + (kappa ?? 0) * compute, found = { none: local, all: 0, nbytes: 0 };
-  for (const [share, nbytes, behind] of kinds) {
+  for (const [share, nbytes, behind = 1] of kinds) {
     const seconds = (8 * nbytes) / (known.efficiency * rate);
     found.none += share * seconds;
     found.all += share * Math.max(local, seconds - (behind - 1) * local);
@@ -223,7 +223,7 @@ function show() {
   if (!asked) return put("verdict", "Give a model, at least two workers, and the rate of the link with the time of computing, or rho instead of both.");
   const study = fitting(asked), refused = [], all = [];
   for (const arm of study.arms.filter((one) => one.role !== "reference")) {
-    const kinds = arm.workers > 1 ? sent(arm.method, asked) : [[1, 0, 1]];
+    const kinds = arm.workers > 1 ? sent(arm.method, asked) : [[1, 0]];
     if (!kinds) { refused.push(arm.name); continue; }
     const kappa = kappaFor(arm, asked), found = predict(kinds, asked.rate, asked.compute * arm.batch, kappa);
     const time = Object.fromEntries(ENDS.map((end) => [end, (arm.length * found[end]) / asked.plain[end]]));
