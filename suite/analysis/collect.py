@@ -23,11 +23,10 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 
-from reference_impls.core.algorithm import Algorithm
 from reference_impls.core.registry import create, registry
 from suite.analysis.equal_time import worth_table
 from suite.analysis.gates import gate_rows
@@ -76,6 +75,9 @@ from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec, is_older
 from suite.runs.store import AGAIN, LIVE, Status, Store
 from suite.runs.sweep import WHOLE, Sweep, load_sweep
+
+if TYPE_CHECKING:
+    from reference_impls.core.algorithm import Algorithm
 
 # ---- frames of runs to frames of arms
 
@@ -387,6 +389,8 @@ def _run_row(standing: Standing, study: Study, entry: Entry) -> Row:
 
 def sent_by_kind(spec: RunSpec, result: Mapping[str, Any]) -> str | None:
     """The column `kinds`. What the planning of steps sends is spread over all; fragments of other sizes are other kinds."""
+    from reference_impls.core.algorithm import Algorithm  # here, since it loads torch
+
     counts: Mapping[str, int] = result.get("steps_by_kind") or {}
     if not counts:
         return None
