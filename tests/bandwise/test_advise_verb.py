@@ -298,7 +298,10 @@ def test_models_have_the_parameters_of_their_authors(name: str, parameters: int,
     [
         (["--rate", "1gbit"], "--device with --model"),
         (["--link", "10gb", "--device", "a100"], "did you mean '10gbe'?"),
-        (["--link", "10GbE", "--device", "a10"], "no device is called 'a10'; did you mean 'a100'?; of another one, give"),
+        (
+            ["--link", "10GbE", "--device", "a10"],
+            "no device is called 'a10'; did you mean 'a100'?; of another one, give",
+        ),
         (["--rho", "1", "--device", "a100"], "or else --rho alone"),
     ],
 )
