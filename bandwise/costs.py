@@ -4,8 +4,8 @@
 
 kappa is the method's own computing as a share of computing; bytes are those that a worker sends; rounds are the messages, one
 after another, of the first exchange of a step. That is a step in which nothing overlaps; where all overlaps it takes the longer
-one of computing and communication, or that many steps do in whose course what it sends is not used. `docs/cost-model.md` says
-how far off that is.
+one of computing and communication, and what is used some steps later hides behind these too. `docs/cost-model.md` says how far
+off that is.
 
 What a training sends follows from the method: its kinds of steps from its own plan of every step, bytes and exchanges of each
 from a step that one rank takes without a network (`reference_impls.runtime.alone`). What was measured of methods, kappa and

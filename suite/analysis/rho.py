@@ -11,8 +11,8 @@ computing as a share of that of a plain step. b: bytes a rank and step on the wi
 reference, which is plain bf16 all-reduce (2 bytes a parameter, times 2 (n - 1) / n of a ring); 0 for one worker, whose average of
 the model at the end is no traffic of gradients. b': those of a step of its kind, so that an average at the end of a round hides
 behind that step alone; what is used later hides behind h of them (`Algorithm.behind`): max(c, b' rho - (h - 1) c), at least b rho
-in the mean. A larger batch is one pass, which hides all it sends. Left out are delays of messages. Net speedup is worth over that
-time.
+in the mean. A larger batch is one pass, which hides all it sends. Where the table of runs does not tell kinds, b' is b. Left out
+are delays of messages. Net speedup is worth over that time.
 
 *Worth it* is a method that is ahead of the reference and of every alternative, plain training by other optimizers among them,
 by paired tests, each by Holm over the methods of the cell; where no alternative that sends nothing ran, nothing is. A *window*
