@@ -708,6 +708,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "masked-lm": "suite.workloads.language:MaskedLM",
     "python-gpt": "suite.workloads.python_text:PythonGPT",
     "python-gpt-fp32": "suite.workloads.python_text:PythonGPTFloat32",
+    "python-gpt-fp32-128": "suite.workloads.python_text:PythonGPTShort",
     "quadratic": "suite.workloads.synthetic:Quadratic",
 }
 ENTRY_POINTS: Final = "bandwise.workloads"

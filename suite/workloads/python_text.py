@@ -187,16 +187,17 @@ class PythonTransformer(nn.Module):
 
 
 class PythonTask(GPTTask):
-    """An example is a window: 256 bytes, and for each of them the byte that follows.
+    """An example is a window of bytes, and for each of them the byte that follows.
 
-    `batch(step)` is text and following bytes, both int64 [world_size, batch_size, 256]. `evaluate` gives `bits_per_byte` and
+    `batch(step)` is text and following bytes, both int64 [world_size, batch_size, context]. `evaluate` gives `bits_per_byte` and
     `nll` (nats a byte) over 1,024 windows; `watch` the same of 32 of them. `table_loss` is that of trigrams.
     """
 
     watched = 32
 
     def table_loss(self, steps: int) -> float:
-        text, inside = load_text().text, np.arange(PythonGPT.context)
+        assert isinstance(self.workload, PythonGPT)
+        text, inside = load_text().text, np.arange(self.workload.context)
         trained = np.sort(np.concatenate([self.sampler.indices(step).ravel() for step in range(steps)]))
         read, judged = (text[first[:, None] + inside].ravel() for first in (trained, self.test))
         return ngram_bits([read], [judged], 3)
@@ -245,6 +246,15 @@ class PythonGPTFloat32(PythonGPT):
     name = "python-gpt-fp32"
     summary = "python-gpt with products in float32: twice as fast on a processor that has no bfloat16"
     products = torch.float32
+
+
+@dataclasses.dataclass(frozen=True)
+class PythonGPTShort(PythonGPTFloat32):
+    """For many workers of one window each, whose steps then see no more bytes than those of few."""
+
+    name = "python-gpt-fp32-128"
+    summary = "python-gpt-fp32 with windows of 128 bytes, half as long"
+    context = 128
 
 
 # ---- whether a training is of the kind that it is meant to be ----------------------------------------------------------------

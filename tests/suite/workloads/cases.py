@@ -61,6 +61,7 @@ CASES = (
     Case("quadratic", {"dim": 20, "condition": 10.0}, 20, (((20,), torch.float32),), "674223c3fbad7962"),
     Case("python-gpt", {}, 492_160, _tokens(256, 256), "a86555e524e29ed5"),
     Case("python-gpt-fp32", {}, 492_160, _tokens(256, 256), "a86555e524e29ed5"),
+    Case("python-gpt-fp32-128", {}, 475_776, _tokens(128, 128), "089f404eebbc290c"),
     Case("code-gpt", {}, 141_312, _tokens(128, 128), "755d7192acb07e19"),
     Case("causal-lm", {"model": "gpt2-mini", **_WORDS}, 39_168, _tokens(16, 16), "78a09ee47c27a54c", "tokens"),
     Case("masked-lm", {"model": "bert-mini", **_WORDS}, 52_940, _tokens(16, 2, 2), "c23f80460292b798", "tokens"),

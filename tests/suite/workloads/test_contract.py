@@ -25,7 +25,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-LARGE = ("causal-lm", "code-gpt", "python-gpt", "python-gpt-fp32")
+LARGE = ("causal-lm", "code-gpt", "python-gpt", "python-gpt-fp32", "python-gpt-fp32-128")
 """Of the transformers `byte-mlm` alone is looked at by the fast tests where a look takes seconds."""
 IN_FULL = ("cifar10", "cifar100", "image-folder", "masked-lm")
 """Of the workloads on files of the user's the fast tests look at `causal-lm` here, and at all of them in `test_models`."""
