@@ -124,8 +124,8 @@ def studies_in(root: Path, name: str) -> Iterator[dict[str, Any]]:
             kappas,
         )
         yield {
-            "study": name, "parameters": parameters, "workers": panel.world_size, "steps": sweep.steps,
-            "trained": _rounded(trained), "arms": list(arms),
+            "study": name, "parameters": parameters, "workers": panel.world_size, "trained": _rounded(trained),
+            "arms": list(arms),
         }  # fmt: skip
 
 
@@ -175,7 +175,7 @@ def _arms(
             "role": role, "workers": 1 if arm.algorithm == ONE_WORKER else setting.world_size,
             "length": arm.length or 1.0, "batch": seen.batch_size / sweep.batch_size, **numbers, "n": n,
             "kappa": None if own_s is None else _rounded(max(0.0, own_s)),
-            "links": len(kappas.get(label, ())), "gpu_ns": ns, "sure": sure, "over": _over(by_rho[RHO], label),
+            "gpu_ns": ns, "sure": sure, "over": _over(by_rho[RHO], label),
         }  # fmt: skip
 
 
