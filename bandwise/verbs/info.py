@@ -55,12 +55,8 @@ def run(args: argparse.Namespace) -> int:
     if args.name in list_algorithms():
         settings = parse_settings(args.settings)
         found = _algorithm(args.name, settings)
-        if args.steps is None and (args.lr, args.lr_schedule, args.min_lr, args.warmup) != (
-            None,
-            "cosine",
-            0,
-            0,
-        ):
+        course = (args.lr, args.lr_schedule, args.min_lr, args.warmup)
+        if args.steps is None and course != (None, "cosine", 0, 0):
             raise OptionError("--lr, --lr-schedule, --min-lr and --warmup belong to --steps")
         if args.steps is not None:
             found["schedule"] = _schedule(args, settings, found["bits"])
