@@ -121,7 +121,10 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     top.add_argument(
-        "--version", action=_Version, nargs=0, help="say which version of bandwise and of torch this is"
+        "--version",
+        action="version",
+        version=", ".join(map(_version, ("bandwise", "torch"))),
+        help="say which version of bandwise and of torch this is",
     )
     top.add_argument(
         "--plugin",
@@ -140,14 +143,6 @@ def parser() -> argparse.ArgumentParser:
     for name in VERBS:
         verbs.add_parser(name, verb=name, formatter_class=argparse.RawDescriptionHelpFormatter)
     return top
-
-
-class _Version(argparse.Action):
-    """Looked up when it is asked for."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> None:
-        print(", ".join(map(_version, ("bandwise", "torch"))))
-        parser.exit()
 
 
 def _version(name: str) -> str:
@@ -304,16 +299,16 @@ def parser_of(name: str) -> argparse.ArgumentParser:
 
 
 class OptionError(ValueError):
-    """An option on the command line cannot be read; the message shows the form."""
+    """What a verb is asked for cannot be read or done; the message says what to write."""
 
 
-def parse_settings(settings: Sequence[str], flag: str = "--set") -> dict[str, Any]:
-    """``["a=1", "b=never"]`` -> ``{"a": 1, "b": "never"}``. Raises `OptionError`."""
+def parse_settings(settings: Sequence[str], flag: str = "--set", form: str = "") -> dict[str, Any]:
+    """``["a=1", "b=never"]`` -> ``{"a": 1, "b": "never"}``. Raises `OptionError`, which says the form."""
     found: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals or not key:
-            raise OptionError(f"{flag} {setting!r}: write {flag} key=value")
+            raise OptionError(f"{flag} {setting!r}: write {form or f'{flag} key=value'}")
         if key in found:
             raise OptionError(f"{flag} {key} is given twice")
         found[key] = parse_value(text)
@@ -419,16 +414,11 @@ def results_root(args: argparse.Namespace) -> Path:
 # ---- how answers look: one JSON document, or lines and plain tables; and the line that shows progress
 
 
-def print_json(value: Any) -> None:
-    """One JSON document on standard output; in ASCII where that has another encoding than UTF-8."""
-    unicode = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
-    print(json.dumps(value, indent=1, ensure_ascii=not unicode, allow_nan=False))
-
-
 def answer(args: argparse.Namespace, document: Any, *lines: str) -> None:
-    """What a verb has to say: the document with ``--json``, else the lines."""
+    """What a verb has to say: one JSON document with ``--json``, in ASCII where the output is not in UTF-8; else the lines."""
     if args.json:
-        print_json(document)
+        unicode = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
+        print(json.dumps(document, indent=1, ensure_ascii=not unicode, allow_nan=False))
     else:
         print("\n".join(lines))
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from bandwise.cli import parse_value
+from bandwise.cli import parse_settings
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.registry import Method, create, registry
 from reference_impls.core.units import UnitError
@@ -89,10 +89,6 @@ def rounds(rows: Sequence[Mapping[str, Any]], workers: int) -> int:
 # ---- what a training sends
 
 
-class MethodTextError(ValueError):
-    """A method is not written as NAME:option=value:...; the message says how."""
-
-
 def parsed(text: str) -> tuple[str, dict[str, Any]]:
     """``NAME:option=value:...``
 
@@ -103,16 +99,11 @@ def parsed(text: str) -> tuple[str, dict[str, Any]]:
         The name and the options.
 
     Raises:
-        MethodTextError: It is not written so.
+        OptionError: It is not written so.
         UnknownAlgorithmError, UnknownOptionError, UnsupportedError: As `create` raises them.
     """
     name, *settings = text.split(":")
-    options = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            raise MethodTextError(f"--methods {text}: write NAME:option=value")
-        options[key] = parse_value(value)
+    options = parse_settings(settings, f"--methods {name}", "NAME:option=value")
     create(name, **{key: value for key, value in options.items() if key != "lr"})
     return name, options
 
@@ -122,10 +113,15 @@ def texts_of(listed: str) -> list[str]:
     return list(filter(None, re.split(r",(?![^\[]*\])", listed)))
 
 
+def knows_its_length(name: str) -> bool:
+    """Whether a method has to be told how long the training is, as `total_steps`."""
+    return "total_steps" in {field.name for field in fields(registry.load(name))}
+
+
 def method_of(text: str, steps: int) -> Method:
     """The method of a text, told how long the training is where it must know; raises as `parsed`."""
     name, options = parsed(text)
-    if "total_steps" in {field.name for field in fields(registry.load(name))}:
+    if knows_its_length(name):
         options.setdefault("total_steps", steps)
     return create(name, **{key: value for key, value in options.items() if key != "lr"})
 

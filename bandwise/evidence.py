@@ -44,7 +44,7 @@ class Measured:
         workers: That it trains with.
         length, batch: Its steps, and its examples a worker and step, over the reference's.
         worth: Share of the reference's steps that its training is worth, with its 95 % interval of `n` seeds; None: not known.
-        kappa: Own computing as a share of computing on processors, the median over `links` links of its session; None: not timed.
+        kappa: Own computing as a share of computing on processors, the median over links of its session; None: not timed.
         gpu_ns: Own computing on a GPU, ns a parameter and step, of its method as it is by default (`on_gpu`); None: not timed.
         sure: Overlap (none, all) -> from and to which rho the study's verdict is *worth it*; None: on.
         over: Alternative -> its worth over that one's, with the ends, paired by seed.
@@ -62,7 +62,6 @@ class Measured:
     high: float | None
     n: int
     kappa: float | None
-    links: int
     gpu_ns: float | None
     sure: Mapping[str, Sequence[float | None]]
     over: Mapping[str, Sequence[float]]
@@ -108,7 +107,6 @@ class Study:
     study: str
     parameters: int
     workers: int
-    steps: int
     trained: float
     arms: Sequence[Measured]
 
@@ -233,7 +231,7 @@ class Verdict:
     Attributes:
         verdict: What to do; `undecided` between several of that, or `unknown`.
         candidates: The way to train with the highest net speedup, and what is not surely behind it.
-        net: Of the first over plain training, with its 95 % interval of `n` seeds; None: unknown. No seeds: by arithmetic.
+        net: Of the first over plain training, with its 95 % interval; None: unknown.
         study: Whose evidence it is, or of the one that comes nearest; None where none is needed.
         because: Why, in words.
     """
@@ -241,7 +239,6 @@ class Verdict:
     verdict: Does | Literal["undecided", "unknown"]
     candidates: tuple[Measured, ...]
     net: Ends | None
-    n: int | None
     study: Study | None
     because: str
 
@@ -249,6 +246,11 @@ class Verdict:
     def chosen(self) -> Measured | None:
         """What to use, where that is decided."""
         return None if self.verdict in ("undecided", "unknown") else self.candidates[0]
+
+    @property
+    def n(self) -> int | None:
+        """Seeds of the interval; None where there is none, and where arithmetic alone decides."""
+        return self.candidates[0].n if self.net and self.study else None
 
     @property
     def words(self) -> str:
@@ -276,20 +278,20 @@ def verdict(
     """
     (reference,) = (Option(arm, 1.0) for arm in study.arms if arm.role == "reference")
     ranked = sorted([*options, reference], key=lambda one: -one.over(reference)[0])
-    best, n = ranked[0], ranked[0].known.n
+    best = ranked[0]
     if (most := bound(rho, overlap)) <= 1 + LITTLE:
         because = (
             f"sending less makes a step at most {most:.2f} times as fast at any size, and no measured training by the same "
             "optimizer takes surely fewer steps"
         )
-        return Verdict("plain", (reference.known,), (1.0, 1.0, 1.0), None, None, because)
+        return Verdict("plain", (reference.known,), (1.0, 1.0, 1.0), None, because)
     if lacks := study.lacks(parameters, workers):
         because = (
             f"{'; '.join(lacks)}; a study of {_size(parameters / LARGER)} or more, {workers} workers and {HORIZON:g} bytes a "
             f"parameter would tell; in the nearest study {best.known.name} has the highest net speedup, "
             f"{interval(best.over(reference))}"
         )
-        return Verdict("unknown", (), None, None, study, because)
+        return Verdict("unknown", (), None, study, because)
 
     def behind(other: Option) -> bool:
         counted = best.known.does != "use" or other.known.does == "use" or best.known.is_sure(rho, overlap)
@@ -321,7 +323,7 @@ def verdict(
         if tied:
             because += f"; undecided beside it: {'; '.join(one.known.name for one in tied)}"
     word: Any = "undecided" if len(kinds) > 1 else best.known.does
-    return Verdict(word, tuple(one.known for one in (best, *tied)), best.over(reference), n, study, because)
+    return Verdict(word, tuple(one.known for one in (best, *tied)), best.over(reference), study, because)
 
 
 def bound(rho: float, overlap: str) -> float:

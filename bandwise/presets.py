@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from bandwise.cli import OptionError
 from reference_impls.core.errors import nearest
 from reference_impls.core.units import UnitError, parse_rate
 
 Shapes = tuple[tuple[int, ...], ...]
-
-
-class PresetError(ValueError):
-    """There is no preset of that name; the message says which there are."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +138,7 @@ def compute_seconds(model: Model, device: str, batch: float) -> float:
         Of a step on a worker, nothing sent.
 
     Raises:
-        PresetError: There is no such device.
+        OptionError: There is no such device.
     """
     known("device", device, DEVICES, "; of another one, give --compute-ms in its place")
     return model.flop * batch / (model.share * DEVICES[device])
@@ -156,6 +153,6 @@ def link_rate(text: str) -> float:
 
 
 def known(option: str, name: str, names: Mapping[str, object], otherwise: str = "") -> None:
-    """Raise `PresetError`, with what to write, unless a name is among those of an option. otherwise: what to do without one."""
+    """Raise `OptionError`, with what to write, unless a name is among those of an option. otherwise: what to do without one."""
     if name not in names:
-        raise PresetError(f"no {option} is called {name!r}{nearest(name, names)}{otherwise}")
+        raise OptionError(f"no {option} is called {name!r}{nearest(name, names)}{otherwise}")

@@ -29,18 +29,18 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.utils.data import Dataset, IterableDataset, default_collate
 
-from bandwise.costs import Link, at_least_zero
+from bandwise.costs import Link, at_least_zero, knows_its_length
 from bandwise.presets import link_rate
 from reference_impls.core.collectives import Ledgers
 from reference_impls.core.errors import LayoutError, UnsupportedError, UsageError
-from reference_impls.core.registry import AnyMethod, registry
+from reference_impls.core.registry import AnyMethod
 from reference_impls.core.units import parse_duration
 from reference_impls.frontends.simulated import SimulatedCluster
 from reference_impls.runtime.step import Unused
@@ -53,8 +53,6 @@ Loss = Callable[[Any, Any], Tensor]
 """(model, batch) -> scalar: the mean loss of one worker's batch."""
 BatchOf = Callable[[int, int, int], Any]
 """(rank, workers, step) -> one worker's batch."""
-COURSE: Final = "total_steps"
-"""Option of methods that must know how long the training is."""
 
 
 class DataError(ValueError):
@@ -293,9 +291,8 @@ def simulate(
         raise UsageError(f"{workers} workers, {steps} steps: give at least 1 of each")
     replica = _Replica(model, loss)
     names = [name for name, _ in replica.trained]
-    fields = dataclasses.fields(registry.load(algorithm)) if isinstance(algorithm, str) else ()
-    if COURSE in {field.name for field in fields}:
-        options.setdefault(COURSE, steps)
+    if isinstance(algorithm, str) and knows_its_length(algorithm):
+        options.setdefault("total_steps", steps)
     cluster = SimulatedCluster(
         algorithm,
         [param for _, param in replica.trained],

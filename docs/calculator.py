@@ -68,7 +68,6 @@ def _study(study: Study) -> dict[str, Any]:
 
 def _arm(arm: Measured, usual: Mapping[str, Any]) -> dict[str, Any]:
     known = {**asdict(arm), "does": arm.does}
-    del known["links"]  # which no sentence of the page tells
     return {key: value for key, value in known.items() if key not in usual or value != usual[key]}
 
 

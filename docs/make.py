@@ -13,7 +13,6 @@ import io
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, get_args
@@ -25,12 +24,14 @@ from bandwise.cli import GROUPS, main, parser_of
 from docs import calculator, gpu, windows
 from docs.document import fill, markdown
 from docs.measured import files as advice_known
+from docs.measured import score_table
 from docs.names import names_in
 from reference_impls.core.catalogue import BUILT_IN
 from reference_impls.core.registry import create
 from reference_impls.runtime.facts import facts
 from report.accuracy import SHARDINGS
 from report.figures import FAMILIES
+from report.numbers import MISSING
 from report.pages import slug
 from report.rho import net_words
 from slurm.profile import ProfileFile
@@ -60,18 +61,10 @@ FRONT: Final = (
     ROOT / "README.md",
     *(
         ROOT / "docs" / f"{name}.md"
-        for name in ("claims", "cli", "file-formats", "findings", "methods", "performance", "studies")
+        for name in ("claims", "cli", "cost-model", "file-formats", "findings", "methods", "performance", "studies")
     ),
-)
-"""README and the pages with blocks of its kinds."""
-FRONT_STUDY, FRONT_SHARDING = "python", "iid"
-"""The published study, and the spread of its data, whose picture and table README shows."""
-FRONT_ARMS: Final = (
-    "global-qsgd-exponential", "powersgd-16", "qsr-adamw", "zero-one-adam", "demo", "local-adamw-8", "local-adamw-32",
-    "streaming-diloco", "diloco", "lion-cub-1bit-every-10", "apmsqueeze", "snoo", "accumulate-2", "accumulate-4",
-    "one-worker", "one-worker-half-batch",
 )  # fmt: skip
-"""Those of its arms that README's table has; they stand there as they rank."""
+"""README and the pages with blocks."""
 FRONT_QUESTION: Final = "--model resnet-50 --device a100 --link 10gbe --workers 8"
 WORKERS: Final = 8
 """For which `docs/methods.md` says what a worker sends."""
@@ -80,70 +73,47 @@ WORKERS: Final = 8
 # ---- README ----------------------------------------------------------------------------------------------------------------
 
 
-def answer(root: Path, study: str = FRONT_STUDY, sharding: str = FRONT_SHARDING) -> str:
-    """The methods of README's table in a study: bytes, net speedup and verdict by rho, and what marks mean."""
-    return windows.answer(
-        root, study, sharding, names_in(study), FRONT_ARMS if study == FRONT_STUDY else None
-    )
-
-
 def worth(root: Path, *names: str) -> str:
     """After what share of plain training's steps it ends as well: methods, the best first, one worker alone, the best control.
 
     Args:
         root: Results folder of the published tables.
-        names: A study and its shardings, a column each; then another study and its shardings, as often as wanted. Rows are the
+        names: A study of one workload and a sharding of it, a column; then another study, as often as wanted. Rows are the
             methods of the first column.
     """
     columns: list[dict[str, Row]] = []
     heads: list[str] = []
-    settings: list[Row] = []
-    for name in names:
-        if name not in SHARDINGS:
-            study = name
-            continue
+    for study, sharding in zip(names[::2], names[1::2], strict=True):
         rows = read_table(table_path(root, WORTH, study), WORTH)
         columns.append(
-            {row["arm"]: row for row in rows if row["sharding"] == name and row["worth"] is not None}
+            {row["arm"]: row for row in rows if row["sharding"] == sharding and row["worth"] is not None}
         )
-        heads.append(f"worth, {SHARDINGS[name]}")
-        settings.append(rows[0])
+        heads.append(f"worth, {SHARDINGS[sharding]}, `{rows[0]['workload']}`")
     ratios = {
         row["arm"]: row["bytes_ratio"] for row in read_table(table_path(root, SUMMARY, names[0]), SUMMARY)
     }
     lines = [
-        [
-            names_in(names[0]).get(arm, arm),
-            _fewer(ratios[arm]),
-            *(_worth(column[arm]) if arm in column else "–" for column in columns),
-        ]
+        [names_in(names[0]).get(arm, arm), windows.fewer(1 / ratios[arm]), *_worths(columns, arm)]
         for arm, row in sorted(columns[0].items(), key=lambda item: -item[1]["worth"])
         if not arm.startswith("control-") and arm != row["reference"]
     ]
-    alone = [_worth(column[ONE_WORKER]) if ONE_WORKER in column else "–" for column in columns]
     best = []
     for column in columns:
         controls = [row for arm, row in column.items() if arm.startswith("control-") and arm != ONE_WORKER]
         top = max(controls, key=lambda row: row["worth"])
         best.append(f"{_worth(top)} {top['arm'].removeprefix('control-')}")
-    titles = [", ".join(filter(None, pair)) for pair in zip(heads, _apart(settings), strict=True)]
     return markdown(
-        ("method", "fewer bytes", *titles),
-        [*lines, ["*one worker alone*", "", *alone], ["*best control*", "", *best]],
+        ("method", "fewer bytes", *heads),
+        [
+            *lines,
+            ["*one worker alone*", "", *_worths(columns, ONE_WORKER)],
+            ["*best control*", "", *best],
+        ],
     )
 
 
-def _apart(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What tells the settings of columns from each other: the workload, or else the number of workers, where it differs."""
-    if len({row["workload"] for row in settings}) > 1:
-        return [f"`{row['workload']}`" for row in settings]
-    if len({row["world_size"] for row in settings}) > 1:
-        return [f"{row['world_size']} workers" for row in settings]
-    return ["" for _ in settings]
-
-
-def _fewer(ratio: float) -> str:
-    return f"{ratio:.2g}×" if ratio < 100 else f"{ratio:.0f}×"
+def _worths(columns: Sequence[Mapping[str, Row]], arm: str) -> list[str]:
+    return [_worth(column[arm]) if arm in column else MISSING for column in columns]
 
 
 def _worth(row: Row) -> str:
@@ -301,13 +271,9 @@ def claims(root: Path) -> str:
 def front() -> Iterator[tuple[Path, str]]:
     """README and the pages that stand on the same tables and declarations."""
     blocks: dict[str, Callable[..., str]] = {
-        "picture": partial(windows.picture, study=FRONT_STUDY, sharding=FRONT_SHARDING),
-        "short": partial(
-            windows.short, study=FRONT_STUDY, sharding=FRONT_SHARDING, names=names_in(FRONT_STUDY)
-        ),
-        "regime": partial(windows.regime, study=FRONT_STUDY, sharding=FRONT_SHARDING),
-        "answer": answer, "worth": worth, "advice": advice, "verbs": verbs, "methods": methods, "keys": keys,
-        "columns": columns, **gpu.BLOCKS, "counts": counts, "claims": claims,
+        "picture": windows.picture, "short": windows.short, "regime": windows.regime, "answer": windows.answer,
+        "worth": worth, "advice": advice, "verbs": verbs, "methods": methods, "keys": keys,
+        "columns": columns, "score": score_table, **gpu.BLOCKS, "counts": counts, "claims": claims,
     }  # fmt: skip
     root = documents_root(ROOT / "results")
     for page in FRONT:

@@ -18,7 +18,7 @@ import pandas as pd
 
 from bandwise.evidence import MEASURED
 from docs import gpu
-from docs.document import fill, markdown
+from docs.document import markdown
 from docs.names import names_in
 from suite.analysis.own_computing import own_computing
 from suite.analysis.published import documents_root, studies_of
@@ -39,7 +39,6 @@ from suite.runs.sweep import ONE_WORKER, Setting, Sweep, load_sweep
 from suite.workloads import get
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGE: Final = ROOT / "docs" / "cost-model.md"
 STUDIES: Final = ("language", "size", "size-large")
 """Whose methods are known, beside those of all studies with windows; with the sessions of their names."""
 SHARDING: Final = "iid"
@@ -62,14 +61,13 @@ FORMULA: Final = "local + bytes"
 
 
 def files() -> Iterator[tuple[Path, str]]:
-    """The files that are made here, with their text."""
+    """The file that is made here, with its text."""
     root = documents_root(ROOT / "results")
     names = (
         name for name in studies_of(root) if name in STUDIES or table_path(root, WINDOWS, name).is_file()
     )
     studies = [study for name in names for study in studies_in(root, name)]
     yield MEASURED, dump({"studies": studies, "score": score(root), "on_gpu": gpu_words()}, indent=1) + "\n"
-    yield PAGE, fill(PAGE.read_text(encoding="utf-8"), root, {"score": score_table})
 
 
 def gpu_words() -> str:
@@ -126,8 +124,8 @@ def studies_in(root: Path, name: str) -> Iterator[dict[str, Any]]:
             kappas,
         )
         yield {
-            "study": name, "parameters": parameters, "workers": panel.world_size, "steps": sweep.steps,
-            "trained": _rounded(trained), "arms": list(arms),
+            "study": name, "parameters": parameters, "workers": panel.world_size, "trained": _rounded(trained),
+            "arms": list(arms),
         }  # fmt: skip
 
 
@@ -172,12 +170,12 @@ def _arms(
             role, n, numbers = "reference", int(worths["n"].max()), dict.fromkeys(numbers, 1.0)
         yield {
             "arm": label,
-            "name": PLAIN if role == "reference" else names.get(label, label).removeprefix("alternative: "),
+            "name": PLAIN if role == "reference" else names.get(label, label),
             "method": ":".join([arm.algorithm, *(f"{key}={_word(value)}" for key, value in options.items())]),
             "role": role, "workers": 1 if arm.algorithm == ONE_WORKER else setting.world_size,
             "length": arm.length or 1.0, "batch": seen.batch_size / sweep.batch_size, **numbers, "n": n,
             "kappa": None if own_s is None else _rounded(max(0.0, own_s)),
-            "links": len(kappas.get(label, ())), "gpu_ns": ns, "sure": sure, "over": _over(by_rho[RHO], label),
+            "gpu_ns": ns, "sure": sure, "over": _over(by_rho[RHO], label),
         }  # fmt: skip
 
 

@@ -18,8 +18,7 @@ FRONT_METHODS: Final = MappingProxyType(
         "streaming-diloco": "Streaming DiLoCo, 16 steps a round",
         "global-qsgd-exponential": "Global-QSGD, 8 bits, exponential",
         "zero-one-adam": "0/1 Adam",
-        "control-one-rank-sign": "negative control: the sign of one worker",
-        "control-one-worker": "alternative: one worker alone",
+        "control-one-worker": "one worker alone",
     }
 )
 """Labels of methods in studies, in words."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
 
 from bandwise.costs import EFFICIENCY
 from docs.document import markdown
+from docs.names import names_in
 from report.accuracy import Panel
 from report.claims import Verdicts
 from report.data import StudyData, load
-from report.numbers import weight
+from report.numbers import MISSING, weight
 from report.rho import (
     SHOWN,
     in_short,
@@ -30,36 +30,44 @@ from report.rho import (
 from suite.analysis.tables import GATES, Row
 
 ROOT: Final = Path(__file__).resolve().parent.parent
+STUDY, SHARDING = "python", "iid"
+"""The published study, and the spread of its data, that README shows."""
+ARMS: Final = (
+    "global-qsgd-exponential", "powersgd-16", "qsr-adamw", "zero-one-adam", "demo", "local-adamw-8", "local-adamw-32",
+    "streaming-diloco", "diloco", "lion-cub-1bit-every-10", "apmsqueeze", "snoo", "accumulate-2", "accumulate-4",
+    "one-worker", "one-worker-half-batch",
+)  # fmt: skip
+"""Those of its arms that README's table has; they stand there as they rank."""
 EXAMPLE: Final = (110e6, 16, 1e9, 0.18)
 """Of a reader's rho: parameters, workers, bits a second, seconds of computing."""
 
 
 @cache
-def _study(root: Path, name: str) -> StudyData:
-    return load(root, name, Verdicts())
+def _study(root: Path) -> StudyData:
+    return load(root, STUDY, Verdicts())
 
 
-def _panel(root: Path, study: str, sharding: str) -> Panel:
-    (found,) = (one for one in _study(root, study).panels if one.sharding == sharding and one.windows)
+def _panel(root: Path) -> Panel:
+    (found,) = (one for one in _study(root).panels if one.sharding == SHARDING and one.windows)
     return found
 
 
-def picture(root: Path, study: str, sharding: str) -> str:
+def picture(root: Path) -> str:
     """Net speedup against rho, and what one sees there."""
-    panel = _panel(root, study, sharding)
-    path = root / "figures" / study / f"rho-alone-{panel.slug}.svg"
+    panel = _panel(root)
+    path = root / "figures" / STUDY / f"rho-alone-{panel.slug}.svg"
     return (
         f"![Net speedup against rho, a line a method]({Path(os.path.relpath(path, ROOT)).as_posix()})\n\n"
-        f"*Study `{study}`: `{panel.workload}`, {setting(panel)}. Thick and dark: the best plain way to use the same machines. "
+        f"*Study `{STUDY}`: `{panel.workload}`, {setting(panel)}. Thick and dark: the best plain way to use the same machines. "
         "A method above it, on shaded ground, ends better in the same time, if nothing overlaps; its line is thick where a "
         "verdict says so. "
         "Bands: 95 % intervals. Grey: other methods; dotted: negative controls.*"
     )
 
 
-def short(root: Path, study: str, sharding: str, names: Mapping[str, str]) -> str:
-    """What README says first. names: labels in words."""
-    said, where = in_short(_panel(root, study, sharding), names)
+def short(root: Path) -> str:
+    """What README says first."""
+    said, where = in_short(_panel(root), names_in(STUDY))
     first, rest = said.split("; ", 1)
     return (
         "Call *rho* the seconds that a step's gradients take on the link in bf16, over those of computing it. "
@@ -67,30 +75,25 @@ def short(root: Path, study: str, sharding: str, names: Mapping[str, str]) -> st
     )
 
 
-def answer(
-    root: Path, study: str, sharding: str, names: Mapping[str, str], shown: Collection[str] | None = None
-) -> str:
-    """A row a method and alternative: bytes, worth, net speedups at some rho, and the window; then what marks mean.
-
-    names: labels in words. shown: arms, all where it is None.
-    """
-    panel = _panel(root, study, sharding)
+def answer(root: Path) -> str:
+    """A row a method and alternative: bytes, worth, net speedups at some rho, and the window; then what marks mean."""
+    panel, names = _panel(root), names_in(STUDY)
     at = [nets_at(panel, rho) for rho in SHOWN]
     diverged = {
         row["arm"]: f"{row['n_diverged']} of {row['n']} diverged" for row in panel.worth if row["n_diverged"]
     }
     rows, lines = [*ranked(panel), *windows(panel, "alternative")], []
     for row in rows:
-        if shown is not None and row["arm"] not in shown:
+        if row["arm"] not in ARMS:
             continue
         words = names.get(row["arm"], row["arm"])
         lines.append(
             [
                 f"*{words}*" if row["role"] == "alternative" else words,
-                _fewer(row["bytes"]),
+                fewer(row["bytes"]),
                 diverged.get(row["arm"])
-                or ("–" if row["worth"] is None else net_words(row["worth"], row["low"], row["high"])),
-                *("–" if row["arm"] in diverged else _net(nets.get(row["arm"])) for _, nets in at),
+                or (MISSING if row["worth"] is None else net_words(row["worth"], row["low"], row["high"])),
+                *(MISSING if row["arm"] in diverged else _net(nets.get(row["arm"])) for _, nets in at),
                 "" if row["role"] == "alternative" else _window(row),
             ]
         )
@@ -109,19 +112,20 @@ def answer(
         "estimates, and by verdict."
     )
     if left := len(rows) - len(lines):
-        note += f" {left} more are on its page (`bandwise report {study}`)."
+        note += f" {left} more are on its page (`bandwise report {STUDY}`)."
     return f"{markdown(heads, lines)}\n\n{note}"
 
 
-def _fewer(share: float | None) -> str:
+def fewer(share: float | None) -> str:
+    """How many times fewer bytes are sent, by their share: 7.7×, 544×."""
     if share is None:
-        return "–"
+        return MISSING
     return "sends nothing" if share == 0 else f"{1 / share:.2g}×" if share > 0.01 else f"{1 / share:.0f}×"
 
 
 def _net(row: Row | None) -> str:
     if row is None:
-        return "–"
+        return MISSING
     said = net_words(row["net"], row["net_low"], row["net_high"])
     return {"worth it": f"**{said}**", "undecided": f"{said}?"}.get(row["verdict"], said)
 
@@ -132,14 +136,14 @@ def _window(row: Row) -> str:
     return f"{window(row)}; verdict: {sure_window(row) or 'nowhere'}".replace("rho ", "")
 
 
-def regime(root: Path, study: str, sharding: str) -> str:
+def regime(root: Path) -> str:
     """Where the study stands: size, horizon, gates, null test; and how a reader finds their rho."""
-    panel = _panel(root, study, sharding)
+    panel = _panel(root)
     said = setting(panel)
     parameters, workers, rate, compute = EXAMPLE
     rho = 8 * 2 * parameters * 2 * (workers - 1) / workers / (EFFICIENCY * rate) / compute
     return (
-        f"{said[0].upper()}{said[1:]}.{_gates(_study(root, study))} {null_sentence(panel)} "
+        f"{said[0].upper()}{said[1:]}.{_gates(_study(root))} {null_sentence(panel)} "
         f"Your rho: 32 (n − 1) / n bits a parameter, over {EFFICIENCY} of the link's bits a second and the seconds of computing "
         f"a step; {parameters / 1e6:.0f} M parameters, {workers} workers, {rate / 1e9:g} Gbit/s and {1e3 * compute:.0f} ms give "
         f"{weight(rho)}."

@@ -51,7 +51,7 @@ CSS: Final[Mapping[str, str]] = MappingProxyType(
 """Verdict -> class; quiet where nobody judged."""
 
 
-def claims_view(verdicts: Verdicts, details: str | None = None, group: str | None = None) -> View:
+def claims_view(verdicts: Verdicts, details: str | None, group: str | None = None) -> View:
     """The table.
 
     Args:

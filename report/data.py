@@ -34,12 +34,10 @@ from suite.analysis.tables import (
     CASES,
     CELL,
     CURVES,
-    DIRECT,
     GATES,
     NET,
     OF_SESSION,
     OF_STUDY,
-    PROBE,
     RHO,
     RUNS,
     SENSITIVITY,
@@ -186,9 +184,7 @@ class LinkData:
     facts: Mapping[str, Any]
     cases: list[Row]
     arms: list[Row]
-    probe: list[Row]
-    direct: list[Row]
-    net: list[Row] = field(default_factory=list)
+    net: list[Row]
 
     @property
     def label(self) -> str:
@@ -323,10 +319,7 @@ def _session(
         for table, frame in tables.items()
     }
     links = [
-        LinkData(
-            link,
-            *(by_link.get(table, {}).get(link["label"], []) for table in (CASES, ARMS, PROBE, DIRECT, NET)),
-        )
+        LinkData(link, *(by_link.get(table, {}).get(link["label"], []) for table in (CASES, ARMS, NET)))
         for link in facts["links"]
     ]
     return SessionData(name, tables, facts, links, [row for row in refused if row["name"] == name], origin)

@@ -24,10 +24,10 @@ from report.accuracy import seeds
 from report.data import StudyData, load
 from report.equal_time import equal_time_figures
 from report.figures import svg
-from report.pages import ReportError
+from report.pages import Place, ReportError
 from report.rho import rho_figures
 from report.sessions import phases_figures
-from report.study import BuiltReport, build_page, headline
+from report.study import BuiltReport, headline, write_study
 from suite.analysis.published import (
     CHANGES,
     FACTS,
@@ -65,16 +65,16 @@ def update_tables(results_root: Path | str, sweep: str) -> str:
 
 
 def build_report(
-    results_root: Path | str, sweep: str, out: Path | str | None = None, side: Side = "whole"
+    results_root: Path, sweep: str, out: Path | None = None, side: Side = "whole"
 ) -> BuiltReport:
     """Bring the tables up to date and build the page; by default at <root>/reports/<sweep>.html.
 
     `sweep` is a name or the path of a sweep's file; side: which tables are shown where some were made here and others are
-    published. Raises ReportError, TableError, StoreError, or what
-    reading the sweep raises; each message says what to do.
+    published. Raises ReportError, TableError, StoreError, or what reading the sweep raises; each message says what to do.
     """
     name = update_tables(results_root, sweep)
-    return build_page(results_root, name, out, side)
+    path = out or results_root / "reports" / f"{name}.html"
+    return write_study(load(results_root, name, side=side), Place(path.parent, path.name))
 
 
 @dataclass(frozen=True)

@@ -70,22 +70,25 @@ class BuiltSite:
 def update_all(root: Path) -> list[tuple[str, str]]:
     """Bring the tables of every shipped sweep with runs here up to date; returns which cannot be, each with the reason.
 
-    Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them. Sweeps without tables here are looked
-    at where there are runs that are in no table made here, and left alone where all of theirs belong to another sweep that has
-    more here or lacks fewer. What is published stays as it is, and so do the tables of sweeps on files of the user's where
-    these are not at hand (`bandwise --data-dir DIR report`).
+    Sweeps that do not ship have their tables from `bandwise report FILE`, and keep them. Runs that are in no table made here are
+    taken for those of a sweep that has tables here, else of the one with the most runs here, of equals the smallest. What is
+    published stays as it is, and so do the tables of sweeps on files of the user's where these are not at hand (`bandwise
+    --data-dir DIR report`).
     """
     unread: list[tuple[str, str]] = []
     for session in sessions_of(None):
         with suppress(PublishedError):  # its page says so
             collect_session(root, session)
-    known = {name for name in studies_of(root) if files_of(root, name)}
+    begun = {name for name in studies_of(root) if files_of(root, name)}
     there = {folder.name for folder in root.glob("runs/*/*")}
     tuned = [name for name in sweep_names() if load_sweep(name).is_tuned]
-    begun = known
-    if there - _in_tables(root):
+    if new := there - _in_tables(root):
         planned = {name: _run_ids(name) for name in tuned}
-        begun = known | {name for name in tuned if not _borrowed(name, planned, there)}
+        most = {name: (name not in begun, -len(own & there), len(own)) for name, own in planned.items()}
+        for name in sorted(tuned, key=most.__getitem__):
+            if new & planned[name]:
+                begun.add(name)
+                new -= planned[name]
     for name in tuned:
         if name in begun:
             try:
@@ -102,15 +105,6 @@ def _run_ids(name: str) -> set[str]:
     with suppress(ValueError):
         return {spec.run_id for spec in make_plan(load_sweep(name), without_data=True).specs}
     return set()
-
-
-def _borrowed(name: str, planned: Mapping[str, set[str]], there: set[str]) -> bool:
-    """Whether all runs of a sweep that are there belong to another one that has more of them there, or lacks fewer."""
-    own = planned[name] & there
-    return any(
-        own < (others := its & there) or (own == others and len(its) < len(planned[name]))
-        for its in planned.values()
-    )
 
 
 def _in_tables(root: Path) -> set[str]:

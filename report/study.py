@@ -22,13 +22,12 @@ from report.accuracy import (
 )
 from report.claims import claims_view
 from report.curves import curves_parts
-from report.data import StudyData, load
+from report.data import StudyData
 from report.equal_time import equal_time_parts
 from report.pages import Place, slug, write_page
 from report.rho import rho_parts
 from report.sessions import missing, session_parts, speed_sentences
 from report.trust import drift, failures_view, gates_view, origins_view, reproduce, tuning_view
-from suite.analysis.published import Side
 from suite.analysis.tables import table_path
 
 
@@ -43,20 +42,6 @@ class BuiltReport:
     origin: list[str]
     rho: list[dict[str, Any]]
     equal_time: list[dict[str, Any]]
-
-
-def build_page(
-    results_root: Path | str, name: str, out: Path | str | None = None, side: Side = "whole"
-) -> BuiltReport:
-    """Build the page from the tables alone, by default <root>/reports/<name>.html.
-
-    Raises:
-        ReportError: A table is missing.
-        TableError: A table is of another shape.
-    """
-    folder = Path(results_root) / "reports"
-    place = Place(folder, f"{name}.html") if out is None else Place(Path(out).parent, Path(out).name)
-    return write_study(load(results_root, name, side=side), place)
 
 
 def write_study(study: StudyData, place: Place) -> BuiltReport:

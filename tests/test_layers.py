@@ -1,4 +1,4 @@
-"""The rules of the code: which layer may import which, what the wheel holds, pins, lengths, links."""
+"""The rules of the code: which layer may import which, what it loads, pins, and no place of one machine."""
 
 from __future__ import annotations
 
@@ -176,28 +176,6 @@ def test_what_is_imported_is_pinned_as_direct() -> None:
     ]
     missing = {name: at for name, at in third_party(sources() + tests).items() if name not in pins("direct")}
     assert not missing, f"add to the direct section of requirements.txt: {missing}"
-
-
-def anchors(markdown: str) -> set[str]:
-    """Anchors of the headings, as code hosts derive them."""
-    titles = re.findall(r"^#+\s+(.*)$", markdown, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
-
-
-def test_markdown_links_resolve() -> None:
-    broken = []
-    for path in (path for path in own_files() if path.suffix == ".md"):
-        text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
-        for target in re.findall(r"\]\(([^)\s]+)\)", text):
-            file, _, anchor = target.partition("#")
-            if re.match(r"[a-z]+:", file):
-                continue
-            other = (path.parent / file).resolve() if file else path
-            if not other.exists() or (
-                anchor and other.suffix == ".md" and anchor not in anchors(other.read_text())
-            ):
-                broken.append(f"{path.relative_to(ROOT)}: {target}")
-    assert not broken, "\n".join(broken)
 
 
 def test_no_path_of_one_machine() -> None:

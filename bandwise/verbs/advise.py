@@ -23,12 +23,12 @@ import argparse
 import json
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bandwise.cli import count, print_json, table
+from bandwise.cli import OptionError, answer, count, table
 
 if TYPE_CHECKING:
     from bandwise.costs import Link, Predicted
@@ -63,10 +63,6 @@ PLAIN: Final = "allreduce-bf16"
 """A method that sends as much as plain training."""
 OVERLAPS: Final = {"none": "step_s", "all": "overlapped_s"}
 """Where nothing overlaps and where all does: seconds of a step."""
-
-
-class AdviceRequestError(ValueError):
-    """An argument that cannot be read; the message says what to write."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -155,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
     ]
     named = texts_of(args.methods or "")
     if args.methods is not None and not named:
-        raise AdviceRequestError("--methods: name one at least")
+        raise OptionError("--methods: name one at least")
     shown = {arm.method for arm in study.arms if arm.role == "alternative"}
     for text in dict.fromkeys(named):
         its_study, known = measured(method_of(text, asked.steps), studies) or (None, None)
@@ -190,15 +186,13 @@ def run(args: argparse.Namespace) -> int:
         overlap: verdict(study, options[overlap], asked.parameters, asked.workers, asked.rho, overlap)
         for overlap in OVERLAPS
     }
-    if args.json:
-        print_json(_document(asked, verdicts, rows))
-    else:
-        _say(asked, verdicts, rows, study, args.all or args.methods is not None)
+    every = args.all or args.methods is not None
+    answer(args, _document(asked, verdicts, rows), *_said(asked, verdicts, rows, study, every))
     return 0
 
 
 def _question(args: argparse.Namespace) -> Question:
-    """What the arguments ask. Raises AdviceRequestError, PresetError, UnitError."""
+    """What the arguments ask. Raises OptionError, UnitError."""
     from bandwise.costs import EFFICIENCY, Link, method_of, predict, sent, transformer_shapes
     from bandwise.presets import link_rate
     from reference_impls.core.units import parse_duration
@@ -208,9 +202,7 @@ def _question(args: argparse.Namespace) -> Question:
     if args.model:
         shapes, about = _preset(args)
     elif args.device or args.batch is not None:
-        raise AdviceRequestError(
-            "--device and --batch say how long a --model takes: give --compute-ms with others"
-        )
+        raise OptionError("--device and --batch say how long a --model takes: give --compute-ms with others")
     parameters = sum(map(math.prod, shapes.values())) if shapes else args.params
     for name, value, least, most in (
         ("params", parameters, 1, MOST_PARAMETERS),
@@ -220,18 +212,18 @@ def _question(args: argparse.Namespace) -> Question:
     ):
         if value is not None and not least <= value <= most:
             limit = f" and at most {most:g}" if most < math.inf else ""
-            raise AdviceRequestError(f"--{name} {value:g}: give a number of at least {least}{limit}")
+            raise OptionError(f"--{name} {value:g}: give a number of at least {least}{limit}")
     timed = args.rho is None
     of_time = (args.rate, args.compute_ms, args.delay, args.device, args.batch)
     if None in of_time[:2] if timed else any(given is not None for given in of_time):
-        raise AdviceRequestError(
+        raise OptionError(
             "give --rate and --compute-ms, or --device with --model, with --delay or without, or else --rho alone"
         )
     if args.batch is not None and args.device is None:
-        raise AdviceRequestError("--batch says how long a --device computes: give that too")
+        raise OptionError("--batch says how long a --device computes: give that too")
     name, value = ("compute-ms", args.compute_ms) if timed else ("rho", args.rho)
     if not 0 < value < math.inf:
-        raise AdviceRequestError(f"--{name} {value:g}: give a number above 0")
+        raise OptionError(f"--{name} {value:g}: give a number above 0")
     shapes = shapes or transformer_shapes(parameters)
     kinds = sent(method_of(PLAIN, args.steps), shapes, args.workers, args.steps)
     if timed:
@@ -241,7 +233,7 @@ def _question(args: argparse.Namespace) -> Question:
         link, compute_s = Link(8 * kinds[0].nbytes / (EFFICIENCY * args.rho)), 1.0
     plain = predict(kinds, link, compute_s, 0.0)
     if not compute_s or not math.isfinite(plain.step_s / compute_s):
-        raise AdviceRequestError(f"--{name} {value:g}: no step takes so long beside its computing")
+        raise OptionError(f"--{name} {value:g}: no step takes so long beside its computing")
     gpu = args.device is not None
     return Question(parameters, shapes, args.workers, args.steps, link, compute_s, plain, timed, about, gpu)
 
@@ -271,11 +263,11 @@ def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
         named = told if isinstance(told, dict) else {str(i): shape for i, shape in enumerate(told)}
         shapes = {name: tuple(shape) for name, shape in named.items()}
     except OSError as error:
-        raise AdviceRequestError(f"--shapes {path}: {error.strerror}") from error
+        raise OptionError(f"--shapes {path}: {error.strerror}") from error
     except (ValueError, TypeError) as error:
-        raise AdviceRequestError(f"--shapes {path}: {error}; {asked}") from error
+        raise OptionError(f"--shapes {path}: {error}; {asked}") from error
     if not shapes or not all(type(size) is int and size > 0 for shape in shapes.values() for size in shape):
-        raise AdviceRequestError(f"--shapes {path}: {asked}")
+        raise OptionError(f"--shapes {path}: {asked}")
     return shapes
 
 
@@ -333,11 +325,12 @@ def _row(
 def _document(
     asked: Question, verdicts: Mapping[str, Verdict], rows: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    from bandwise.evidence import answer, bound, published
+    from bandwise.evidence import answer as in_a_sentence
+    from bandwise.evidence import bound, published
 
     seconds = {"rate_bps": asked.link.rate_bps, "delay_s": asked.link.delay_s, "compute_s": asked.compute_s}
     return {
-        "answer": answer(asked.rho, verdicts), **_verdict(verdicts["none"]), "overlapped": _verdict(verdicts["all"]),
+        "answer": in_a_sentence(asked.rho, verdicts), **_verdict(verdicts["none"]), "overlapped": _verdict(verdicts["all"]),
         "bound": _rounded(bound(asked.rho, "none")), "overlapped_bound": _rounded(bound(asked.rho, "all")),
         "predicted": True, "parameters": asked.parameters, "workers": asked.workers, "rho": asked.rho, "about": asked.about,
         **(seconds if asked.timed else dict.fromkeys(seconds)), "methods": rows,
@@ -359,18 +352,20 @@ def _verdict(found: Verdict) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _say(
+def _said(
     asked: Question,
     verdicts: Mapping[str, Verdict],
     rows: Sequence[dict[str, Any]],
     study: Study,
     every: bool,
-) -> None:
-    from bandwise.evidence import answer, bound, digits, on_gpu, score_words
+) -> Iterator[str]:
+    """The answer in lines, with its table and what its columns mean."""
+    from bandwise.evidence import answer as in_a_sentence
+    from bandwise.evidence import bound, digits, on_gpu, score_words
 
     most = {overlap: digits(bound(asked.rho, overlap)) for overlap in OVERLAPS}
     lines = [
-        answer(asked.rho, verdicts),
+        in_a_sentence(asked.rho, verdicts),
         f"At any size a step that sends less is at most {most['none']} times as fast where nothing overlaps, {most['all']} where "
         "all does.",
     ]
@@ -383,40 +378,39 @@ def _say(
     ]
     lines += [f"{name}: {_code(text)}, or --methods {text}" for name, text in dict.fromkeys(tried)]
     for line in lines:
-        print(textwrap.fill(line, WIDTH, break_long_words=False, break_on_hyphens=False))
+        yield textwrap.fill(line, WIDTH, break_long_words=False, break_on_hyphens=False)
     best = [row["name"] for row in rows if not row["refused"] and row["role"] != "alternative"][:BEST]
     shown = [row for row in rows if every or row["role"] == "alternative" or row["name"] in best]
     columns = [name for name in COLUMNS if asked.timed or name not in OF_SECONDS]
-    print(f"\n{table([_shown(row) for row in shown], columns)}")
+    yield f"\n{table([_shown(row) for row in shown], columns)}"
     for row in shown:
         if row["refused"]:
-            print(f"{row['name']}: {row['refused']}")
+            yield f"{row['name']}: {row['refused']}"
         elif row["study"] is None:
             method = row["method"].partition(":")[0]
             others = [one.method for one in study.arms if one.method.partition(":")[0] == method]
             has = [f"{study.study} has {one}" for one in others]
-            print("; ".join([f"{row['name']}: no study trained it so", *has]))
+            yield "; ".join([f"{row['name']}: no study trained it so", *has])
         elif row["study"] != study.study:
-            print(f"{row['name']}: worth and kappa are of study {row['study']}, and enter no verdict")
+            yield f"{row['name']}: worth and kappa are of study {row['study']}, and enter no verdict"
     if left := len(rows) - len(shown):
-        print(f"{left} more: --all")
+        yield f"{left} more: --all"
     plain = f", which takes {1e3 * asked.plain.step_s:.4g} ms a step" if asked.timed else ""
-    print("\nrho: seconds of plain bf16 all-reduce on the link over those of computing")
-    print("worth: the share of plain training's steps after which plain training ends as well; 1 is as good")
-    print(f"net: worth times speedup, over plain bf16 all-reduce{plain}; its interval is that of worth")
+    yield "\nrho: seconds of plain bf16 all-reduce on the link over those of computing"
+    yield "worth: the share of plain training's steps after which plain training ends as well; 1 is as good"
+    yield f"net: worth times speedup, over plain bf16 all-reduce{plain}; its interval is that of worth"
     where = f"by the parameter on {on_gpu()}" if asked.gpu else "on processors"
-    print(f"kappa: own computing as a share of computing, measured {where}; - is not known, and not counted")
-    print(f"error of the formula: {'; '.join(score_words())}")
+    yield f"kappa: own computing as a share of computing, measured {where}; - is not known, and not counted"
+    yield f"error of the formula: {'; '.join(score_words())}"
 
 
 def _code(text: str) -> str:
     """A method's text as a user's program has it."""
-    from bandwise.costs import parsed
-    from reference_impls.core.registry import registry
+    from bandwise.costs import knows_its_length, parsed
 
     name, options = parsed(text)
     given = [f"{option}={value!r}" for option, value in options.items()]
-    if "total_steps" in {field.name for field in fields(registry.load(name))} - options.keys():
+    if knows_its_length(name) and "total_steps" not in options:
         given.append("total_steps=STEPS")
     return f'DataParallelOptimizer(model, "{name}", {", ".join(["lr=RATE", *given])})'
 

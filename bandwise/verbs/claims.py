@@ -16,19 +16,12 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bandwise.cli import OptionError, answer, results_root, table
+from bandwise.cli import FAILURE, OptionError, answer, results_root, table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from suite.claims.claim import Claim
-
-DIFFERS = 3
-"""Exit code of --check where the record does not hold."""
-
-
-class NoClaimError(ValueError):
-    """No claim matches."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +52,7 @@ def _chosen(claims: Sequence[Claim], pattern: str) -> list[Claim]:
         if fnmatch.fnmatchcase(one.id, pattern) or fnmatch.fnmatch(one.paper.name.lower(), pattern.lower())
     ]
     if not found:
-        raise NoClaimError(f"no claim matches {pattern!r}{nearest(pattern, [one.id for one in claims])}")
+        raise OptionError(f"no claim matches {pattern!r}{nearest(pattern, [one.id for one in claims])}")
     return found
 
 
@@ -85,7 +78,7 @@ def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
     counted = [claim_row(one) for one in judged]
     sentence = _sentence(counted) + ("" if wrong else f"; all as on record, {record.words}")
     answer(args, {"verdicts": _counts(counted), "differ": wrong}, *wrong, sentence)
-    return DIFFERS if wrong else 0
+    return FAILURE if wrong else 0
 
 
 def _show(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:

@@ -39,10 +39,6 @@ _ESCAPES = str.maketrans(
 )  # fmt: skip
 
 
-class ExportError(ValueError):
-    """A table cannot be exported as it was asked for; the message says what can."""
-
-
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="name of a sweep or a session, or path of its .yaml file")
     parser.add_argument("--format", choices=FORMATS, default="csv", help="of the file (default: csv)")
@@ -99,7 +95,7 @@ def _collect(root: Path, name: str) -> None:
 
 
 def _find(root: Path, name: str, suffix: str | None) -> tuple[Table, Path, Source]:
-    """A table of a sweep or session, its file and where that comes from; by default its summary or arms. Raises `ExportError`."""
+    """A table of a sweep or session, its file and where that comes from; by default its summary or arms. Raises `OptionError`."""
     from suite.analysis.published import source
     from suite.analysis.tables import ARMS, OF_SESSION, OF_STUDY, SESSION, SUMMARY, SWEEP_OPTIONAL, table_path
     from suite.runs.sweep import tables_of
@@ -112,9 +108,9 @@ def _find(root: Path, name: str, suffix: str | None) -> tuple[Table, Path, Sourc
         paths = ((table, table_path(origin.root, table, set_)) for table in tables)
         there |= {table.suffix: (table, path, origin) for table, path in paths if path.is_file()}
     if not there:
-        raise ExportError(f"no tables of {name} under {root}: {_remedy(name)}")
+        raise OptionError(f"no tables of {name} under {root}: {_remedy(name)}")
     if suffix is not None and suffix not in there:
-        raise ExportError(f"{name} has no table {suffix!r}; it has {', '.join(there)}")
+        raise OptionError(f"{name} has no table {suffix!r}; it has {', '.join(there)}")
     return there[suffix] if suffix is not None else next(iter(there.values()))
 
 
@@ -129,10 +125,10 @@ def _remedy(name: str) -> str:
 
 
 def _chosen(table: Table, names: Sequence[str] | None) -> Table:
-    """The table with the columns of these names alone, in their order, without a key. Raises `ExportError`."""
+    """The table with the columns of these names alone, in their order, without a key. Raises `OptionError`."""
     known = {column.name: column for column in table.columns}
     if odd := [name for name in names or () if name not in known]:
-        raise ExportError(f"table {table.suffix} has no column {odd[0]!r}; it has {', '.join(known)}")
+        raise OptionError(f"table {table.suffix} has no column {odd[0]!r}; it has {', '.join(known)}")
     return replace(table, columns=tuple(known[name] for name in names), keys=0) if names else table
 
 
@@ -141,7 +137,7 @@ def _parquet(frame: pd.DataFrame) -> bytes:
     try:
         frame.to_parquet(buffer, engine="pyarrow", index=False)
     except ImportError:
-        raise ExportError(
+        raise OptionError(
             "Parquet needs pyarrow, which is not installed: `pip install pyarrow`, or --format csv"
         ) from None
     return buffer.getvalue()

@@ -14,15 +14,12 @@ import argparse
 import dataclasses
 import hashlib
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
-from bandwise.cli import OptionError, has_checkout, parse_settings, print_json, table
+from bandwise.cli import OptionError, answer, has_checkout, parse_settings, table
 
 _WIDTH = 20
-
-
-class UnknownNameError(ValueError):
-    """Neither an algorithm nor a workload has this name."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -58,12 +55,8 @@ def run(args: argparse.Namespace) -> int:
     if args.name in list_algorithms():
         settings = parse_settings(args.settings)
         found = _algorithm(args.name, settings)
-        if args.steps is None and (args.lr, args.lr_schedule, args.min_lr, args.warmup) != (
-            None,
-            "cosine",
-            0,
-            0,
-        ):
+        course = (args.lr, args.lr_schedule, args.min_lr, args.warmup)
+        if args.steps is None and course != (None, "cosine", 0, 0):
             raise OptionError("--lr, --lr-schedule, --min-lr and --warmup belong to --steps")
         if args.steps is not None:
             found["schedule"] = _schedule(args, settings, found["bits"])
@@ -74,42 +67,41 @@ def run(args: argparse.Namespace) -> int:
     else:
         close = closest(args.name, [*list_algorithms(), *workloads])
         hint = f"did you mean '{close}'?" if close else "`bandwise list` shows all names"
-        raise UnknownNameError(f"no method and no workload is called '{args.name}'; {hint}")
-    if args.json:
-        print_json(found)
-        return 0
-    for key, value in found.items():
-        if key not in ("options", "bits", "refused", "state_bytes_per_parameter", "schedule"):
-            print(f"{key.replace('_', ' '):{_WIDTH}s} {_said(value)}")
+        raise OptionError(f"no method and no workload is called '{args.name}'; {hint}")
+    lines = [
+        f"{key.replace('_', ' '):{_WIDTH}s} {_said(value)}"
+        for key, value in found.items()
+        if key not in ("options", "bits", "refused", "state_bytes_per_parameter", "schedule")
+    ]
     if found["kind"] == "algorithm":
-        _print_costs(found)
-    bounds = ["allowed"] if found["kind"] == "algorithm" else ["type"]
-    print(f"\noptions:\n{table(found['options'], ['name', 'default', *bounds, 'help'])}")
+        lines += _costs(found)
+    bounds = "allowed" if found["kind"] == "algorithm" else "type"
+    options = table(found["options"], ["name", "default", bounds, "help"])
+    answer(args, found, *lines, f"\noptions:\n{options}")
     return 0
 
 
-def _print_costs(found: dict[str, Any]) -> None:
+def _costs(found: dict[str, Any]) -> Iterator[str]:
     state = found["state_bytes_per_parameter"]
     parts = [
         f"{state['replicated']:.4g} replicated", f"{state['per_rank']:.4g} per rank",
         f"{state['owned']:.4g}/n owned", f"{state['local_optimizer']:.4g} local optimizer",
     ]  # fmt: skip
-    print(f"{'state':{_WIDTH}s} bytes a parameter: {', '.join(parts)}")
-    print("\nbits that a rank sends a parameter (one matrix of 1000 x 1000, float32), by kind of step:")
+    yield f"{'state':{_WIDTH}s} bytes a parameter: {', '.join(parts)}"
+    yield "\nbits that a rank sends a parameter (one matrix of 1000 x 1000, float32), by kind of step:"
     sizes = sorted({*map(int, found["bits"]), *map(int, found["refused"])})
     kinds = list(dict.fromkeys(kind for costs in found["bits"].values() for kind in costs))
     rows = [
         {"kind": kind, **{f"n={n}": _bits(found["bits"].get(str(n), {}).get(kind)) for n in sizes}}
         for kind in kinds
     ]
-    print(table(rows, ["kind", *(f"n={n}" for n in sizes)]))
-    for n, why in found["refused"].items():
-        print(f"n={n}: {why}")
+    yield table(rows, ["kind", *(f"n={n}" for n in sizes)])
+    yield from (f"n={n}: {why}" for n, why in found["refused"].items())
     if schedule := found.get("schedule"):
         counted = ", ".join(f"{count} {kind}" for kind, count in schedule["kinds"].items())
-        print(f"\nof the steps of a training: {counted}")
-        print(f"it sends in {schedule['synchronizations']} of them ({schedule['volume']:.3f} %)")
-        print(f"sha256 of these steps: {schedule['sync_steps_sha256']}")
+        yield f"\nof the steps of a training: {counted}"
+        yield f"it sends in {schedule['synchronizations']} of them ({schedule['volume']:.3f} %)"
+        yield f"sha256 of these steps: {schedule['sync_steps_sha256']}"
 
 
 def _bits(value: float | None) -> str:

@@ -20,12 +20,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bandwise.cli import OptionError, answer, results_root
+from bandwise.cli import FAILURE, OptionError, answer, results_root
 
 if TYPE_CHECKING:
     from suite.runs.spec import Finding
-
-WRONG = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +68,7 @@ def _verify(args: argparse.Namespace, root: Path) -> int:
     wrong, folder = verify(root), published_root(root)
     verdict = f"{len(wrong)} files are not as published" if wrong else "every file is as published"
     answer(args, {"folder": str(folder), "wrong": wrong}, *wrong, f"{folder}: {verdict}")
-    return WRONG if wrong else 0
+    return FAILURE if wrong else 0
 
 
 def _check(args: argparse.Namespace, root: Path) -> int:
@@ -104,7 +102,7 @@ def _check(args: argparse.Namespace, root: Path) -> int:
         *(f"not checked: {line}" for line in unchecked),
         f"{names}: {errors} errors, {len(listed) - errors} warnings, {len(unchecked)} not checked",
     )
-    return WRONG if wrong else 0
+    return FAILURE if wrong else 0
 
 
 def _sweep(root: Path, name: str, findings: list[tuple[str, Finding]], unchecked: list[str]) -> None:

@@ -20,13 +20,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bandwise.cli import OptionError, answer, results_root
+from bandwise.cli import FAILURE, OptionError, answer, results_root
 
 CLAIMS = "claims"
 """The page that no sweep owns; sweeps of claims have a further part, as in claims/qsr."""
 EVERYTHING = "all"
 """Stands for the site, as no name does."""
-UNREAD = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -142,7 +141,7 @@ def _site(args: argparse.Namespace, root: Path) -> int:
     lines = [*built.headline, *(f"not read: {one['study']}: {one['reason']}" for one in unread)]
     lines += [*here["again"], *here["timed"], f"report: {built.path} ({built.pages} pages)"]
     answer(args, {"sweep": EVERYTHING, **found}, *lines)
-    return UNREAD if unread else 0
+    return FAILURE if unread else 0
 
 
 def _claims(args: argparse.Namespace, root: Path) -> int:

@@ -15,13 +15,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bandwise.cli import ProgressLine, answer, results_root
+from bandwise.cli import FAILURE, ProgressLine, answer, results_root
 
 if TYPE_CHECKING:
     from suite.runs.spec import RunSpec
     from suite.runs.store import Store
-
-DIFFERS = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         *(f"  {line}" for line in lines),
         f"run {args.run_id}: {found.sentence()}",
     )
-    return 0 if found.word == "equal" else DIFFERS
+    return 0 if found.word == "equal" else FAILURE
 
 
 def _clear(store: Store, spec: RunSpec) -> None:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bandwise.cli import (
+    FAILURE,
     OptionError,
     add_place_option,
     answer,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from suite.timing.spec import SessionSpec
 
 ENDS = (("step", "s"), ("low", "low"), ("high", "high"))
-NO_CLUSTER = 3
 EXIT = {"done": 0, "error": 3, "disturbed": 4, "unavailable": 4, "cancelled": 130}
 
 
@@ -233,4 +233,4 @@ def _doctor(args: argparse.Namespace) -> int:
         else "no emulated cluster can be made here: see NO above"
     )
     answer(args, {"cluster": can, "findings": [asdict(finding) for finding in findings]}, *lines)
-    return 0 if can else NO_CLUSTER
+    return 0 if can else FAILURE

@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
     chosen = None if args.retry is None else _states(args.retry)
     sweep, store = load_sweep(args.sweep), Store(results_root(args))
-    if chosen is not None and args.on is None and _here(args) == (None, None):
+    if chosen is not None and args.on is None and args.jobs is None and args.gpus is None:
         profile = _last_profile(sweep.name, store)
     else:
         profile = profile_of(args.on or "local")
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _agree(args: argparse.Namespace, profile: Profile | None) -> None:
     """Raises `OptionError` for options that do not go together."""
-    if profile is not None and _here(args) != (None, None):
+    if profile is not None and (args.jobs is not None or args.gpus is not None):
         raise OptionError("--jobs and --gpus are for this machine; on Slurm the profile says what a job has")
     if args.wait and (profile is None or args.dry_run):
         raise OptionError("--wait belongs to --on slurm, without --dry-run")
@@ -121,11 +121,6 @@ def _agree(args: argparse.Namespace, profile: Profile | None) -> None:
         raise OptionError(
             "--retry goes with neither --tune nor --dry-run: `bandwise status` shows what failed"
         )
-
-
-def _here(args: argparse.Namespace) -> tuple[Any, ...]:
-    """What was said of this machine."""
-    return args.jobs, args.gpus
 
 
 def _states(text: str) -> frozenset[str]:

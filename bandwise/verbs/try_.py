@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from bandwise.cli import ProgressLine, answer, results_root, table
+from bandwise.cli import OptionError, ProgressLine, answer, results_root, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,10 +43,6 @@ LEARNING_RATE: Final = MappingProxyType({"adamw": 1e-3, "sgd": 1e-2})
 END_SHARE: Final = 0.1
 """The loss at the end is the mean over this last share of the steps."""
 COLUMNS: Final = ("method", "end_loss", "loss_is", "kB_step", "fewer_bytes", "step_ms", "speedup")
-
-
-class TryError(ValueError):
-    """The script or a method cannot be used; the message says what to write."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -91,14 +87,14 @@ def run(args: argparse.Namespace) -> int:
 
     for name in ("workers", "steps", "seeds", "threads"):
         if getattr(args, name) < 1:
-            raise TryError(f"--{name} {getattr(args, name)}: give at least 1")
+            raise OptionError(f"--{name} {getattr(args, name)}: give at least 1")
     torch.set_num_threads(args.threads)
     make = _function(args.script)
     texts = METHODS[args.optimizer] if args.methods is None else texts_of(args.methods)
     if len(set(texts)) < len(texts):
-        raise TryError("--methods names one twice: name each once")
+        raise OptionError("--methods names one twice: name each once")
     if not texts:
-        raise TryError(
+        raise OptionError(
             "--methods names none: write names with commas, as in allreduce-adamw,lion-cub-1bit:lr=1e-4"
         )
     methods = {text: parsed(text) for text in texts}
@@ -122,11 +118,11 @@ def run(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _written(path: Path) -> Iterator[None]:
-    """What writes a file. Raises `TryError` where it cannot."""
+    """What writes a file. Raises `OptionError` where it cannot."""
     try:
         yield
     except OSError as error:
-        raise TryError(f"{path} cannot be written: {error.strerror}; name another file by --csv") from None
+        raise OptionError(f"{path} cannot be written: {error.strerror}; name another file by --csv") from None
 
 
 def _trained(
@@ -258,16 +254,16 @@ def _counted(count: int, what: str) -> str:
 
 
 def _function(script: str) -> Callable[[], Any]:
-    """The function of ``FILE.py:FUNCTION``. Raises `TryError`."""
+    """The function of ``FILE.py:FUNCTION``. Raises `OptionError`."""
     path, _, name = script.rpartition(":")
     file = Path(path)
     if not path or not name:
-        raise TryError(f"{script}: write FILE.py:FUNCTION, where the function answers (model, loss, data)")
+        raise OptionError(f"{script}: write FILE.py:FUNCTION, where the function answers (model, loss, data)")
     if not file.is_file() or file.suffix != ".py":
-        raise TryError(f"{path} is no Python file here")
+        raise OptionError(f"{path} is no Python file here")
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
-        raise TryError(f"{path} cannot be imported")
+        raise OptionError(f"{path} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
     sys.path.insert(0, str(file.resolve().parent))  # what the script imports lies beside it
@@ -277,12 +273,12 @@ def _function(script: str) -> Callable[[], Any]:
         from reference_impls.core.errors import nearest
 
         known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise TryError(f"{path} has no function {name!r}{nearest(name, known)}")
+        raise OptionError(f"{path} has no function {name!r}{nearest(name, known)}")
     return function  # type: ignore[no-any-return]
 
 
 def _made(make: Callable[[], Any], script: str, seed: int) -> tuple[Any, Any, Any]:
-    """What the function answers for a seed. Raises `TryError` where it is not (model, loss, data)."""
+    """What the function answers for a seed. Raises `OptionError` where it is not (model, loss, data)."""
     import torch
 
     with torch.random.fork_rng():
@@ -290,15 +286,15 @@ def _made(make: Callable[[], Any], script: str, seed: int) -> tuple[Any, Any, An
         answer = make()
     if not (isinstance(answer, tuple) and len(answer) == 3):
         what = f"{len(answer)} of 3 parts" if isinstance(answer, tuple) else type(answer).__name__
-        raise TryError(f"{script} answered {what}: answer a tuple (model, loss, data)")
+        raise OptionError(f"{script} answered {what}: answer a tuple (model, loss, data)")
     model, loss, data = answer
     if not isinstance(model, torch.nn.Module) or not callable(loss):
-        raise TryError(
+        raise OptionError(
             f"{script} answered ({type(model).__name__}, {type(loss).__name__}, ...): the first is a torch.nn.Module, the second "
             "a function loss(model, batch)"
         )
     if isinstance(data, Iterator):
-        raise TryError(
+        raise OptionError(
             "data is an iterator, which the first method would use up: answer a list, a DataLoader, a Dataset, or a function "
             "data(rank, workers, step)"
         )

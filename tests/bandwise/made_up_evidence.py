@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 ARM: dict[str, Any] = {
-    "role": "method", "workers": 4, "length": 1.0, "batch": 1.0, "n": 6, "kappa": 0.0, "links": 1, "gpu_ns": None, "sure": {},
+    "role": "method", "workers": 4, "length": 1.0, "batch": 1.0, "n": 6, "kappa": 0.0, "gpu_ns": None, "sure": {},
     "over": {},
 }  # fmt: skip
 DILOCO, LOCAL = "diloco:period=32:carrier=bf16:betas=[0.9,0.95]", "local-adamw:period=8:carrier=bf16"
@@ -53,7 +53,7 @@ def study(**changed: dict[str, Any] | None) -> dict[str, Any]:
         if changed.get(name, own) is not None
     ]
     return {
-        "study": "made-up", "parameters": 100_000, "workers": 4, "steps": 1000, "trained": 20.0, "arms": listed,
+        "study": "made-up", "parameters": 100_000, "workers": 4, "trained": 20.0, "arms": listed,
     }  # fmt: skip
 
 

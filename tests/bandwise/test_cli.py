@@ -228,7 +228,6 @@ def test_failures_are_no_misuse(results: Path, tmp_path: Path, capsys: Capsys, m
         ),
         (["info", "qsgd", "--lr", "1"], "--warmup belong to --steps"),
         (["info", "qsgd", "--warmup", "10"], "--warmup belong to --steps"),
-        (["status", "smoke", "--results", "no/such/folder"], "--results: no folder no/such/folder"),
         (["session", "quik"], "no session 'quik'; did you mean 'quick'"),
         (["session", "nosuch"], f"no session 'nosuch'; known: {', '.join(session_names())}\n"),
         (

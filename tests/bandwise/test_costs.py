@@ -139,7 +139,7 @@ def test_by_names_a_method_tells_tables_from_hidden_matrices() -> None:
 def test_what_is_known_of_a_method_is_of_its_very_options_from_the_first_study_that_knows_it() -> None:
     studies = [
         evidence.Study(
-            name, parameters, 4, 300, trained, [evidence.Measured(**arm(text, text, 0.7)) for text in texts]
+            name, parameters, 4, trained, [evidence.Measured(**arm(text, text, 0.7)) for text in texts]
         )
         for name, parameters, trained, texts in (
             ("small", 10**5, 0.2, ["local-adamw:period=8", "zero-one-adam"]),

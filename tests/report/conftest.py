@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from report.data import StudyData, load
-from report.study import build_page
+from report.pages import Place
+from report.study import write_study
 from suite.analysis.collect import collect, write
 from suite.analysis.study import Study
 from suite.analysis.tables import Row
@@ -62,8 +63,9 @@ def tuning_rows() -> list[Row]:
 
 def build(root: Path, name: str = "made-up") -> Built:
     """Build the page of tables that lie there."""
-    built = build_page(root, name)
-    return Built(root, built.path, built.headline, built.path.read_text(encoding="utf-8"), load(root, name))
+    study = load(root, name)
+    page = write_study(study, Place(root / "reports", f"{name}.html"))
+    return Built(root, page.path, page.headline, page.path.read_text(encoding="utf-8"), study)
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,8 @@ from tests.suite.analysis import made_up_session as session
 from tests.suite.analysis import made_up_study as made
 
 NAME: Final = "over-rho"
+SIZE: Final = "0.15m"
+WORKLOAD: Final = f"python-gpt(size={SIZE})"
 BUDGETS: Final = (1 / 8, 1 / 4, 1 / 2, 0.71, 1.0, 1.41)
 STEPS: Final = 1444
 WORLD: Final = 4
@@ -70,52 +72,49 @@ def loss(budget: float) -> float:
     return 1.5 + 0.3 * budget**-0.4
 
 
-def entry(one: Made, seed: int, budget: float, workload: str, steps: int) -> Entry:
+def entry(one: Made, seed: int, budget: float) -> Entry:
     """A run of an arm."""
-    name, _, size = workload.removesuffix(")").partition("(size=")
     spec = RunSpec(
         algorithm=Part(one.arm.algorithm, 1, {"label": one.arm.name}),
-        workload=Part(name, 1, {"size": size}),
+        workload=Part("python-gpt", 1, {"size": SIZE}),
         sharding="iid",
         world_size=WORLD if one.nbytes else 1,
         backend="simulated",
-        steps=round(steps * one.steps * budget),
+        steps=round(STEPS * one.steps * budget),
         batch_size=2 * one.batch,
         lr=Rate("cosine", 0.008, 0.05, 10),
         bucket_bytes=4 << 20,
         seed=seed,
     )
-    return Entry(one.arm.name, workload, spec, budget, WORLD)
+    return Entry(one.arm.name, WORKLOAD, spec, budget, WORLD)
 
 
-def study_of(
-    name: str = NAME, workload: str = "python-gpt(size=0.15m)", steps: int = STEPS, seeds: int = 6
-) -> Study:
+def study_of() -> Study:
     """The study as the planner would give it: the reference at every budget, all others at 1."""
     entries = [
-        entry(one, seed, budget, workload, steps)
+        entry(one, seed, budget)
         for one in MADE
         for budget in (BUDGETS if one.arm.name == PLAIN else (1.0,))
-        for seed in range(seeds)
+        for seed in range(6)
     ]
     return Study(
-        name,
+        NAME,
         tuple(one.arm for one in MADE),
         tuple(entries),
-        {workload: Yardstick("bits_per_byte", "bits/byte", "lower", 0.02)},
+        {WORKLOAD: Yardstick("bits_per_byte", "bits/byte", "lower", 0.02)},
         references=(PLAIN,),
         by_rho=True,
-        command=f"bandwise sweep {name}",
+        command=f"bandwise sweep {NAME}",
         about="A made-up study over rho.",
     )
 
 
-def result_of(one: Made, entry: Entry, worths: Mapping[str, float], noise: float) -> dict[str, Any]:
+def result_of(one: Made, entry: Entry) -> dict[str, Any]:
     """What a finished run leaves."""
     spec = entry.spec
-    own = np.random.default_rng([8, spec.seed, int(spec.run_id[:6], 16)]).normal(0, noise)
+    own = np.random.default_rng([8, spec.seed, int(spec.run_id[:6], 16)]).normal(0, 0.002)
     split = np.random.default_rng([9, spec.seed]).normal(0, 0.02)
-    worth = entry.budget if one.arm.name == PLAIN else worths.get(one.arm.name, one.worth)
+    worth = entry.budget if one.arm.name == PLAIN else one.worth
     value, wire = loss(worth) + split + own, BF16 * one.nbytes * spec.steps
     sent = {"payload_per_rank_mean": wire, "payload_per_rank_max": wire}
     sent |= {"wire_per_rank_mean": wire, "wire_per_rank_max": wire}
@@ -131,20 +130,14 @@ def result_of(one: Made, entry: Entry, worths: Mapping[str, float], noise: float
     }
 
 
-def save(root: Path, study: Study | None = None, noise: float = 0.002, **worths: float) -> Study:
-    """Run folders and tables; returns the study. worths: of arms, `-` written as `_`, that are worth something else. Windows of
-    verdicts end at sixteenths between values of the grid, which takes a fifth of the time.
-    """
-    found = study or study_of()
-    store, by_name = Store(root), {one.arm.name: one for one in MADE}
-    changed = {name.replace("_", "-"): worth for name, worth in worths.items()}
-    for run in found.entries:
-        result = result_of(by_name[run.arm], run, changed, noise)
-        made.finish(store, run.spec, Status("done"), result)
+def save(root: Path) -> None:
+    """Run folders and tables. Windows of verdicts end at sixteenths between values of the grid, in a fifth of the time."""
+    study, store, by_name = study_of(), Store(root), {one.arm.name: one for one in MADE}
+    for run in study.entries:
+        made.finish(store, run.spec, Status("done"), result_of(by_name[run.arm], run))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("suite.analysis.rho.HALVINGS", 4)
-        write(root, collect(root, found))
-    return found
+        write(root, collect(root, study))
 
 
 # ---- sessions
@@ -185,10 +178,10 @@ def rounds() -> pd.DataFrame:
     return frame_of(NET_ROUNDS, rows)
 
 
-def save_session(root: Path, study: Study) -> None:
+def save_session(root: Path) -> None:
     """Tables of a session over the links, beside those of the study."""
-    record = session.record(None)
-    gpt = {"name": "python-gpt", "version": 1, "options": {"size": "0.15m"}}
+    study, record = study_of(), session.record(None)
+    gpt = {"name": "python-gpt", "version": 1, "options": {"size": SIZE}}
     links = [
         session.changed(record["links"][0], label=link, link={"workers": WORLD, "rate_bps": rate})
         for link, rate in reversed([*zip(LINKS, (1e7, 1e8, 1e9), strict=True)])
@@ -203,6 +196,6 @@ def save_session(root: Path, study: Study) -> None:
         columns=["link", "sharding", "arm", "check", "checked_by", "reason"],
     )
     taken, runs = rounds(), runs_at_all_budgets(root, study.name)
-    net = net_table(study, runs, taken, told, ("python-gpt(size=0.15m)", WORLD))
+    net = net_table(study, runs, taken, told, (WORKLOAD, WORLD))
     for table, frame in ((NET_ROUNDS, taken), (NET, net)):
         write_table(session_table_path(root, table, "timed"), table, frame)

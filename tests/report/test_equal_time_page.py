@@ -45,7 +45,7 @@ def equal(over: Built, tmp_path_factory: pytest.TempPathFactory) -> Built:
     """The study with sessions over three links."""
     root = tmp_path_factory.mktemp("equal")
     shutil.copytree(over.root / "tables", root / "tables")
-    made.save_session(root, made.study_of())
+    made.save_session(root)
     with undrawn():
         return build(root, made.NAME)
 

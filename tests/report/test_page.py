@@ -12,10 +12,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from report.data import StudyData
-from report.pages import ReportError
+from report.data import StudyData, load
+from report.pages import Place, ReportError
 from report.publication import build_report
-from report.study import build_page
+from report.study import write_study
 from report.trust import tuning_view
 from suite.analysis.collect import collect, write
 from suite.analysis.published import facts_path
@@ -188,12 +188,12 @@ def test_other_units_old_code_and_too_few_seeds(tmp_path, no_pictures):
 
 def test_missing_tables_and_other_versions_are_refused(tmp_path, built):
     with pytest.raises(ReportError, match="run the sweep, then `bandwise report`"):
-        build_page(tmp_path, "nothing")
+        load(tmp_path, "nothing")
     facts = facts_path(tmp_path, "made-up")
     facts.parent.mkdir(parents=True)
     facts.write_text(json.dumps({"schema_version": 99}))
     with pytest.raises(TableError, match="schema_version 99"):
-        build_page(tmp_path, "made-up")
+        load(tmp_path, "made-up")
 
 
 SWEEP = """
@@ -235,7 +235,7 @@ MOST_BYTES = 1_500_000
 )
 def test_a_shipped_page_is_built_from_the_tables_in_git(sweep, tmp_path, no_pictures):
     (tmp_path / "published").symlink_to(ROOT / "results" / "published")
-    path = build_page(tmp_path, sweep, tmp_path / "page.html").path
+    path = write_study(load(tmp_path, sweep), Place(tmp_path, "page.html")).path
     assert path.stat().st_size < MOST_BYTES
     whole(path)
     shown = path.read_text(encoding="utf-8")

@@ -303,7 +303,7 @@ def test_the_first_page_leads_with_it(over, tmp_path, monkeypatch, no_pictures) 
     assert {"#rho", "#sizes"} <= set(page.references)
 
 
-def test_gates_stand_on_the_page_where_there_are_any(over, tmp_path, no_pictures) -> None:
+def test_gates_stand_on_the_page_where_there_are_any(over, tmp_path, monkeypatch, no_pictures) -> None:
     """One of no arm, and one that has not been passed."""
     assert "gates" not in Page(over.html).ids
     shutil.copytree(over.root / "tables", tmp_path / "tables")
@@ -324,4 +324,5 @@ def test_gates_stand_on_the_page_where_there_are_any(over, tmp_path, no_pictures
         ["batch", "allreduce-bf16", "2.9", "3.2", "not passed", "steps"],
         ["horizon", "–", "20.01", "10", "passed", "bytes a parameter"],
     ]
-    assert "Gates passed: 1 of 2. Not passed: batch." in windows.regime(tmp_path, made.NAME, "iid")
+    monkeypatch.setattr(windows, "STUDY", made.NAME)
+    assert "Gates passed: 1 of 2. Not passed: batch." in windows.regime(tmp_path)

@@ -11,7 +11,6 @@ import pytest
 from report.data import load, load_sessions
 from report.publication import update_tables
 from report.sessions import alone_sentence, speed_sentences
-from report.study import build_page
 from suite.analysis import session_tables
 from suite.analysis.session_tables import timed_words
 from suite.analysis.tables import ARMS, CASES, TableError, read_table, session_table_path
@@ -125,7 +124,7 @@ def test_damaged_tables_are_refused(root):
     fast.write_tables(root, record)
     session_table_path(root, CASES, "timed").write_text("what,is,this\n")
     with pytest.raises(TableError, match="columns of table cases"):
-        build_page(root, "made-up")
+        load(root, "made-up")
 
 
 def test_a_report_collects_the_sessions_of_its_sweep(tmp_path, monkeypatch):
