@@ -147,14 +147,15 @@ class _Hook:
         self._engine = Engine(backend, [self._own_ledger])
         backend.begin(check, timeout_s, flat.device)
         self._agreement = backend.agreement
-        self._settings: Settings = {
+        common = {
+            **settings,
             "the method": f"{method.name} {described(method.algorithm)}",
             "check": check,
             "the seed": seed,
             "bucket_bytes": self._worker.bucket_bytes,
+            **{f"the gradient {name!r}": str(shape) for name, shape in self._shapes.items()},
         }
-        shapes = {f"the gradient {name!r}": str(shape) for name, shape in self._shapes.items()}
-        self._agreement.compare_settings({**settings, **self._settings, **shapes}, always=True)
+        self._agreement.compare_by_collective(common, always=True)
 
     def __reduce__(self) -> Any:
         raise UsageError(
@@ -228,8 +229,8 @@ class _Hook:
         return finite
 
     def _ends(self, steps: int) -> None:
-        """A reduction that all ranks have carried out is complete."""
-        self._agreement.end_step(steps, self._engine.launched, lambda: self._settings)
+        """A reduction that all ranks have carried out is complete; settings are those of the construction."""
+        self._agreement.end_step(steps, self._engine.launched, dict)
 
 
 def _stand_ins(units: Sequence[Sequence[tuple[str, Tensor]]]) -> tuple[list[dict[str, Any]], Tensor]:

@@ -117,10 +117,10 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             seed=seed,
             bucket_bytes=bucket_bytes,
         )
-        self._built = False
+        self._worker, self._built = worker, False
         super().__init__(worker.optimizer.param_groups, {"lr": lr, **method.hyperparameters})
         self._built = True
-        self._share_groups(worker)
+        self._share_groups()
         # get_state_dict of torch.distributed.checkpoint steps on zeros where an optimizer has no state
         self.state.update({param: {} for group in self.param_groups for param in group["params"]})
         ledger = Ledger(rank, KEPT_STEPS)
@@ -145,7 +145,9 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._place = {v.param: (s.index, v.name) for s in worker.buckets for v in s.views}
         backend.begin(check, timeout_s, worker.train_state.device)
         self._agreement = backend.agreement
-        self._construction: Settings = {
+        place = self._place_in_node
+        construction: Settings = {
+            **({} if place is None else {"the place within its node": place}),
             "the method": f"{method.name} {described(method.algorithm)}",
             "check": check,
             "the seed": seed,
@@ -157,7 +159,8 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             "skippable": skippable,
         }
         brought = self._brought() if broadcast else {}
-        self._compare_construction(_layout(worker, frozen, module, brought))
+        layout = _layout(worker, frozen, module, brought)
+        self._agreement.compare_by_collective({**construction, **layout}, always=True)
         if broadcast or self._syncs_buffers:
             _refuse_buffers({} if module is None else dict(module.named_buffers()))
         if broadcast:
@@ -269,7 +272,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             self._local_workers.abandon()
             self._begin_anew()
             self._worker.load_state_dict(state)
-            self._share_groups(self._worker)
+            self._share_groups()
             train_state.kind, train_state.observed, self._local_workers.last_grad_norm = kind, observed, norm
 
     def observe(self, **values: float | Tensor) -> None:
@@ -338,20 +341,9 @@ class DataParallelOptimizer(torch.optim.Optimizer):
 
     def _compare_end(self, call: str) -> None:
         """Raise `MismatchError` where some ranks skip this step and others do not; `call` is this rank's."""
-        world, agreement = self._worker.train_state.world, self._agreement
-        if not self._skippable or self._silent or world.size == 1 or not agreement.compares:
-            return
-        agreement.begin_step(self._worker.train_state.step, "step or skip")
-        agreement.before(("step or skip",))
-        wishes = torch.tensor(
-            [call == "step()", call == "skip_step()"],
-            dtype=torch.int32,
-            device=self._worker.train_state.device,
-        )
-        agreement.await_work(agreement.maximum(wishes), ("step or skip",))
-        steps, skips = wishes.tolist()
-        if steps and skips:
-            agreement.compare_settings({"as the end of this step": call})
+        if self._skippable and not self._silent:
+            self._agreement.begin_step(self._worker.train_state.step, "step or skip")
+            self._agreement.compare_by_collective({"as the end of this step": call})
 
     def _take_step(self) -> None:
         """The step itself. The gradients of buckets that have not left lie in the flat buffers."""
@@ -421,14 +413,16 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         """
         self._refuse_released()
         self._refuse_averaged(_SAVE)
-        world = self._worker.train_state.world
-        if "workers" in state_dict and self._place_in_node is None:
+        world, place = self._worker.train_state.world, self._place_in_node
+        if "workers" in state_dict and place is None:
             states = state_dict["workers"]
             state = states[world.rank] if len(states) == world.size else states[0]
         else:
-            state = self._unpacked(state_dict)
+            groups = state_dict.get("param_groups") if isinstance(state_dict, dict) else None
+            own = groups[0] if groups else state_dict
+            state = unpacked(own, "a DataParallelOptimizer", rank=world.rank, place=place)
         self._local_workers.load_state_dict([state])
-        self._share_groups(self._worker)
+        self._share_groups()
         self._agreement.reset()
 
     def consolidate(self) -> dict[str, Any] | None:
@@ -484,12 +478,9 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         with self._agreement.telling_the_others():
             self._agreement.together(call)
 
-    def _compare_construction(self, layout: Settings) -> None:
-        """Compare what was asked for, and what it was asked for, whatever `check` is."""
-        self._agreement.compare_settings({**self._construction, **layout}, always=True)
-
-    def _share_groups(self, worker: Worker) -> None:
-        self.param_groups = worker.optimizer.param_groups  # the same dicts: schedulers on either reach both
+    def _share_groups(self) -> None:
+        """The same dicts, so that schedulers on either reach both."""
+        self.param_groups = self._worker.optimizer.param_groups
 
     def _begin_anew(self) -> None:
         self._complete = [0] * self._local_workers.buckets

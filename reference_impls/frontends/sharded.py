@@ -33,10 +33,10 @@ from reference_impls.core.optimizers import WithLocalOptimizer, local_optimizer
 from reference_impls.core.registry import AnyMethod, Method, create
 from reference_impls.frontends.optimizer import DataParallelOptimizer
 from reference_impls.runtime.checkpoints import packed
-from reference_impls.runtime.checks import Check, Settings
+from reference_impls.runtime.checks import Check
 from reference_impls.runtime.engine import STREAMS, refuse_meshes
 from reference_impls.runtime.step import Unused
-from reference_impls.runtime.worker import Worker, named
+from reference_impls.runtime.worker import named
 
 
 def _refuse_whole(method: Method) -> None:
@@ -169,20 +169,15 @@ class PartsOptimizer(DataParallelOptimizer):
         super().__init__(parts.plain.items(), method, lr, seed=seed + parts.place * STREAMS, **settings)
         self._parts.push()  # what rank 0 of the group gave
 
-    def _share_groups(self, worker: Worker) -> None:
+    def _share_groups(self) -> None:
         whole = {part: self._parts.whole[name] for name, part in self._parts.plain.items()}
         self.param_groups = [
             _Shown(group, [whole[part] for part in group["params"]])  # type: ignore[misc]
-            for group in worker.optimizer.param_groups
+            for group in self._worker.optimizer.param_groups
         ]
 
     def _brought(self) -> dict[str, Tensor]:
         return {f"frozen {name!r}": part for name, part in self._parts.frozen.items() if part.numel()}
-
-    def _compare_construction(self, layout: Settings) -> None:
-        own = {"the place within its node": self._parts.place}
-        self._construction = {**own, **self._construction}  # before the seed
-        super()._compare_construction(layout)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step on the model's gradients. With `closure`, it is called first to compute them.

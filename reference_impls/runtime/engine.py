@@ -277,7 +277,7 @@ class ProcessGroupBackend:
         self.backend = ""
 
     def begin(self, check: Check, timeout_s: float, device: torch.device) -> None:
-        """Begin a training, on all ranks; `agreement` tells from here on what fails, and `end` the others that this rank ends.
+        """Begin a training; `agreement` tells from here on what fails, and `end` the others that this rank ends.
 
         A group may have a backend for each kind of device; `backend` is that of `device`.
         """
@@ -294,9 +294,6 @@ class ProcessGroupBackend:
             self.backend,
         )
         self.end = weakref.finalize(self, Agreement.leave, self.agreement, ENDED)
-        # a rank that is dead breaks its connections, but is only silent in the store, where settings are compared
-        nothing = torch.zeros(1, dtype=torch.float32, device=device)
-        self.agreement.await_work(self.agreement.maximum(nothing), ("construction",))
 
     def launch(self, requests: Sequence[Collective]) -> _Launched:
         """Begin the collective; `PeerError` or `MismatchError` if ranks disagree or a peer is lost."""
