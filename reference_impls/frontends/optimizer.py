@@ -449,20 +449,16 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         """
         self._refuse_within_a_step()
         self._all_at("averaged()")
-        size = self._worker.train_state.world.size
-        with torch.no_grad():
-            held = [bucket.params.clone() for bucket in self._worker.buckets]
-            for bucket in self._worker.buckets:
-                dist.all_reduce(bucket.params, group=self._group)
-                bucket.params.div_(size)
         before, self._is_averaged = self._is_averaged, True
         try:
-            yield
+            with self._worker.parameters_kept():
+                with torch.no_grad():
+                    for bucket in self._worker.buckets:
+                        dist.all_reduce(bucket.params, group=self._group)
+                        bucket.params.div_(self._worker.train_state.world.size)
+                yield
         finally:
             self._is_averaged = before
-            with torch.no_grad():
-                for bucket, own in zip(self._worker.buckets, held, strict=True):
-                    bucket.params.copy_(own)
 
     def release(self) -> None:
         """Give the parameters memory of their own again and stop listening to backward; the optimizer is finished."""
@@ -533,13 +529,14 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._probing = True
         before = trace.enter("encode")
         try:
-            with reference_points.standing_at(reference_point):
+            with worker.parameters_kept():
+                with torch.no_grad():
+                    for bucket in worker.buckets:
+                        bucket.params.copy_(bucket.state[reference_point])
                 trace.enter(before)
                 closure()
                 trace.enter("encode")
-            reference_points.gather(
-                reference_point, {name: param.grad for param, (_, name) in self._place.items()}
-            )
+            worker.gather_at(reference_point, {name: param.grad for param, (_, name) in self._place.items()})
         finally:
             self._probing = False
             for param, gradient in held.items():
