@@ -263,7 +263,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         )
         norm = self._local_workers.last_grad_norm
         held = engine.backend, engine.ledgers, self._silent
-        engine.backend, self._silent = NoOpBackend(engine.backend), True
+        engine.backend, self._silent = NoOpBackend(engine.backend.ranks, engine.backend.size), True
         engine.ledgers = [Ledger(rank) for rank in engine.backend.ranks]
         try:
             yield

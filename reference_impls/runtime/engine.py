@@ -503,24 +503,23 @@ def _send_recv(requests: Sequence[SendRecv]) -> list[Tensor | None]:
 
 
 class NoOpBackend(AtOnce):
-    """Stands in for `backend`: the same ranks, and no messages. A collective is answered from this rank's own buffer.
+    """The local `ranks` of `size`, and no messages. A collective is answered from this rank's own buffer.
 
     For timing: a step over it encodes, decodes and updates as always, so a real step's time minus its time is the
     communication that the step exposes. Answers have the shape and dtype of real ones and are otherwise nonsense (a mean
     comes out as 1/n of the rank's own value), so nothing computed with them may be kept.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self.ranks = backend.ranks
-        self.size = backend.size
+    def __init__(self, ranks: Sequence[int], size: int) -> None:
+        self.ranks = ranks
+        self.size = size
 
     def launch(self, requests: Sequence[Collective]) -> list[Any]:
         """Answer for nobody."""
-        return [answer(request, self.size) for request in requests]
+        return [_answer(request, self.size) for request in requests]
 
 
-def answer(request: Collective, n: int) -> Tensor | None:
-    """What `n` ranks that all hold this rank's buffer would be answered, sums left undone; for n = 1, the real answer."""
+def _answer(request: Collective, n: int) -> Tensor | None:
     x = request.buffer
     if isinstance(request, AllReduce):
         return x  # answers in its buffer, which stays as it is
