@@ -126,7 +126,6 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         ledger = Ledger(rank, KEPT_STEPS)
         self.method = method
         self.ledger = Ledgers([ledger])
-        self._worker = worker
         self._group = group
         self._backend = backend
         self._local_workers = LocalWorkers([worker], Engine(backend, [ledger]), clip_norm, unused)
@@ -352,7 +351,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         for _ in self._unsent:
             self._local_workers.submit_next()
         if self._syncs_buffers:
-            self._sync_buffers()
+            self._sync_buffers(self.kind)
         self._local_workers.complete()
         steps, engine = self._worker.train_state.step, self._local_workers.engine
         if not self._silent:
@@ -393,17 +392,6 @@ class DataParallelOptimizer(torch.optim.Optimizer):
 
     _place_in_node: int | None = None
     """Set where ranks at other places of a node hold other parts of the model."""
-
-    def _unpacked(self, state: Any) -> dict[str, Any]:
-        """The worker's state in what `state_dict` answered."""
-        groups = state.get("param_groups") if isinstance(state, dict) else None
-        own = groups[0] if groups else state
-        return unpacked(
-            own,
-            "a DataParallelOptimizer",
-            rank=self._worker.train_state.world.rank,
-            place=self._place_in_node,
-        )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from `state_dict`, parameters included. Raises `LayoutError` where it does not fit.
@@ -522,7 +510,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
                 self._in_step = False
 
     def _evaluate_at(self, reference_point: str, closure: Callable[[], Any]) -> None:
-        reference_points, trace = self._worker.reference_points, self._local_workers.engine.trace
+        worker, trace = self._worker, self._local_workers.engine.trace
         held = {param: param.grad for param in self._place}
         for param in held:
             param.grad = None
@@ -626,16 +614,10 @@ class DataParallelOptimizer(torch.optim.Optimizer):
                     put_bytes(tensor, values)
 
     @torch.no_grad()
-    def _sync_buffers(self, kind: str = "") -> None:
-        """Rank 0's buffers. kind: as which it counts, if no step."""
-        buffers = self._buffers()
-        if not buffers:
-            return
-        exchange = from_first(self._worker.train_state.world, buffers)
-        if kind:
-            self._local_workers.aside(kind, [exchange])
-        else:
-            self._local_workers.engine.run([exchange])
+    def _sync_buffers(self, kind: str) -> None:
+        """Rank 0's buffers, whose bytes are counted as of `kind`."""
+        if buffers := self._buffers():
+            self._local_workers.aside(kind, [from_first(self._worker.train_state.world, buffers)])
 
 
 def _weakly(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:

@@ -80,16 +80,16 @@ class _Parts:
             raise UsageError(
                 'give group=, the ranks that hold the same parts in other nodes: mesh["replicate"].get_group()'
             )
-        self._model = model
-        self.whole: dict[str, Any] = {name: param for name, param in named(model) if param.requires_grad}
+        self._model, pairs = model, named(model)
+        self.whole: dict[str, Any] = {name: param for name, param in pairs if param.requires_grad}
         self.frozen = {
             name: param.to_local() if hasattr(param, "to_local") else param
-            for name, param in named(model)
+            for name, param in pairs
             if not param.requires_grad
         }
         if not self.whole:
             raise LayoutError("there is no parameter to train: no parameter of the model requires a gradient")
-        if unborn := [name for name, param in named(model) if param.is_meta]:
+        if unborn := [name for name, param in pairs if param.is_meta]:
             raise UsageError(f"parameter {unborn[0]!r} lies on the meta device: materialise the model first")
         for name, param in self.whole.items():
             if not hasattr(param, "to_local"):

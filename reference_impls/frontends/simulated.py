@@ -155,7 +155,7 @@ class SimulatedCluster:
             exchanges = [
                 from_first(w.train_state.world, b) for w, b in zip(self._workers, buffers, strict=True)
             ]
-            self._local_workers.engine.run(exchanges)
+            self._local_workers.aside(self.kind, exchanges)
         self._local_workers.complete()
         if lr is not None:
             self._set_lr(held)
