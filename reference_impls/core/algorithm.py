@@ -356,8 +356,6 @@ class Algorithm(ABC):  # noqa: B024 - methods that are families declare abstract
 
     def steadily(self, kind: str) -> Self:
         """The configuration that takes steps of this kind at once and often, as `timed` says; else this one."""
-        changes = dict(self.timed.get(kind, {}))
-        for own in dataclasses.fields(self):
-            if changes.get(own.name) is DEFAULT:
-                changes[own.name] = own.default
-        return dataclasses.replace(self, **changes)
+        options, changes = declared(type(self)), self.timed.get(kind, {})
+        given = {name: options[name].default if own is DEFAULT else own for name, own in changes.items()}
+        return dataclasses.replace(self, **given)

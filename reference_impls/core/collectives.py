@@ -235,17 +235,13 @@ KEPT_STEPS: Final = 1000
 """Steps whose rows a ledger keeps apart on real processes."""
 EARLIER: Final = -1
 """What stands for their number where older steps were added up."""
-_COLUMNS: Final = [
-    "step",
-    "kind",
-    "stage",
-    "collective",
-    "group",
-    "calls",
-    "payload_bytes",
-    "wire_bytes",
-    "received_bytes",
-]
+_AMOUNTS: Final = {
+    "calls": "int64",
+    "payload_bytes": "int64",
+    "wire_bytes": "float64",
+    "received_bytes": "float64",
+}
+_COLUMNS: Final = ["step", "kind", "stage", "collective", "group", *_AMOUNTS]
 _Key = tuple[str, str, str, str]
 _Rows = dict[_Key, list[float]]
 
@@ -264,8 +260,7 @@ class Ledger:
     keep: int | None = None
     step: int = 0
     kind: str = "step"
-    _rows: dict[int, _Rows] = field(default_factory=dict)
-    _earlier: _Rows = field(default_factory=dict)
+    _rows: dict[int, _Rows] = field(default_factory=lambda: {EARLIER: {}})
 
     def record(self, collective: Collective, size: int) -> None:
         """Count one collective over a group of `size` ranks."""
@@ -286,31 +281,31 @@ class Ledger:
     def _count(self, key: _Key, numbers: Sequence[float]) -> None:
         if self.step not in self._rows:
             self._rows[self.step] = {}
-            if self.keep is not None and len(self._rows) > self.keep:
-                for own, earlier in self._rows.pop(next(iter(self._rows))).items():
-                    _add(self._earlier, own, earlier)
+            if self.keep is not None and len(self._rows) > 1 + self.keep:
+                oldest = next(step for step in self._rows if step != EARLIER)
+                for own, earlier in self._rows.pop(oldest).items():
+                    _add(self._rows[EARLIER], own, earlier)
         _add(self._rows[self.step], key, numbers)
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per step, kind, stage, collective and group, in the order of first use; those of `EARLIER` first."""
         return [
             dict(zip(_COLUMNS, (step, *key, *numbers), strict=True))
-            for step, rows in ((EARLIER, self._earlier), *self._rows.items())
+            for step, rows in self._rows.items()
             for key, numbers in rows.items()
         ]
 
     def totals(self) -> list[dict[str, Any]]:
         """The rows summed over steps."""
         sums: _Rows = {}
-        for rows in (self._earlier, *self._rows.values()):
+        for rows in self._rows.values():
             for key, numbers in rows.items():
                 _add(sums, key, numbers)
         return [dict(zip(_COLUMNS[1:], (*key, *numbers), strict=True)) for key, numbers in sums.items()]
 
     def clear(self) -> None:
         """Forget everything counted so far."""
-        self._rows.clear()
-        self._earlier.clear()
+        self._rows = {EARLIER: {}}
 
 
 class Ledgers:
@@ -335,16 +330,16 @@ class Ledgers:
         """
         import pandas as pd  # here, since it takes half a second
 
-        if rank is not None:
-            rank = next(iter(self._ledgers)) if rank == "own" else rank
-            if rank not in self._ledgers:
-                raise UsageError(
-                    f"the bytes of rank {rank} are not counted here, only those of {', '.join(map(str, self._ledgers))}: "
-                    "leave rank out, or ask on that rank"
-                )
-            return _typed(pd.DataFrame(self._ledgers[rank].rows(), columns=_COLUMNS))
-        rows = [{"rank": r, **row} for r, ledger in self._ledgers.items() for row in ledger.rows()]
-        return _typed(pd.DataFrame(rows, columns=["rank", *_COLUMNS]))
+        if rank is None:
+            rows = [{"rank": r, **row} for r, ledger in self._ledgers.items() for row in ledger.rows()]
+            return pd.DataFrame(rows, columns=["rank", *_COLUMNS]).astype(_AMOUNTS)
+        rank = next(iter(self._ledgers)) if rank == "own" else rank
+        if rank not in self._ledgers:
+            raise UsageError(
+                f"the bytes of rank {rank} are not counted here, only those of {', '.join(map(str, self._ledgers))}: "
+                "leave rank out, or ask on that rank"
+            )
+        return pd.DataFrame(self._ledgers[rank].rows(), columns=_COLUMNS).astype(_AMOUNTS)
 
     def totals(self) -> list[dict[str, Any]]:
         """Rows summed over steps, one per rank, kind, stage, collective and group; needs no pandas."""
@@ -362,12 +357,6 @@ def _add(rows: _Rows, key: _Key, numbers: Sequence[float]) -> None:
     row = rows.setdefault(key, [0, 0, 0.0, 0.0])
     for i, number in enumerate(numbers):
         row[i] += number
-
-
-def _typed(table: pd.DataFrame) -> pd.DataFrame:
-    return table.astype(
-        {"calls": "int64", "payload_bytes": "int64", "wire_bytes": "float64", "received_bytes": "float64"}
-    )
 
 
 def piece_size(d: int, n: int, multiple: int = 8) -> int:

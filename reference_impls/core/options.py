@@ -56,12 +56,17 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Declared:
-    """One option or hyper-parameter: its name, the alternatives of its annotation, its bounds, and what it is."""
+    """One option or hyper-parameter: its name, the alternatives of its annotation, its bounds, and what it is.
+
+    default: of an option; a hyper-parameter has the one of its method. type: the annotation as written.
+    """
 
     name: str
     alternatives: tuple[Any, ...]
     bounds: Bounds = field(default_factory=Bounds)
     help: str = ""
+    default: Any = None
+    type: str = ""
 
     @property
     def allowed(self) -> str:
@@ -138,6 +143,8 @@ def declared(cls: type) -> Mapping[str, Declared]:
             _alternatives(hints[f.name]),
             f.metadata.get("bounds", Bounds()),
             f.metadata.get("help", ""),
+            f.default,
+            str(f.type),
         )
         for f in dataclasses.fields(cls)
     }

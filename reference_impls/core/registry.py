@@ -32,7 +32,7 @@ from reference_impls.core.errors import (
     UnsupportedError,
     nearest,
 )
-from reference_impls.core.options import HYPERPARAMETERS, declared, hyperparameters
+from reference_impls.core.options import HYPERPARAMETERS, Declared, declared, hyperparameters
 
 if TYPE_CHECKING:
     from reference_impls.core.algorithm import Algorithm
@@ -40,16 +40,6 @@ if TYPE_CHECKING:
 ENTRY_POINTS = "bandwise.algorithms"
 PLUGINS = "BANDWISE_PLUGINS"
 """Variable: paths of plugin files, separated like those of PATH."""
-
-
-@dataclass(frozen=True)
-class OptionInfo:
-    """An option of an algorithm: its default, its type as written, one line of help, and what it may be in words."""
-
-    default: Any
-    type: str
-    help: str
-    allowed: str
 
 
 @dataclass(frozen=True)
@@ -62,8 +52,8 @@ class AlgorithmInfo:
     paper: str
     summary: str
     version: int
-    options: Mapping[str, OptionInfo]
-    hyperparameters: Mapping[str, OptionInfo]
+    options: Mapping[str, Declared]
+    hyperparameters: Mapping[str, Declared]
     differences: str
     source_hash: str
 
@@ -113,13 +103,13 @@ class Method:
             )
         if norm == math.inf:
             return self, None
-        default = next(f.default for f in dataclasses.fields(own) if f.name == own.clipping)
+        option = declared(type(own))[own.clipping]
         given = getattr(own, own.clipping)
-        if given not in (default, norm):
+        if given not in (option.default, norm):
             raise UnsupportedError(
                 f"{self.name}: clip_norm={norm} sets its option {own.clipping}, which is {given} already: give one of them"
             )
-        value = declared(type(own))[own.clipping].checked(self.name, norm)
+        value = option.checked(self.name, norm)
         return dataclasses.replace(self, algorithm=dataclasses.replace(own, **{own.clipping: value})), None
 
 
@@ -329,17 +319,13 @@ def info(name: str) -> AlgorithmInfo:
     """Family, paper, options and differences of an algorithm. Raises `UnknownAlgorithmError`."""
     entry = registry.entry(name)
     cls = registry.load(name)
-    options = {
-        f.name: OptionInfo(f.default, str(f.type), f.metadata.get("help", ""), declared(cls)[f.name].allowed)
-        for f in dataclasses.fields(cls)
-        if f.name not in entry.preset
-    }
+    options = {key: own for key, own in declared(cls).items() if key not in entry.preset}
     hyper = {
-        key: OptionInfo(
-            value,
-            type(value).__name__,
-            "hyper-parameter of the optimizer",
-            HYPERPARAMETERS[key].allowed if key in HYPERPARAMETERS else "",
+        key: dataclasses.replace(
+            HYPERPARAMETERS.get(key, Declared(key, ())),
+            help="hyper-parameter of the optimizer",
+            default=value,
+            type=type(value).__name__,
         )
         for key, value in cls(**entry.preset).hyperparameters().items()
         if key != "lr"

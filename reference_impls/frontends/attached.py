@@ -242,7 +242,7 @@ class Attached(DataParallelOptimizer):
                     "the optimizer's parameter groups are others than those that were attached (add_param_group?), and buckets "
                     "and the method's state are laid out: leave the block and attach again"
                 )
-        self._share_groups(self._worker)  # load_state_dict of an optimizer makes new ones
+        self._share_groups()  # load_state_dict of an optimizer makes new ones
         return self._whole_step(closure)
 
     def release(self) -> None:

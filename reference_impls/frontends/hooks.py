@@ -147,14 +147,15 @@ class _Hook:
         self._engine = Engine(backend, [self._own_ledger])
         backend.begin(check, timeout_s, flat.device)
         self._agreement = backend.agreement
-        self._settings: Settings = {
+        common = {
+            **settings,
             "the method": f"{method.name} {described(method.algorithm)}",
             "check": check,
             "the seed": seed,
             "bucket_bytes": self._worker.bucket_bytes,
+            **{f"the gradient {name!r}": str(shape) for name, shape in self._shapes.items()},
         }
-        shapes = {f"the gradient {name!r}": str(shape) for name, shape in self._shapes.items()}
-        self._agreement.compare_settings({**settings, **self._settings, **shapes}, always=True)
+        self._agreement.compare_by_collective(common, always=True)
 
     def __reduce__(self) -> Any:
         raise UsageError(
@@ -180,10 +181,16 @@ class _Hook:
         state = self._worker.state_dict()
         return {**{key: state[key] for key in _KEPT}, "shapes": self._shapes}
 
-    def _load(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        state = unpacked(
-            state, "a communication hook", rank=self._worker.train_state.world.rank, place=self._place_in_node
-        )
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` answered on the same rank of as many.
+
+        Raises:
+            LayoutError: It does not fit; nothing has been changed then.
+        """
+        rank = self._worker.train_state.world.rank
+        self._load(unpacked(state, "a communication hook", rank=rank, place=self._place_in_node))
+
+    def _load(self, state: Mapping[str, Any]) -> None:
         for name in sorted(self._shapes.keys() | state["shapes"].keys()):
             here, there = (list(x[name]) if name in x else None for x in (self._shapes, state["shapes"]))
             if here != there:
@@ -193,7 +200,6 @@ class _Hook:
                 )
         whole = self._worker.state_dict()
         self._worker.load_state_dict({**whole, **{key: state[key] for key in _KEPT}})
-        return state
 
     def _begins(self, bucket: Bucket) -> None:
         """Keep the state of `bucket` until its reduction is known to be finite, and let no value that is not stay behind in it.
@@ -228,8 +234,8 @@ class _Hook:
         return finite
 
     def _ends(self, steps: int) -> None:
-        """A reduction that all ranks have carried out is complete."""
-        self._agreement.end_step(steps, self._engine.launched, lambda: self._settings)
+        """A reduction that all ranks have carried out is complete; settings are those of the construction."""
+        self._agreement.end_step(steps, self._engine.launched, dict)
 
 
 def _stand_ins(units: Sequence[Sequence[tuple[str, Tensor]]]) -> tuple[list[dict[str, Any]], Tensor]:
@@ -297,8 +303,7 @@ class DDPHook(_Hook):
             )
         super().__init__(method, [trained], group, {}, **settings)
         self._local_workers = LocalWorkers([self._worker], self._engine)
-        params = dict(trained)
-        self._place = {params[v.name]: (s.index, v.name) for s in self._worker.buckets for v in s.views}
+        self._names = {param: name for name, param in trained if param.numel()}
         self._begin_anew()
 
     def state_dict(self) -> dict[str, Any]:
@@ -313,14 +318,6 @@ class DDPHook(_Hook):
             raise UsageError("a backward is under way, or has broken off: save after it, before the next one")
         return self._saved()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` answered on the same rank of as many.
-
-        Raises:
-            LayoutError: It does not fit; nothing has been changed then.
-        """
-        self._load(state)
-
     def _reduce(self, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         """Take a bucket of DDP's over; what is whole by now leaves, and with the last bucket all come back."""
         flat = bucket.buffer()
@@ -332,7 +329,8 @@ class DDPHook(_Hook):
                 self._local_workers.plan()
                 self._agreement.begin_step(self._worker.train_state.step, self._worker.train_state.kind)
             for param, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
-                self._take(param, gradient)
+                if param.numel():
+                    self._arrived[self._name(param)] = gradient
             self._submit_whole()
             on_gpu: list[Any] | None = [flat.device] if flat.is_cuda else None
             future: torch.futures.Future[Tensor] = torch.futures.Future(devices=on_gpu)
@@ -341,24 +339,20 @@ class DDPHook(_Hook):
                 self._give_back()
         return future
 
-    def _take(self, param: Tensor, gradient: Tensor) -> None:
-        if not param.numel():
-            return
-        if param not in self._place:
+    def _name(self, param: Tensor) -> str:
+        if param not in self._names:
             raise UsageError(
                 f"DDP reduces a parameter of shape {tuple(param.shape)} that was not among those of the model given, or did "
                 "not require gradients then: call ddp_hook with the model that DDP wraps, frozen as it is trained"
             )
-        index, name = self._place[param]
-        self._arrived[name] = gradient
-        self._missing[index] -= 1
+        return self._names[param]
 
     def _submit_whole(self) -> None:
         """Launch buckets of ours in their one order, last first, as far as they are whole."""
         buckets, workers = self._worker.buckets, self._local_workers
         while workers.launched < workers.buckets:
             following = buckets[workers.buckets - 1 - workers.launched]
-            if self._missing[following.index]:
+            if any(view.name not in self._arrived for view in following.views):
                 return
             self._worker.gather_gradients(following, [self._arrived[v.name] for v in following.views])
             self._begins(following)
@@ -388,7 +382,6 @@ class DDPHook(_Hook):
 
     def _begin_anew(self) -> None:
         self._arrived: dict[str, Tensor] = {}
-        self._missing = [len(bucket.views) for bucket in self._worker.buckets]
         self._waiting: list[tuple[torch.futures.Future[Tensor], Tensor]] = []
 
 
@@ -514,13 +507,8 @@ class FSDPHook(_Hook):
     def _flat_state(self) -> dict[str, Any]:
         return {**super()._flat_state(), "calls": {own.name: own.calls for own in self._modules}}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` answered on the same rank of as many.
-
-        Raises:
-            LayoutError: It does not fit; nothing has been changed then.
-        """
-        state = self._load(state)
+    def _load(self, state: Mapping[str, Any]) -> None:
+        super()._load(state)
         for own in self._modules:
             own.calls = int(state["calls"][own.name])
 

@@ -117,16 +117,15 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             seed=seed,
             bucket_bytes=bucket_bytes,
         )
-        self._built = False
+        self._worker, self._built = worker, False
         super().__init__(worker.optimizer.param_groups, {"lr": lr, **method.hyperparameters})
         self._built = True
-        self._share_groups(worker)
+        self._share_groups()
         # get_state_dict of torch.distributed.checkpoint steps on zeros where an optimizer has no state
         self.state.update({param: {} for group in self.param_groups for param in group["params"]})
         ledger = Ledger(rank, KEPT_STEPS)
         self.method = method
         self.ledger = Ledgers([ledger])
-        self._worker = worker
         self._group = group
         self._backend = backend
         self._local_workers = LocalWorkers([worker], Engine(backend, [ledger]), clip_norm, unused)
@@ -145,7 +144,9 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         self._place = {v.param: (s.index, v.name) for s in worker.buckets for v in s.views}
         backend.begin(check, timeout_s, worker.train_state.device)
         self._agreement = backend.agreement
-        self._construction: Settings = {
+        place = self._place_in_node
+        construction: Settings = {
+            **({} if place is None else {"the place within its node": place}),
             "the method": f"{method.name} {described(method.algorithm)}",
             "check": check,
             "the seed": seed,
@@ -157,7 +158,8 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             "skippable": skippable,
         }
         brought = self._brought() if broadcast else {}
-        self._compare_construction(_layout(worker, frozen, module, brought))
+        layout = _layout(worker, frozen, module, brought)
+        self._agreement.compare_by_collective({**construction, **layout}, always=True)
         if broadcast or self._syncs_buffers:
             _refuse_buffers({} if module is None else dict(module.named_buffers()))
         if broadcast:
@@ -260,7 +262,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         )
         norm = self._local_workers.last_grad_norm
         held = engine.backend, engine.ledgers, self._silent
-        engine.backend, self._silent = NoOpBackend(engine.backend), True
+        engine.backend, self._silent = NoOpBackend(engine.backend.ranks, engine.backend.size), True
         engine.ledgers = [Ledger(rank) for rank in engine.backend.ranks]
         try:
             yield
@@ -269,7 +271,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
             self._local_workers.abandon()
             self._begin_anew()
             self._worker.load_state_dict(state)
-            self._share_groups(self._worker)
+            self._share_groups()
             train_state.kind, train_state.observed, self._local_workers.last_grad_norm = kind, observed, norm
 
     def observe(self, **values: float | Tensor) -> None:
@@ -338,20 +340,9 @@ class DataParallelOptimizer(torch.optim.Optimizer):
 
     def _compare_end(self, call: str) -> None:
         """Raise `MismatchError` where some ranks skip this step and others do not; `call` is this rank's."""
-        world, agreement = self._worker.train_state.world, self._agreement
-        if not self._skippable or self._silent or world.size == 1 or not agreement.compares:
-            return
-        agreement.begin_step(self._worker.train_state.step, "step or skip")
-        agreement.before(("step or skip",))
-        wishes = torch.tensor(
-            [call == "step()", call == "skip_step()"],
-            dtype=torch.int32,
-            device=self._worker.train_state.device,
-        )
-        agreement.await_work(agreement.maximum(wishes), ("step or skip",))
-        steps, skips = wishes.tolist()
-        if steps and skips:
-            agreement.compare_settings({"as the end of this step": call})
+        if self._skippable and not self._silent:
+            self._agreement.begin_step(self._worker.train_state.step, "step or skip")
+            self._agreement.compare_by_collective({"as the end of this step": call})
 
     def _take_step(self) -> None:
         """The step itself. The gradients of buckets that have not left lie in the flat buffers."""
@@ -360,7 +351,7 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         for _ in self._unsent:
             self._local_workers.submit_next()
         if self._syncs_buffers:
-            self._sync_buffers()
+            self._sync_buffers(self.kind)
         self._local_workers.complete()
         steps, engine = self._worker.train_state.step, self._local_workers.engine
         if not self._silent:
@@ -402,17 +393,6 @@ class DataParallelOptimizer(torch.optim.Optimizer):
     _place_in_node: int | None = None
     """Set where ranks at other places of a node hold other parts of the model."""
 
-    def _unpacked(self, state: Any) -> dict[str, Any]:
-        """The worker's state in what `state_dict` answered."""
-        groups = state.get("param_groups") if isinstance(state, dict) else None
-        own = groups[0] if groups else state
-        return unpacked(
-            own,
-            "a DataParallelOptimizer",
-            rank=self._worker.train_state.world.rank,
-            place=self._place_in_node,
-        )
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from `state_dict`, parameters included. Raises `LayoutError` where it does not fit.
 
@@ -421,14 +401,16 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         """
         self._refuse_released()
         self._refuse_averaged(_SAVE)
-        world = self._worker.train_state.world
-        if "workers" in state_dict and self._place_in_node is None:
+        world, place = self._worker.train_state.world, self._place_in_node
+        if "workers" in state_dict and place is None:
             states = state_dict["workers"]
             state = states[world.rank] if len(states) == world.size else states[0]
         else:
-            state = self._unpacked(state_dict)
+            groups = state_dict.get("param_groups") if isinstance(state_dict, dict) else None
+            own = groups[0] if groups else state_dict
+            state = unpacked(own, "a DataParallelOptimizer", rank=world.rank, place=place)
         self._local_workers.load_state_dict([state])
-        self._share_groups(self._worker)
+        self._share_groups()
         self._agreement.reset()
 
     def consolidate(self) -> dict[str, Any] | None:
@@ -455,20 +437,16 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         """
         self._refuse_within_a_step()
         self._all_at("averaged()")
-        size = self._worker.train_state.world.size
-        with torch.no_grad():
-            held = [bucket.params.clone() for bucket in self._worker.buckets]
-            for bucket in self._worker.buckets:
-                dist.all_reduce(bucket.params, group=self._group)
-                bucket.params.div_(size)
         before, self._is_averaged = self._is_averaged, True
         try:
-            yield
+            with self._worker.parameters_kept():
+                with torch.no_grad():
+                    for bucket in self._worker.buckets:
+                        dist.all_reduce(bucket.params, group=self._group)
+                        bucket.params.div_(self._worker.train_state.world.size)
+                yield
         finally:
             self._is_averaged = before
-            with torch.no_grad():
-                for bucket, own in zip(self._worker.buckets, held, strict=True):
-                    bucket.params.copy_(own)
 
     def release(self) -> None:
         """Give the parameters memory of their own again and stop listening to backward; the optimizer is finished."""
@@ -484,12 +462,9 @@ class DataParallelOptimizer(torch.optim.Optimizer):
         with self._agreement.telling_the_others():
             self._agreement.together(call)
 
-    def _compare_construction(self, layout: Settings) -> None:
-        """Compare what was asked for, and what it was asked for, whatever `check` is."""
-        self._agreement.compare_settings({**self._construction, **layout}, always=True)
-
-    def _share_groups(self, worker: Worker) -> None:
-        self.param_groups = worker.optimizer.param_groups  # the same dicts: schedulers on either reach both
+    def _share_groups(self) -> None:
+        """The same dicts, so that schedulers on either reach both."""
+        self.param_groups = self._worker.optimizer.param_groups
 
     def _begin_anew(self) -> None:
         self._complete = [0] * self._local_workers.buckets
@@ -535,20 +510,21 @@ class DataParallelOptimizer(torch.optim.Optimizer):
                 self._in_step = False
 
     def _evaluate_at(self, reference_point: str, closure: Callable[[], Any]) -> None:
-        reference_points, trace = self._worker.reference_points, self._local_workers.engine.trace
+        worker, trace = self._worker, self._local_workers.engine.trace
         held = {param: param.grad for param in self._place}
         for param in held:
             param.grad = None
         self._probing = True
         before = trace.enter("encode")
         try:
-            with reference_points.standing_at(reference_point):
+            with worker.parameters_kept():
+                with torch.no_grad():
+                    for bucket in worker.buckets:
+                        bucket.params.copy_(bucket.state[reference_point])
                 trace.enter(before)
                 closure()
                 trace.enter("encode")
-            reference_points.gather(
-                reference_point, {name: param.grad for param, (_, name) in self._place.items()}
-            )
+            worker.gather_at(reference_point, {name: param.grad for param, (_, name) in self._place.items()})
         finally:
             self._probing = False
             for param, gradient in held.items():
@@ -638,16 +614,10 @@ class DataParallelOptimizer(torch.optim.Optimizer):
                     put_bytes(tensor, values)
 
     @torch.no_grad()
-    def _sync_buffers(self, kind: str = "") -> None:
-        """Rank 0's buffers. kind: as which it counts, if no step."""
-        buffers = self._buffers()
-        if not buffers:
-            return
-        exchange = from_first(self._worker.train_state.world, buffers)
-        if kind:
-            self._local_workers.aside(kind, [exchange])
-        else:
-            self._local_workers.engine.run([exchange])
+    def _sync_buffers(self, kind: str) -> None:
+        """Rank 0's buffers, whose bytes are counted as of `kind`."""
+        if buffers := self._buffers():
+            self._local_workers.aside(kind, [from_first(self._worker.train_state.world, buffers)])
 
 
 def _weakly(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:

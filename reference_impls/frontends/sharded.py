@@ -33,10 +33,10 @@ from reference_impls.core.optimizers import WithLocalOptimizer, local_optimizer
 from reference_impls.core.registry import AnyMethod, Method, create
 from reference_impls.frontends.optimizer import DataParallelOptimizer
 from reference_impls.runtime.checkpoints import packed
-from reference_impls.runtime.checks import Check, Settings
+from reference_impls.runtime.checks import Check
 from reference_impls.runtime.engine import STREAMS, refuse_meshes
 from reference_impls.runtime.step import Unused
-from reference_impls.runtime.worker import Worker, named
+from reference_impls.runtime.worker import named
 
 
 def _refuse_whole(method: Method) -> None:
@@ -80,16 +80,16 @@ class _Parts:
             raise UsageError(
                 'give group=, the ranks that hold the same parts in other nodes: mesh["replicate"].get_group()'
             )
-        self._model = model
-        self.whole: dict[str, Any] = {name: param for name, param in named(model) if param.requires_grad}
+        self._model, pairs = model, named(model)
+        self.whole: dict[str, Any] = {name: param for name, param in pairs if param.requires_grad}
         self.frozen = {
             name: param.to_local() if hasattr(param, "to_local") else param
-            for name, param in named(model)
+            for name, param in pairs
             if not param.requires_grad
         }
         if not self.whole:
             raise LayoutError("there is no parameter to train: no parameter of the model requires a gradient")
-        if unborn := [name for name, param in named(model) if param.is_meta]:
+        if unborn := [name for name, param in pairs if param.is_meta]:
             raise UsageError(f"parameter {unborn[0]!r} lies on the meta device: materialise the model first")
         for name, param in self.whole.items():
             if not hasattr(param, "to_local"):
@@ -169,20 +169,15 @@ class PartsOptimizer(DataParallelOptimizer):
         super().__init__(parts.plain.items(), method, lr, seed=seed + parts.place * STREAMS, **settings)
         self._parts.push()  # what rank 0 of the group gave
 
-    def _share_groups(self, worker: Worker) -> None:
+    def _share_groups(self) -> None:
         whole = {part: self._parts.whole[name] for name, part in self._parts.plain.items()}
         self.param_groups = [
             _Shown(group, [whole[part] for part in group["params"]])  # type: ignore[misc]
-            for group in worker.optimizer.param_groups
+            for group in self._worker.optimizer.param_groups
         ]
 
     def _brought(self) -> dict[str, Tensor]:
         return {f"frozen {name!r}": part for name, part in self._parts.frozen.items() if part.numel()}
-
-    def _compare_construction(self, layout: Settings) -> None:
-        own = {"the place within its node": self._parts.place}
-        self._construction = {**own, **self._construction}  # before the seed
-        super()._compare_construction(layout)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One step on the model's gradients. With `closure`, it is called first to compute them.

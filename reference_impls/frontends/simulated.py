@@ -145,7 +145,7 @@ class SimulatedCluster:
             )
         for name in self.reference_points:
             for worker, own in zip(self._workers, given[name], strict=True):
-                worker.reference_points.gather(name, dict(zip(self._names, own, strict=True)))
+                worker.gather_at(name, dict(zip(self._names, own, strict=True)))
         held = [[group["lr"] for group in worker.optimizer.param_groups] for worker in self._workers]
         if lr is not None:
             rate = self.method.group(lr=lr)["lr"]
@@ -155,7 +155,7 @@ class SimulatedCluster:
             exchanges = [
                 from_first(w.train_state.world, b) for w, b in zip(self._workers, buffers, strict=True)
             ]
-            self._local_workers.engine.run(exchanges)
+            self._local_workers.aside(self.kind, exchanges)
         self._local_workers.complete()
         if lr is not None:
             self._set_lr(held)
@@ -172,7 +172,7 @@ class SimulatedCluster:
     def reference_parameters(self, rank: int, reference_point: str) -> list[Tensor]:
         """The parameters of one worker at a reference point, in the order given at construction. Views: do not write into
         them."""
-        point = self._workers[rank].reference_points.point(reference_point)
+        point = self._workers[rank].reference_point(reference_point)
         return [
             point.get(name, self._by_name[rank][name]) for name in self._names
         ]  # empty ones stand nowhere
@@ -205,13 +205,6 @@ class SimulatedCluster:
                 raise LayoutError(f"a rank has {len(own)} gradients for {len(self._names)} parameters")
             by_name = dict(zip(self._names, own, strict=True))
             for bucket in worker.buckets:
-                for view in bucket.views:
-                    gradient = by_name[view.name]
-                    if gradient is not None and gradient.shape != view.param.shape:
-                        raise LayoutError(
-                            f"gradient of {view.name!r} has shape {tuple(gradient.shape)}, the parameter "
-                            f"{tuple(view.param.shape)}"
-                        )
                 worker.gather_gradients(bucket, [by_name[view.name] for view in bucket.views])
 
     def _set_lr(self, rates: Sequence[Sequence[float]]) -> None:

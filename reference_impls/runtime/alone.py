@@ -13,7 +13,6 @@ from dataclasses import dataclass, fields, replace
 from itertools import repeat
 from math import prod
 from statistics import fmean
-from types import SimpleNamespace
 from typing import Any, Final
 
 import torch
@@ -131,7 +130,9 @@ def traced(method: Method, shapes: Shapes, n: int) -> dict[str, float]:
     Raises:
         UnsupportedError: As `taken`.
     """
-    own = _told(method.algorithm)
+    own = method.algorithm
+    if getattr(own, "total_steps", 0) is None:  # it asks how long the training is
+        own = _ending(own, _length(own))
     method = replace(method, algorithm=own)
     found = taken(method, shapes, n, kinds(own, n))
     if own.plans_from_data:  # kinds that came of no gradient
@@ -216,7 +217,8 @@ def _of_rank(
     if not goes_on:
         return found
     period = cycle or int(getattr(method.algorithm, "period", 1))
-    alone = _Alone(replace(method, algorithm=_endless(method.algorithm)), shapes, rank, n, device)
+    # the last step of a training is another
+    alone = _Alone(replace(method, algorithm=_ending(method.algorithm, None)), shapes, rank, n, device)
     begin, sent = next(iter(moments.values())), defaultdict[str, list[float]](list)
     for step in range(2 * period):
         taken = alone.take(begin if step == 0 else None)
@@ -235,16 +237,9 @@ def _length(algorithm: Algorithm) -> int:
     return options.get("total_steps") or 4 * max([_SHORTEST // 4, *numbers])
 
 
-def _told(algorithm: Algorithm) -> Algorithm:
-    """Told how long the training is, where it asks and was not told."""
-    asks = getattr(algorithm, "total_steps", 0) is None
-    changed: dict[str, Any] = {"total_steps": _length(algorithm)}
-    return replace(algorithm, **changed) if asks else algorithm
-
-
-def _endless(algorithm: Algorithm) -> Algorithm:
-    """Told nothing of the end of the training, whose last step is another."""
-    changed: dict[str, Any] = {"total_steps": None}
+def _ending(algorithm: Algorithm, total_steps: int | None) -> Algorithm:
+    """Told how long the training is, or, by None, nothing of its end."""
+    changed: dict[str, Any] = {"total_steps": total_steps}
     return replace(algorithm, **changed) if hasattr(algorithm, "total_steps") else algorithm
 
 
@@ -260,11 +255,9 @@ class _Alone:
         group = {"params": [*params.values()], "param_names": [*params], **method.group(lr=0.0)}
         worker = Worker(method.algorithm, [group], rank=rank, size=n, bucket_bytes=_ONE_BUCKET)
         (self._bucket,) = worker.buckets
-        self._algorithm, self._clock = method.algorithm, worker.train_state
-        self._clock.device = torch.device("cpu")  # where `plan` sends from
-        self._clock.observed.update(_TOLD)
-        self._engine = _engine(rank, n)
-        self._worker, self._optimizer = worker, worker.optimizer
+        worker.train_state.device = torch.device("cpu")  # where `plan` sends from
+        worker.train_state.observed.update(_TOLD)
+        self._engine, self._worker = _engine(rank, n), worker
         self._moves = (
             method.algorithm.local_steps and method.algorithm.has_inner_optimizer and device != "meta"
         )
@@ -276,23 +269,24 @@ class _Alone:
                 worker.step_optimizer()
 
     def _kept(self, param: Tensor) -> dict[str, Any]:
-        if not self._optimizer.state:
+        if not self._worker.optimizer.state:
             self._worker.step_optimizer()
-        kept: dict[str, Any] = self._optimizer.state.get(param, {})
+        kept: dict[str, Any] = self._worker.optimizer.state.get(param, {})
         return kept
 
     @torch.no_grad()
     def take(self, moment: Moment | None = None) -> Taken:
         """The step of `moment`, or the next one."""
-        algorithm, bucket, train_state, engine = self._algorithm, self._bucket, self._clock, self._engine
-        (ledger,) = engine.ledgers
+        worker, bucket, engine = self._worker, self._bucket, self._engine
+        algorithm, train_state, (ledger,) = worker.algorithm, worker.train_state, engine.ledgers
         if moment is not None:
             train_state.step, train_state.lr = moment.step, moment.lr
             train_state.counters.update(moment.counters)
-            for group in self._optimizer.param_groups:
+            for group in worker.optimizer.param_groups:
                 group["lr"] = moment.lr
         for gradient in (bucket.grads, *bucket.gradients.values()):
-            gradient.normal_(generator=_generator(gradient, train_state.step))
+            draws = None if gradient.is_meta else torch.Generator().manual_seed(train_state.step)
+            gradient.normal_(generator=draws)
         ledger.clear()
         ledger.step, ledger.kind = train_state.step, "plan"
         (train_state.kind,) = engine.run([algorithm.plan(train_state)])
@@ -301,7 +295,7 @@ class _Alone:
         engine.finish()
         engine.advance_background()
         if self._moves:
-            self._worker.step_optimizer()
+            worker.step_optimizer()
         engine.run([algorithm.synchronize(bucket)])
         train_state.step += 1
         return Taken(_sent(ledger) - planning, planning, ledger.rows())
@@ -309,7 +303,7 @@ class _Alone:
     @property
     def kind(self) -> str:
         """Of the step taken last."""
-        return self._clock.kind
+        return self._worker.train_state.kind
 
     def forget_pending(self) -> bool:
         """Whether something was under way."""
@@ -324,12 +318,7 @@ def _by_name(shapes: Shapes) -> Mapping[str, Sequence[int]]:
 
 
 def _engine(rank: int, n: int) -> Engine:
-    ranks: Any = SimpleNamespace(ranks=[rank], size=n)
-    return Engine(NoOpBackend(ranks), [Ledger(rank)])
-
-
-def _generator(like: Tensor, step: int) -> torch.Generator | None:
-    return None if like.is_meta else torch.Generator().manual_seed(step)
+    return Engine(NoOpBackend([rank], n), [Ledger(rank)])
 
 
 def _sent(ledger: Ledger) -> float:

@@ -1,9 +1,10 @@
 """Are all ranks in the same step, with the same settings? And which one does not come?
 
-Settings are compared through the store at construction, before the first step and the first after a load. Later steps are held
-together by one small all-reduce in every sixteenth step that communicates: the maximum of (step, kind, hash of the settings) and
-of its negative, awaited one such step later, so that it costs no waiting. Only where it shows a difference do ranks put their
-settings into the store and name it. Collectives themselves are torch's to compare (TORCH_DISTRIBUTED_DEBUG=DETAIL).
+Settings are compared at construction by one small all-reduce, the maximum of a hash of them and of its negative: only where it
+shows a difference do ranks put them into the store and name it. So are step, kind and settings in every sixteenth step that
+communicates, awaited one such step later, so that it costs no waiting. Before the first step and the first after a load, to which
+a rank may come alone, they are compared through the store. Collectives themselves are torch's to compare
+(TORCH_DISTRIBUTED_DEBUG=DETAIL).
 
 A rank that dies or hangs leaves the others waiting in a collective, which knows that somebody did not come, and not who. So every
 process has a thread that writes a *sign of life* into the store about once a second: how many collectives this rank has asked
@@ -32,7 +33,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from reference_impls.core import compute
-from reference_impls.core.errors import ExchangeError, MismatchError, PeerError, UnsupportedError
+from reference_impls.core.errors import ExchangeError, MismatchError, PeerError, UnsupportedError, one_of
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -89,14 +90,13 @@ class Agreement:
         group: dist.ProcessGroup | None = None,
         backend: str = "gloo",
     ) -> None:
-        if check not in ("first", "each", "off"):
-            raise UnsupportedError(f"check must be first, each or off, got {check!r}")
+        one_of("check", check, ("first", "each", "off"))
         if not timeout_s > 0:
             raise UnsupportedError(f"timeout_s must be positive, got {timeout_s}")
         self._store, self._rank, self._size = store, rank, size
         self._check, self._timeout_s, self._device = check, timeout_s, device
         self._group, self._backend = group, backend
-        self._fresh = self.compares
+        self._compares = self._fresh = check != "off"
         self._step, self._label = 0, "construction"
         self._now: tuple[int, str] = (0, self._label)
         """Collectives asked for, and what this rank does."""
@@ -109,11 +109,6 @@ class Agreement:
         if size > 1 and dist.is_initialized():
             self._thread = threading.Thread(target=self._sign, name="bandwise-signs", daemon=True)
             self._thread.start()
-
-    @property
-    def compares(self) -> bool:
-        """Whether anything is compared at all."""
-        return self._check != "off"
 
     def begin_step(self, step: int, kind: str) -> None:
         """Tell which step comes."""
@@ -142,7 +137,7 @@ class Agreement:
 
     def reset(self) -> None:
         """The next step counts as the first again (after a checkpoint was loaded)."""
-        self._fresh = self.compares
+        self._fresh = self._compares
 
     def end_step(self, steps: int, launched: int, settings: Callable[[], Settings]) -> None:
         """This rank has completed so many steps. Compare settings now and then, after steps that communicated.
@@ -152,27 +147,37 @@ class Agreement:
         """
         self.completed(steps)
         sent, self._launched = launched != self._launched, launched
-        if not sent or not self.compares or self._size == 1:
+        if not sent or not self._compares or self._size == 1:
             return
         if self._verdict is not None:
-            work, held, mine = self._verdict
-            self._verdict = None
-            self.await_work(work, ("settings",))
-            highest, lowest = held.tolist()[:3], held.tolist()[3:]
-            if highest != [-value for value in lowest]:
-                self.compare_settings(mine)
+            verdict, self._verdict = self._verdict, None
+            self._judge(*verdict)
         self._communicating += 1
         if self._communicating % (1 if self._check == "each" else EVERY) == 0:
-            mine = settings()
-            words = [self._step, _hash(self._label), _hash(json.dumps(mine, sort_keys=True))]
-            held = compute.sent(
-                torch.tensor([*words, *(-word for word in words)], dtype=torch.int64), self._device
-            )  # NCCL takes none of the CPU
-            self._verdict = self.maximum(held), held, {"step": self._label, **mine}
+            self._verdict = self._asked({"step": self._label, **settings()})
 
-    def maximum(self, x: Tensor) -> Any:
-        """Begin the element-wise maximum of `x` over all ranks, in place; outside of any method, so not counted."""
-        return dist.all_reduce(x, dist.ReduceOp.MAX, group=self._group, async_op=True)
+    def compare_by_collective(self, settings: Settings, *, always: bool = False) -> None:
+        """As `compare_settings`, by a collective where nothing differs; unless `check` is off, or `always`.
+
+        A rank that is dead breaks the connections of a collective, but is only silent in the store.
+        """
+        if (self._compares or always) and self._size > 1:
+            self.before(("settings",))
+            self._judge(*self._asked(settings))
+
+    def _asked(self, settings: Settings) -> tuple[Any, Tensor, Settings]:
+        """Begin the maximum over all ranks of a hash and of its negative; outside of any method, so not counted."""
+        word = _hash(settings)
+        numbers = torch.tensor([word, -word], dtype=torch.int64)
+        held = compute.sent(numbers, self._device)  # NCCL takes none of the CPU
+        work = dist.all_reduce(held, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        return work, held, settings
+
+    def _judge(self, work: Any, held: Tensor, settings: Settings) -> None:
+        self.await_work(work, ("settings",))
+        highest, lowest = held.tolist()
+        if highest != -lowest:
+            self.compare_settings(settings)
 
     def together(self, call: str) -> None:
         """Wait until all ranks are at `call`, which communicates outside of a step; compared unless `check` is off.
@@ -180,17 +185,18 @@ class Agreement:
         Without it the collective of a call that one rank makes alone pairs with the next one of a step.
         """
         self._step, self._label = self._completed, f"{call}, after {self._completed} steps"
-        self.compare_settings({"call": call})
+        if self._compares:
+            self.compare_settings({"call": call})
 
-    def compare_settings(self, settings: Settings, *, always: bool = False) -> None:
-        """Compare what must be equal on all ranks, value by value; unless `check` is off, or `always`.
+    def compare_settings(self, settings: Settings) -> None:
+        """Compare what must be equal on all ranks, value by value, through the store alone.
 
         Raises `MismatchError` with two ranks and the first value in which they differ, `PeerError` where a rank stayed silent.
         """
-        if not (self.compares or always) or self._size == 1:
+        if self._size == 1:
             return
         self._now = self._now[0], f"{self._label}: comparing settings"
-        if len(set(self._gathered(str(_hash(json.dumps(settings, sort_keys=True)))))) == 1:
+        if len(set(self._gathered(str(_hash(settings))))) == 1:
             return
         own = [json.loads(word) for word in self._gathered(json.dumps(settings))]
         other = next((rank for rank, theirs in enumerate(own) if theirs != own[0]), None)
@@ -395,7 +401,8 @@ def of_a_peer(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or any(word in str(error) for word in words)
 
 
-def _hash(text: str) -> int:
+def _hash(settings: Settings) -> int:
+    text = json.dumps(settings, sort_keys=True)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
 

@@ -81,7 +81,7 @@ class Engine:
     def __init__(self, backend: Backend, ledgers: Sequence[Ledger]) -> None:
         self.backend = backend
         self.ledgers = ledgers
-        self.trace: Trace = Untraced()
+        self.trace = Trace(lambda: 0.0)  # by a clock that stands still, while nobody asks
         self.launched = 0  # collectives, ever
         self.lanes = one_lane
         self._submitted: list[_InFlight] = []
@@ -277,7 +277,7 @@ class ProcessGroupBackend:
         self.backend = ""
 
     def begin(self, check: Check, timeout_s: float, device: torch.device) -> None:
-        """Begin a training, on all ranks; `agreement` tells from here on what fails, and `end` the others that this rank ends.
+        """Begin a training; `agreement` tells from here on what fails, and `end` the others that this rank ends.
 
         A group may have a backend for each kind of device; `backend` is that of `device`.
         """
@@ -294,9 +294,6 @@ class ProcessGroupBackend:
             self.backend,
         )
         self.end = weakref.finalize(self, Agreement.leave, self.agreement, ENDED)
-        # a rank that is dead breaks its connections, but is only silent in the store, where settings are compared
-        nothing = torch.zeros(1, dtype=torch.float32, device=device)
-        self.agreement.await_work(self.agreement.maximum(nothing), ("construction",))
 
     def launch(self, requests: Sequence[Collective]) -> _Launched:
         """Begin the collective; `PeerError` or `MismatchError` if ranks disagree or a peer is lost."""
@@ -506,24 +503,23 @@ def _send_recv(requests: Sequence[SendRecv]) -> list[Tensor | None]:
 
 
 class NoOpBackend(AtOnce):
-    """Stands in for `backend`: the same ranks, and no messages. A collective is answered from this rank's own buffer.
+    """The local `ranks` of `size`, and no messages. A collective is answered from this rank's own buffer.
 
     For timing: a step over it encodes, decodes and updates as always, so a real step's time minus its time is the
     communication that the step exposes. Answers have the shape and dtype of real ones and are otherwise nonsense (a mean
     comes out as 1/n of the rank's own value), so nothing computed with them may be kept.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self.ranks = backend.ranks
-        self.size = backend.size
+    def __init__(self, ranks: Sequence[int], size: int) -> None:
+        self.ranks = ranks
+        self.size = size
 
     def launch(self, requests: Sequence[Collective]) -> list[Any]:
         """Answer for nobody."""
-        return [answer(request, self.size) for request in requests]
+        return [_answer(request, self.size) for request in requests]
 
 
-def answer(request: Collective, n: int) -> Tensor | None:
-    """What `n` ranks that all hold this rank's buffer would be answered, sums left undone; for n = 1, the real answer."""
+def _answer(request: Collective, n: int) -> Tensor | None:
     x = request.buffer
     if isinstance(request, AllReduce):
         return x  # answers in its buffer, which stays as it is
@@ -582,17 +578,6 @@ class Trace:
     def rename(self, phase: str) -> None:
         """What began with the last `enter` turned out to be `phase`."""
         self._phase = phase
-
-
-class Untraced(Trace):
-    """Measures nothing, at the cost of an empty call; what drivers hold while nobody asks."""
-
-    def enter(self, phase: str | None) -> str | None:
-        """Nothing."""
-        return None
-
-    def rename(self, phase: str) -> None:
-        """Nothing."""
 
 
 class SerialBackend(AtOnce):

@@ -47,10 +47,9 @@ class Facts:
     state: State
 
 
-def facts(method: Method, sizes: Sequence[int] = SIZES, shape: Sequence[int] = SHAPE) -> Facts:
-    """The facts of a method for a model of one matrix of `shape`."""
+def facts(method: Method, sizes: Sequence[int] = SIZES) -> Facts:
+    """The facts of a method for a model of one matrix of `SHAPE`."""
     own = method.algorithm
-    d = prod(shape)
     bits, refused = {}, {n: why for n in sizes if (why := _refusal(own, n))}
     needs = refused[sizes[0]] if len(refused) == len(sizes) else ""
     if needs:  # not for a world size, then
@@ -59,10 +58,10 @@ def facts(method: Method, sizes: Sequence[int] = SIZES, shape: Sequence[int] = S
         if n in refused:
             continue
         try:
-            bits[n] = {kind: 8 * sent / d for kind, sent in traced(method, [shape], n).items()}
+            bits[n] = {kind: 8 * sent / prod(SHAPE) for kind, sent in traced(method, [SHAPE], n).items()}
         except UnsupportedError as error:
             refused[n] = str(error)
-    return Facts(own.scope == "model", bits, refused, needs, _state(method, shape))
+    return Facts(own.scope == "model", bits, refused, needs, _state(method))
 
 
 def _refusal(own: Algorithm, n: int) -> str:
@@ -73,15 +72,14 @@ def _refusal(own: Algorithm, n: int) -> str:
     return ""
 
 
-def _state(method: Method, shape: Sequence[int]) -> State:
-    view = View(
-        "0", torch.empty(tuple(shape), dtype=torch.float32, device="meta"), slice(0, prod(shape)), 0, 0
-    )
+def _state(method: Method) -> State:
+    matrix = torch.empty(SHAPE, dtype=torch.float32, device="meta")
+    view = View("0", matrix, slice(0, matrix.numel()), 0, 0)
     held = {"replicated": 0.0, "per_rank": 0.0, "owned": 0.0}
     for spec in method.algorithm.state.values():
-        own = tuple(shape) if spec.shape is None else spec.shape(view, Group("world", 0, SIZES[0]))
-        width = (spec.dtype or view.param.dtype).itemsize
-        held[spec.kind] += 0.0 if own is None else width * prod(own) / prod(shape)
+        own = SHAPE if spec.shape is None else spec.shape(view, Group("world", 0, SIZES[0]))
+        width = (spec.dtype or matrix.dtype).itemsize
+        held[spec.kind] += 0.0 if own is None else width * prod(own) / matrix.numel()
     return State(**held, local_optimizer=_optimizer_bytes(method))
 
 

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,22 +43,6 @@ _WORDS: Final = 4
 """Of 4 bytes, that a value takes: kernels are compiled for addresses that 16 bytes divide."""
 
 
-class Recorder(Protocol):
-    """How a device repeats launches."""
-
-    def beside(self, repeats: bool = False) -> AbstractContextManager[None]:
-        """Where steps are carried out. repeats: from a recording."""
-
-    def rehearse(self, work: Work) -> str:
-        """Carry out `work`; answers why it cannot be recorded, as far as the device noticed, or nothing."""
-
-    def record(self, work: Work) -> Work:
-        """Carry out `work` and answer what does so again."""
-
-    def lanes(self, ranks: int) -> AbstractContextManager[Sequence[AbstractContextManager[Any]]]:
-        """`Lanes` of what is recorded."""
-
-
 class CudaGraphs:
     """Records CUDA graphs of one training, on a stream of its own, so that small kernels of several trainings overlap."""
 
@@ -71,6 +55,7 @@ class CudaGraphs:
 
     @contextmanager
     def beside(self, repeats: bool = False) -> Iterator[None]:
+        """Where steps are carried out. repeats: from a recording."""
         self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
         with torch.cuda.stream(self._stream):
             yield
@@ -82,6 +67,7 @@ class CudaGraphs:
         torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
 
     def rehearse(self, work: Work) -> str:
+        """Carry out `work`; answers why it cannot be recorded, as far as the device noticed, or nothing."""
         before = torch.cuda.get_sync_debug_mode()
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
@@ -94,6 +80,7 @@ class CudaGraphs:
         return "the host waits for the GPU" if waits else ""
 
     def record(self, work: Work) -> Work:
+        """Carry out `work` and answer what does so again."""
         graph = torch.cuda.CUDAGraph()
         torch._C._cuda_clearCublasWorkspaces()  # else graphs of several trainings would share that of a stream
         # other threads may allocate meanwhile
@@ -105,7 +92,7 @@ class CudaGraphs:
 
     @contextmanager
     def lanes(self, ranks: int) -> Iterator[Sequence[AbstractContextManager[Any]]]:
-        """Branches of the graph: what is allocated in one is used again there alone, or after all have ended."""
+        """`Lanes`, branches of the graph: what is allocated in one is used again there alone, or after all have ended."""
         while len(self._lanes) < ranks:
             self._lanes.append(torch.cuda.Stream(self._stream.device))  # type: ignore[no-untyped-call]
         for lane in self._lanes[:ranks]:
@@ -208,7 +195,7 @@ class NotRecordedError(Exception):
 class Replays:
     """Carries out the steps of `workers`, from recordings where it can."""
 
-    def __init__(self, workers: Sequence[Worker], engine: Engine, recorder: Recorder) -> None:
+    def __init__(self, workers: Sequence[Worker], engine: Engine, recorder: CudaGraphs) -> None:
         self._workers, self._engine, self._recorder = workers, engine, recorder
         self._buckets = [bucket for worker in workers for bucket in worker.buckets]
         self._known: dict[str, list[Recording]] = {}

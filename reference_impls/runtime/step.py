@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from reference_impls.core.algorithm import Bucket, View
 from reference_impls.core.collectives import Exchange, Group, Ledger
-from reference_impls.core.errors import MismatchError, UnsupportedError, UsageError
+from reference_impls.core.errors import MismatchError, UnsupportedError, UsageError, one_of
 from reference_impls.runtime.engine import Engine
 from reference_impls.runtime.replay import NotRecordedError, Replays
 from reference_impls.runtime.worker import Worker, bare_name
@@ -35,8 +35,7 @@ class LocalWorkers:
         clip_norm: float | None = None,
         unused: Unused = "stay",
     ) -> None:
-        if unused not in ("stay", "zeros"):
-            raise UnsupportedError(f"unused must be stay or zeros, got {unused!r}")
+        one_of("unused", unused, ("stay", "zeros"))
         if clip_norm is not None and not clip_norm > 0:
             raise UnsupportedError(f"clip_norm must be positive, got {clip_norm}")
         for worker in workers if unused == "zeros" else ():

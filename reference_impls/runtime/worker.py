@@ -349,64 +349,6 @@ def _of_bucket(
     return copies
 
 
-# ---- reference points -------------------------------------------------------------------------------------------------
-
-
-class ReferencePoints:
-    """Points at which a method wants one more gradient, of the same samples; each is held in the state of its name.
-
-    The gradient at a reference point lies in ``bucket.gradients[name]`` when `reduce` is called. Simulated workers are handed
-    it; on a process group the closure of a step is called once more, with the parameters standing at the reference point.
-    """
-
-    def __init__(self, buckets: Sequence[Bucket], names: Sequence[str]) -> None:
-        self._buckets = buckets
-        self._points: dict[str, dict[str, Tensor]] = {name: {} for name in names}
-        self._gradients: dict[str, dict[str, Tensor]] = {name: {} for name in names}
-        for name in names:
-            for bucket in buckets:
-                bucket.gradients[name] = torch.zeros_like(bucket.grads)
-                for view in bucket.views:
-                    place = view.part.start, view.param
-                    self._points[name][view.name] = flat_view(bucket.state[name], *place)
-                    self._gradients[name][view.name] = flat_view(bucket.gradients[name], *place)
-
-    def point(self, name: str) -> Mapping[str, Tensor]:
-        """Parameter name -> its value at the reference point; views of the state."""
-        return self._points[name]
-
-    @torch.no_grad()
-    def gather(self, name: str, gradients: Mapping[str, Tensor | None]) -> None:
-        """Copy the gradients at a reference point, by parameter name, into the flat buffers; a missing one counts as zeros."""
-        for parameter, target in self._gradients[name].items():
-            gradient = gradients[parameter]
-            if gradient is None:
-                target.zero_()
-            elif gradient.is_sparse:
-                raise LayoutError("sparse gradients are not supported; build the embedding with sparse=False")
-            elif gradient.shape != target.shape:
-                raise LayoutError(
-                    f"gradient of {parameter!r} at reference point {name!r} has shape {tuple(gradient.shape)}, the parameter "
-                    f"{tuple(target.shape)}"
-                )
-            else:
-                target.copy_(gradient)
-
-    @contextmanager
-    def standing_at(self, name: str) -> Iterator[None]:
-        """The parameters are those of the reference point inside, and what they were, to the bit, afterwards."""
-        held = [bucket.params.clone() for bucket in self._buckets]
-        try:
-            with torch.no_grad():
-                for bucket in self._buckets:
-                    bucket.params.copy_(bucket.state[name])
-            yield
-        finally:
-            with torch.no_grad():
-                for bucket, values in zip(self._buckets, held, strict=True):
-                    bucket.params.copy_(values)
-
-
 # ---- the worker -------------------------------------------------------------------------------------------------------
 
 
@@ -454,10 +396,7 @@ class Worker:
         self.bucket_bytes = _BUCKET_BYTES.checked(type(algorithm).__name__, bucket_bytes)
         runs = cut(views, self.bucket_bytes if algorithm.scope == "bucket" else None)
         self.buckets = [self._bucket(i, len(runs), run, storage) for i, run in enumerate(runs)]
-        self._grad_views = [
-            [flat_view(s.grads, v.part.start, v.param) for v in s.views] for s in self.buckets
-        ]
-        self.reference_points = ReferencePoints(self.buckets, algorithm.reference_points)
+        self._grad_views = [_parts(bucket, bucket.grads) for bucket in self.buckets]
         self.optimizer = algorithm.inner_optimizer(groups)
         self.unused: tuple[str, ...] | None = None
         """Had no gradient on any rank when ranks last agreed; None: they have not yet."""
@@ -491,6 +430,7 @@ class Worker:
             lambda param: self.optimizer.state.get(param, {}), lambda: self.never_used,
         )  # fmt: skip
         _allocate(bucket, self.algorithm.state)
+        bucket.gradients = {name: torch.zeros_like(grads) for name in self.algorithm.reference_points}
         return bucket
 
     # ---- gradients -------------------------------------------------------------------------------------------------
@@ -503,9 +443,9 @@ class Worker:
 
         counts: whether the step is taken, so that these parameters have had a gradient.
         """
+        _copy_gradients(bucket, self._grad_views[bucket.index], gradients)
         if counts and self.given is not None and self.unused != ():
             self.given |= {v.name for v, g in zip(bucket.views, gradients, strict=True) if g is not None}
-        _copy_gradients(self._grad_views[bucket.index], gradients)
 
     def scatter_gradients(self, bucket: Bucket, targets: Sequence[Tensor]) -> None:
         """Copy the bucket's flat buffer out, one gradient a parameter: the inverse of `gather_gradients`."""
@@ -515,9 +455,34 @@ class Worker:
     def gathered_aside(self, bucket: Bucket) -> Tensor:
         """The gradients of `bucket`'s parameters as they are now, in a buffer beside that of the bucket; Tensor[d]."""
         flat = compute.empty_like(bucket.grads)
-        targets = [flat_view(flat, view.part.start, view.param) for view in bucket.views]
-        _copy_gradients(targets, [view.param.grad for view in bucket.views])
+        _copy_gradients(bucket, _parts(bucket, flat), [view.param.grad for view in bucket.views])
         return flat
+
+    def reference_point(self, name: str) -> dict[str, Tensor]:
+        """Parameter name -> its value at a reference point (`Algorithm.reference_points`); views of the state."""
+        return {
+            view.name: part
+            for bucket in self.buckets
+            for view, part in zip(bucket.views, _parts(bucket, bucket.state[name]), strict=True)
+        }
+
+    @torch.no_grad()
+    def gather_at(self, name: str, gradients: Mapping[str, Tensor | None]) -> None:
+        """Copy the gradients at a reference point, by parameter name, into the flat buffers; a missing one counts as zeros."""
+        for bucket in self.buckets:
+            targets, own = _parts(bucket, bucket.gradients[name]), [gradients[v.name] for v in bucket.views]
+            _copy_gradients(bucket, targets, own, f" at reference point {name!r}")
+
+    @contextmanager
+    def parameters_kept(self) -> Iterator[None]:
+        """Whatever parameters become inside, afterwards they are what they were, to the bit."""
+        held = [bucket.params.clone() for bucket in self.buckets]
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for bucket, values in zip(self.buckets, held, strict=True):
+                    bucket.params.copy_(values)
 
     def step_optimizer(self) -> None:
         """Step the inner optimizer on the flat gradients, where what was never used has none."""
@@ -722,14 +687,25 @@ class Worker:
                     )
 
 
-def _copy_gradients(targets: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Write gradients into `targets`, a missing one as zeros. Raises `LayoutError` for a sparse one."""
+def _parts(bucket: Bucket, flat: Tensor) -> list[Tensor]:
+    """What each parameter of `bucket` has of `flat`, [d], in its shape."""
+    return [flat_view(flat, view.part.start, view.param) for view in bucket.views]
+
+
+def _copy_gradients(
+    bucket: Bucket, targets: Sequence[Tensor], gradients: Sequence[Tensor | None], where: str = ""
+) -> None:
+    """Write gradients into `targets`, a missing one as zeros. Raises `LayoutError` for one that is sparse or of another shape."""
     pairs = []
-    for target, gradient in zip(targets, gradients, strict=True):
+    for view, target, gradient in zip(bucket.views, targets, gradients, strict=True):
         if gradient is None:
             target.zero_()
         elif gradient.is_sparse:
             raise LayoutError("sparse gradients are not supported; build the embedding with sparse=False")
+        elif gradient.shape != target.shape:
+            raise LayoutError(
+                f"gradient of {view.name!r}{where} has shape {tuple(gradient.shape)}, the parameter {tuple(target.shape)}"
+            )
         elif gradient.data_ptr() != target.data_ptr():
             pairs.append((target, gradient))
     if pairs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -80,8 +79,7 @@ def rank_of_four(row: Row) -> LocalWorkers:
     group = {"params": params, "param_names": [str(i) for i in range(len(params))], **method.group(lr=1e-3)}
     worker = Worker(method.algorithm, [group], rank=0, size=4)
     worker.train_state.observed.update(loss=1.0, accuracy=0.0)
-    ranks: Any = SimpleNamespace(ranks=[0], size=4)
-    return LocalWorkers([worker], Engine(NoOpBackend(ranks), [Ledger(0)]), unused="zeros")
+    return LocalWorkers([worker], Engine(NoOpBackend([0], 4), [Ledger(0)]), unused="zeros")
 
 
 def take_step(workers: LocalWorkers) -> str:

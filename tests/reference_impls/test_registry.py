@@ -30,12 +30,15 @@ registry.add("half", Entry("half_plugin:Half", "plugin", "", "half the gradient"
 '''
 
 
+def printed(code: str) -> str:
+    """What another process prints."""
+    command, root = [sys.executable, "-c", code], Path(__file__).resolve().parents[2]
+    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
+
+
 def test_listing_imports_no_torch() -> None:
     code = "import sys, reference_impls as r; assert len(r.list_algorithms()) > 10; print('torch' in sys.modules)"
-    assert (
-        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-        == "False\n"
-    )
+    assert printed(code) == "False\n"
 
 
 CONCERNED = {
@@ -122,8 +125,4 @@ def test_a_plugin_is_known_to_processes_that_are_started_from_here(tmp_path, mon
     (tmp_path / "half_plugin.py").write_text(PLUGIN)
     monkeypatch.chdir(tmp_path)
     load_plugin("half_plugin.py")
-    code = "import reference_impls as r; print('half' in r.list_algorithms())"
-    command = [sys.executable, "-c", code]
-    root = Path(__file__).resolve().parents[2]
-    done = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
-    assert done.stdout == "True\n"
+    assert printed("import reference_impls as r; print('half' in r.list_algorithms())") == "True\n"

@@ -120,7 +120,7 @@ def test_a_wait_with_a_limit_is_for_gloo_alone(alone: str) -> None:
     for name, waits in (("gloo", True), ("nccl", False)):
         Work.limits = []
         agreement = Agreement(dist.HashStore(), 0, 2, "each", 1.0, cpu, backend=name)
-        agreement.maximum = lambda x: Work()  # type: ignore[method-assign]
+        agreement._asked = lambda own: (Work(), torch.tensor([1, -1]), own)  # type: ignore[method-assign]
         for step in (1, 2):
             agreement.end_step(step, step, dict)
         agreement.leave(ENDED)
