@@ -59,7 +59,7 @@ def room(bits: int, n: int) -> int:
     return most >> below << below
 
 
-def _code(x: Tensor, factor: Tensor, draw: Draw, limit: int, _: int) -> Tensor:
+def _code(x: Tensor, factor: Tensor, draw: Draw, limit: int) -> Tensor:
     z = x * factor
     low = z.floor()
     q = torch.where(as_uniform(draw()) < z - low, low + 1, low)

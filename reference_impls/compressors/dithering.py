@@ -75,7 +75,7 @@ def restored(total: Tensor, scale: Tensor, divisor: int) -> Tensor:
     return total * (scale / torch.full_like(scale, divisor))
 
 
-def _code(x: Tensor, scale: Tensor, draw: Draw, count: int, _: int) -> Tensor:
+def _code(x: Tensor, scale: Tensor, draw: Draw, count: int) -> Tensor:
     return rounded(x, scale, count, as_uniform(draw()))
 
 
@@ -123,7 +123,7 @@ def _check(head_room: int) -> None:
         )
 
 
-def _power_code(x: Tensor, scale: Tensor, draw: Draw, head_room: int, _: int) -> Tensor:
+def _power_code(x: Tensor, scale: Tensor, draw: Draw, head_room: int) -> Tensor:
     y = (x.abs() / scale).clamp(max=1.0)
     y = torch.where(y != y, 0.0, y).view(torch.int32)  # NaN: 0 / 0, or something that is not finite
     exponent = y >> 23
@@ -152,7 +152,7 @@ def _add_words(a: Tensor, b: Tensor, random: Tensor) -> Tensor:
     return torch.where(ca == 0, torch.where(cb == 0, 0, b), torch.where(cb == 0, a, both))
 
 
-def _power_sum(a: Tensor, b: Tensor, draw: Draw, _: int, __: int) -> Tensor:
+def _power_sum(a: Tensor, b: Tensor, draw: Draw, _: int) -> Tensor:
     return _add_words(a, b, draw())
 
 
