@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, fields
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -39,9 +39,6 @@ class AdaptiveBits(CompressedGradient):
         2, "fewest bits a coordinate, sign included (one bit is a sign without a level)", ge=2, le=WIDEST
     )
     max_bits: int = option(WIDEST, "most bits a coordinate", ge=2, le=WIDEST)
-
-    rule_options: ClassVar[tuple[str, ...]]
-    """Options that only decide widths."""
 
     @abstractmethod
     def width_at(self, train_state: TrainState) -> int:
@@ -84,7 +81,9 @@ class AdaptiveBits(CompressedGradient):
 
     @property
     def timed(self) -> Timed:  # type: ignore[override]
-        when = dict.fromkeys((*self.rule_options, "warmup_steps"), DEFAULT)
+        of_all = {own.name for own in fields(AdaptiveBits)}  # the others only decide widths
+        rule = [own.name for own in fields(self) if own.name not in of_all]
+        when = dict.fromkeys((*rule, "warmup_steps"), DEFAULT)
         widths = {f"{bits}-bit": {**when, "min_bits": bits, "max_bits": bits} for bits in self.widths}
         return {**widths, "warm-up": CompressedGradient.timed["warm-up"]} if self.warmup_steps else widths
 
@@ -123,15 +122,6 @@ class DQSGD(AdaptiveBits):
     target_bits: float = option(4.5, "average bits a coordinate, which the calibration aims at", gt=0)
     calibration_steps: int = option(100, "first steps, of ceil(target_bits), whose norms are averaged", ge=0)
     total_steps: int | None = option(None, "steps of the training (convex rule)", ge=1)
-
-    rule_options: ClassVar[tuple[str, ...]] = (
-        "rule",
-        "contraction",
-        "factor",
-        "target_bits",
-        "calibration_steps",
-        "total_steps",
-    )
 
     def check(self, world: Group) -> None:
         super().check(world)
@@ -196,8 +186,6 @@ class AdaQS(AdaptiveBits):
     decay: float = option(0.9, "of the running means of the gradient and its square", gt=0, lt=1)
     fall: float = option(2.0, "factor by which the ratio must fall for one bit more", gt=1)
     interval: int = option(100, "steps between two looks at the ratio", ge=1)
-
-    rule_options: ClassVar[tuple[str, ...]] = ("decay", "fall", "interval")
 
     @property
     def state(self) -> Mapping[str, StateSpec]:
