@@ -46,7 +46,6 @@ from reference_impls.core.algorithm import (
 from reference_impls.core.collectives import Exchange, Group
 from reference_impls.core.errors import UnsupportedError
 
-HYPERPARAMETERS: Final[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
 MODES: Final = ("never", "periodic", "doubling", "selective")
 _WHEN: Final = ("sync_every", "sync_doubling", "sync_measure_every")
 _SYNC: Final = (*_WHEN, "sync_fraction")
@@ -63,7 +62,7 @@ class Lion(Algorithm):
     )
 
     clipping: ClassVar[str] = "local_clip_norm"
-    defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
+    defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
     reduces_gradient: ClassVar[bool] = False
 
     @property
