@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.core.algorithm import TrainState
-from reference_impls.core.collectives import Group
 from tests.reference_impls.averages import normal, owed
+from tests.reference_impls.exchanges import kinds_of
 
 D, RATE, BETA1, BETA2, EPS = 103, 0.01, 0.9, 0.999, 1e-8
 EXACT = {"compressor": "none"}
@@ -178,22 +177,9 @@ def zero_one(size: int, **options: Any) -> SimulatedCluster:
     return SimulatedCluster("zero-one-adam", [start()], size, lr=RATE, seed=2, **options)
 
 
-def kinds(steps: int, **options: Any) -> list[str]:
-    algorithm, train_state, found = (
-        create("zero-one-adam", **options).algorithm,
-        TrainState(Group("world", 0, 2)),
-        [],
-    )
-    for step in range(steps):
-        train_state.step = step
-        kind = algorithm.plan(train_state)
-        assert isinstance(kind, str)
-        found.append(kind)
-    return found
-
-
 def test_rounds_double_up_to_the_longest_and_the_last_one_ends_with_the_training() -> None:
-    found = kinds(40, variance_steps=2, local_growth_steps=6, longest_round=5, total_steps=40)
+    options = {"variance_steps": 2, "local_growth_steps": 6, "longest_round": 5, "total_steps": 40}
+    found = kinds_of("zero-one-adam", 40, **options)
     ends = [1, *(step for step, kind in enumerate(found) if kind == "average")]
     lengths = [b - a for a, b in itertools.pairwise(ends)]
     assert lengths == [1, 1, 1, 1, 1, 1, 2, 2, 2, 4, 4, 5, 5, 5, 3]
