@@ -20,7 +20,7 @@ from reference_impls.core.errors import UnknownOptionError, UnsupportedError, Us
 from reference_impls.frontends.hooks import only_reduces
 from tests.reference_impls.averages import normal
 from tests.reference_impls.exchanges import local_workers
-from tests.reference_impls.frontends import loss
+from tests.reference_impls.frontends import loss, named_values
 from tests.reference_impls.gloo import Ranks, outcome
 from tests.support import each
 
@@ -56,10 +56,6 @@ class Crooked(nn.Module):
 
 
 _loss = partial(loss, widths=(WIDTH, 3))
-
-
-def _values(model: nn.Module) -> dict[str, Tensor]:
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
 def _optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
@@ -102,7 +98,7 @@ def _beside_ours(rank, size, name, options, whole=True, view=False):
     _steps(ddp, _optimizer_of(theirs), rank, 0, STEPS)
     rows = [[row for row in ledger.rows() if row["kind"] != "unused"] for ledger in (_own(ours), _own(state))]
     ours.release()
-    return _values(mine), _values(theirs), rows, seen
+    return named_values(mine), named_values(theirs), rows, seen
 
 
 def _with_sgd(name: str) -> dict[str, Any]:
@@ -122,7 +118,7 @@ def _same_training(results: list[Any]) -> None:
         for key, value in theirs.items():
             assert torch.equal(value, ours[key]), (key, (value - ours[key]).abs().max())
             assert torch.equal(value, results[0][1][key])
-        start = _values(Crooked())
+        start = named_values(Crooked())
         assert not torch.equal(theirs["first.weight"], start["first.weight"])
         assert torch.equal(theirs["unused.weight"], start["unused.weight"])
 
@@ -178,7 +174,7 @@ def _both(rank: int, what: str) -> Any:
             if what == "clipped":
                 nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             optimizer.step()
-        trained.append(_values(model))
+        trained.append(named_values(model))
     return trained
 
 
