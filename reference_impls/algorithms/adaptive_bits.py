@@ -19,7 +19,7 @@ from torch import Tensor
 from reference_impls.algorithms.compressed_gradient import QSGD, CompressedGradient
 from reference_impls.compressors.blocks import Norm
 from reference_impls.compressors.compressor import Compressor
-from reference_impls.compressors.sums import fixed_sum
+from reference_impls.compressors.sums import fixed_sum, largest
 from reference_impls.core import compute
 from reference_impls.core import schedules as rules
 from reference_impls.core.algorithm import DEFAULT, Bucket, StateSpec, Timed, TrainState, option, replicated
@@ -91,7 +91,7 @@ class AdaptiveBits(CompressedGradient):
 def whole_norm(parts: Sequence[Tensor], norm: Norm) -> float:
     """Norm of all parts together; not finite where an element is not."""
     if norm == "linf":
-        return float(torch.stack([torch.stack(part.aminmax()).abs().amax() for part in parts]).amax())
+        return float(torch.stack([largest(part) for part in parts]).amax())
     squares = [fixed_sum(part, "wide square") for part in parts]
     return float(fixed_sum(torch.stack(squares)).sqrt())
 
