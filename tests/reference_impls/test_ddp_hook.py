@@ -27,7 +27,7 @@ from tests.support import each
 STEPS, WIDTH = 5, 24
 OURS = {"seed": 3, "bucket_bytes": 4 * WIDTH * WIDTH}
 METHODS: dict[str, dict[str, Any]] = {
-    "allreduce-sgd": {},
+    "allreduce": {},
     "qsgd": {"form": "two-phase", "error_feedback": True},
     "top-k": {"ratio": 0.1, "warmup_steps": 2},
     "powersgd": {"rank": 2},
@@ -81,7 +81,7 @@ def _steps(ddp: nn.Module, optimizer: torch.optim.Optimizer, rank: int, first: i
 def _beside_ours(rank, size, name, options, whole=True, view=False):
     """Parameters and bytes of our optimizer and of the hook, and of each of DDP's buckets whether it is a step's last."""
     mine = Crooked(whole)
-    ours = DataParallelOptimizer(mine, name, lr=0.1, momentum=0.9, **OURS, **_with_sgd(name), **options)
+    ours = DataParallelOptimizer(mine, name, lr=0.1, optimizer="sgd", momentum=0.9, **OURS, **options)
     _steps(mine, ours, rank, 0, STEPS)
 
     theirs = Crooked(whole)
@@ -99,10 +99,6 @@ def _beside_ours(rank, size, name, options, whole=True, view=False):
     rows = [[row for row in ledger.rows() if row["kind"] != "unused"] for ledger in (_own(ours), _own(state))]
     ours.release()
     return named_values(mine), named_values(theirs), rows, seen
-
-
-def _with_sgd(name: str) -> dict[str, Any]:
-    return {} if name == "allreduce-sgd" else {"optimizer": "sgd"}
 
 
 def _own(holder: Any) -> Any:

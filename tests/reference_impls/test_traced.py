@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -36,14 +37,9 @@ def top_k(n: int) -> float:
     return (n - 1) * (packed(k, (D - 1).bit_length()) + 4 * k)
 
 
-def power_sgd(n: int) -> float:
-    """Two thin factors, r (a + b) floats, and vectors and matrices that would hardly shrink as they are."""
-    return 2 * (n - 1) / n * 4 * (2 * (300 + 200) + 200 + 2 * (7 + 50))
-
-
-def dion(n: int) -> float:
-    """Factors of a quarter of the shorter side, r (a + b) floats, and vectors as they are."""
-    return 2 * (n - 1) / n * 4 * (50 * (300 + 200) + 200 + 2 * (7 + 50))
+def factors(n: int, rank: int) -> float:
+    """Two thin factors of each matrix, r (a + b) floats, of rank 2 for the small one, and the vector as it is."""
+    return 2 * (n - 1) / n * 4 * (rank * (300 + 200) + 2 * (7 + 50) + 200)
 
 
 FORMULAS = {
@@ -52,8 +48,8 @@ FORMULAS = {
     # levels of one byte under one scale, on which all agree first
     "global-qsgd": ({"dithering": "standard"}, lambda n: 2 * (n - 1) / n * (4 + D)),
     "top-k": ({"ratio": 0.01}, top_k),
-    "powersgd": ({"rank": 2}, power_sgd),
-    "dion": ({"rank_fraction": 0.25}, dion),
+    "powersgd": ({"rank": 2}, partial(factors, rank=2)),
+    "dion": ({"rank_fraction": 0.25}, partial(factors, rank=50)),
 }
 
 
