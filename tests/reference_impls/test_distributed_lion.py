@@ -12,7 +12,7 @@ from torch import Tensor
 from reference_impls import create
 from reference_impls.runtime.alone import traced
 from tests.reference_impls.averages import point
-from tests.reference_impls.lion_training import DECAY, RATE, D, advance, cluster, gradient, parameters, vector
+from tests.reference_impls.test_lion_cub import DECAY, RATE, D, advance, cluster, gradient, parameters, vector
 from tests.support import each
 
 BOTH = ("distributed-lion-mavo", "distributed-lion-avg")
