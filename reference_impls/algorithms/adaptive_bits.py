@@ -64,7 +64,7 @@ class AdaptiveBits(CompressedGradient):
         )  # fmt: skip
 
     def compressor(self, n: int) -> Compressor:
-        return self.fixed(max(self.max_bits, 2)).compressor(n)
+        return self.fixed(self.max_bits).compressor(n)
 
     @property
     def plans_from_data(self) -> bool:
