@@ -145,7 +145,7 @@ def gather_pieces(
 def _encoded(x: Tensor, compressor: Compressor, count: int, size: int, key: Key) -> Tensor:
     """[k] -> uint8 [count, wire_bytes(size)]: `count` messages of `size` elements, the last ones shorter or empty."""
     rows = compute.zeros((count, compressor.wire_bytes(size)), torch.uint8, x.device)
-    source = x if x.dtype == torch.float32 else compute.empty_like(x, torch.float32).copy_(x)
+    source = compute.as_dtype(x, torch.float32)
     full = x.numel() // size
     if full:
         words = key.words.repeat(full, 1)

@@ -2,7 +2,7 @@
 
 ``tree``: a binomial tree to rank 0 and back: ranks at distance 1, 2, 4, ... meet, the higher one sends, the lower one
 combines; then the result goes down the same edges. 2 ceil(log2 n) rounds, 2 (n-1) messages in all; rank 0 sends
-ceil(log2 n), the others on average fewer than 2.
+ceil(log2 n), the others on average fewer than 2. A rank that combines does so in its first rounds, without a gap.
 
 ``doubling``: ranks at distance 1, 2, 4, ... give each other what they have and both combine. log2 p rounds and messages a
 rank, with p the largest power of two up to n; the n-p ranks beyond p give theirs to rank r-p before and get the result after.
@@ -34,18 +34,23 @@ def fold(group: Group, message: Tensor, combine: Combine, stage: str, form: Fold
         stage: of the collectives, which are called ``<stage>-up`` and ``<stage>-down``.
     """
     if form == "tree":
-        return (yield from _tree(group, message, combine, stage))
+        return (yield from tree(group, message, combine, stage))
     return (yield from _doubling(group, message, combine, stage))
 
 
-def _tree(group: Group, message: Tensor, combine: Combine, stage: str) -> Exchange[Tensor]:
-    rank, size = group.rank, group.size
-    distances = [1 << layer for layer in range((size - 1).bit_length())]
-    edges = []
-    for distance in distances:
-        place = rank % (2 * distance)
-        child = rank + distance if place == 0 and rank + distance < size else None
-        edges.append((child, rank - distance if place == distance else None))
+def tree(
+    group: Group, message: Tensor, combine: Combine, stage: str, *, from_last: bool = False
+) -> Exchange[Tensor]:
+    """`fold` on a tree; from_last: ranks are counted from the last one down, which is then the root."""
+
+    def counted(rank: int) -> int:
+        return group.size - 1 - rank if from_last else rank
+
+    own, edges = counted(group.rank), []
+    for distance in (1 << layer for layer in range((group.size - 1).bit_length())):
+        place = own % (2 * distance)
+        child = counted(own + distance) if place == 0 and own + distance < group.size else None
+        edges.append((child, counted(own - distance) if place == distance else None))
     for child, parent in edges:
         came = yield from group.send_recv(message, f"{stage}-up", to=parent, source=child)
         if came is not None:

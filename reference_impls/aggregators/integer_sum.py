@@ -102,11 +102,7 @@ def integer_sum(
         return (yield from _nibble_sum(group, codes, limit, stage))
     if bits == 16:
         return (yield from _wide_sum(group, codes, stage))
-    return (yield from group.sum(_as(codes, torch.int8 if bits == 8 else torch.int32), stage))
-
-
-def _as(codes: Tensor, dtype: torch.dtype) -> Tensor:
-    return codes if codes.dtype == dtype else compute.empty_like(codes, dtype).copy_(codes)
+    return (yield from group.sum(compute.as_dtype(codes, torch.int8 if bits == 8 else torch.int32), stage))
 
 
 def _nibble_sum(group: Group, codes: Tensor, limit: int, stage: str) -> Exchange[Tensor]:

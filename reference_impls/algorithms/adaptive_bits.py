@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, fields
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from torch import Tensor
 from reference_impls.algorithms.compressed_gradient import QSGD, CompressedGradient
 from reference_impls.compressors.blocks import Norm
 from reference_impls.compressors.compressor import Compressor
-from reference_impls.compressors.sums import fixed_sum
+from reference_impls.compressors.sums import fixed_sum, largest
 from reference_impls.core import compute
 from reference_impls.core import schedules as rules
 from reference_impls.core.algorithm import DEFAULT, Bucket, StateSpec, Timed, TrainState, option, replicated
@@ -39,9 +39,6 @@ class AdaptiveBits(CompressedGradient):
         2, "fewest bits a coordinate, sign included (one bit is a sign without a level)", ge=2, le=WIDEST
     )
     max_bits: int = option(WIDEST, "most bits a coordinate", ge=2, le=WIDEST)
-
-    rule_options: ClassVar[tuple[str, ...]]
-    """Options that only decide widths."""
 
     @abstractmethod
     def width_at(self, train_state: TrainState) -> int:
@@ -67,7 +64,7 @@ class AdaptiveBits(CompressedGradient):
         )  # fmt: skip
 
     def compressor(self, n: int) -> Compressor:
-        return self.fixed(max(self.max_bits, 2)).compressor(n)
+        return self.fixed(self.max_bits).compressor(n)
 
     @property
     def plans_from_data(self) -> bool:
@@ -84,7 +81,9 @@ class AdaptiveBits(CompressedGradient):
 
     @property
     def timed(self) -> Timed:  # type: ignore[override]
-        when = dict.fromkeys((*self.rule_options, "warmup_steps"), DEFAULT)
+        of_all = {own.name for own in fields(AdaptiveBits)}  # the others only decide widths
+        rule = [own.name for own in fields(self) if own.name not in of_all]
+        when = dict.fromkeys((*rule, "warmup_steps"), DEFAULT)
         widths = {f"{bits}-bit": {**when, "min_bits": bits, "max_bits": bits} for bits in self.widths}
         return {**widths, "warm-up": CompressedGradient.timed["warm-up"]} if self.warmup_steps else widths
 
@@ -92,7 +91,7 @@ class AdaptiveBits(CompressedGradient):
 def whole_norm(parts: Sequence[Tensor], norm: Norm) -> float:
     """Norm of all parts together; not finite where an element is not."""
     if norm == "linf":
-        return float(torch.stack([torch.stack(part.aminmax()).abs().amax() for part in parts]).amax())
+        return float(torch.stack([largest(part) for part in parts]).amax())
     squares = [fixed_sum(part, "wide square") for part in parts]
     return float(fixed_sum(torch.stack(squares)).sqrt())
 
@@ -123,15 +122,6 @@ class DQSGD(AdaptiveBits):
     target_bits: float = option(4.5, "average bits a coordinate, which the calibration aims at", gt=0)
     calibration_steps: int = option(100, "first steps, of ceil(target_bits), whose norms are averaged", ge=0)
     total_steps: int | None = option(None, "steps of the training (convex rule)", ge=1)
-
-    rule_options: ClassVar[tuple[str, ...]] = (
-        "rule",
-        "contraction",
-        "factor",
-        "target_bits",
-        "calibration_steps",
-        "total_steps",
-    )
 
     def check(self, world: Group) -> None:
         super().check(world)
@@ -196,8 +186,6 @@ class AdaQS(AdaptiveBits):
     decay: float = option(0.9, "of the running means of the gradient and its square", gt=0, lt=1)
     fall: float = option(2.0, "factor by which the ratio must fall for one bit more", gt=1)
     interval: int = option(100, "steps between two looks at the ratio", ge=1)
-
-    rule_options: ClassVar[tuple[str, ...]] = ("decay", "fall", "interval")
 
     @property
     def state(self) -> Mapping[str, StateSpec]:

@@ -147,9 +147,6 @@ class EFSignSGD(CompressedGradient):
 
     g <- mean of sign(p_i) |p_i|_1 / d, p_i = g_i + e_i: the composition of that compressor, error feedback and any form.
 
-    p_i = g_i + e_i is sent as sign(p_i) |p_i|_1 / d; everybody averages the n messages and steps the local optimizer;
-    e_i <- p_i - message.
-
     Differences: the paper's abstract and its authors' code could be read, not its body. That code is for a single worker;
     averaging the messages is how others make it distributed. It puts the learning rate inside p, so that e holds steps; here e
     holds gradients: the same at a constant rate, and when the rate changes what was kept back is applied at the new one. Any

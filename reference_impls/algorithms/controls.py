@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from reference_impls.aggregators.majority import nonfinite, poisoned
-from reference_impls.algorithms.lion import mixed_in, step, tie_of
+from reference_impls.algorithms.lion import Lion, mixed_in, step, tie_of
 from reference_impls.algorithms.local_updates import LocalUpdates
 from reference_impls.compressors import signs
 from reference_impls.core import compute
@@ -70,7 +70,7 @@ class OneRankSign(Algorithm):
     Zeros are + and - by turns. One more byte says that the update is not finite: the direction is then NaN.
     """
 
-    defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
+    defaults: ClassVar[Mapping[str, Any]] = Lion.defaults
     reduces_gradient: ClassVar[bool] = False
     state: ClassVar[Mapping[str, StateSpec]] = {"momentum": per_rank()}
 

@@ -35,27 +35,25 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from reference_impls.algorithms.powersgd import compresses, cut, refreshed, room
+from reference_impls.algorithms.powersgd import NOISE, compresses, cut, refreshed, room, scaled
 from reference_impls.core import compute
 from reference_impls.core.algorithm import Algorithm, Bucket, ParamGroups, StateSpec, View, option, per_tensor
 from reference_impls.core.collectives import Exchange, Group
 from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.optimizers import MUON, ByName, is_hidden_matrix
 
-_NOISE: Final = 64
-
 # ---- a factor, row by row ------------------------------------------------------------------------------------------
 
 
 def basis(p: Tensor) -> Tensor:
     """Rows of P [r, a], r <= a, made orthonormal in their order; rows of which rounding noise is left become zero."""
-    q, triangle = torch.linalg.qr(_scaled(p)[0].T)
-    noise = _NOISE * torch.finfo(p.dtype).eps
+    q, triangle = torch.linalg.qr(scaled(p)[0].T)
+    noise = NOISE * torch.finfo(p.dtype).eps
     gone = triangle.diagonal().abs() <= noise * torch.linalg.vector_norm(triangle, dim=0)  # NaN is not <=
     rows: Tensor = q.T.masked_fill(gone.unsqueeze(-1), 0.0)
     return rows
@@ -63,16 +61,9 @@ def basis(p: Tensor) -> Tensor:
 
 def unit_rows(r: Tensor, eps: float) -> Tensor:
     """Rows of R [r, b], each over its norm + eps; zeros stay."""
-    scaled, largest = _scaled(r)
-    norm = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True).clamp(min=1)  # less only where all is 0
-    return scaled.div_(norm + eps / largest)
-
-
-def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows over their largest magnitudes, so that no square overflows or vanishes; and those (1 for zeros)."""
-    largest = x.abs().amax(-1, keepdim=True)
-    largest = torch.where(largest == 0, 1.0, largest)
-    return x / largest, largest
+    rows, largest = scaled(r)
+    norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).clamp(min=1)  # less only where all is 0
+    return rows.div_(norm + eps / largest)
 
 
 # ---- the method ----------------------------------------------------------------------------------------------------

@@ -193,8 +193,6 @@ class LoCo(WithLocalOptimizer):
             for own in bucket.state["error"].values():
                 own.zero_()
             return
-        exact = (
-            error if error.dtype == torch.float32 else compute.empty_like(error, torch.float32).copy_(error)
-        )
+        exact = compute.as_dtype(error, torch.float32)
         for view in bucket.views:
             self.levels(127).encode(exact[view.part], bucket.key("error"), bucket.state["error"][view.name])

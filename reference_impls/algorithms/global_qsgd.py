@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Final, Literal, cast
+from itertools import count
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from reference_impls.aggregators import folds
 from reference_impls.aggregators.integer_sum import (
     WIDTHS,
     Scaling,
@@ -33,8 +35,6 @@ from reference_impls.core.optimizers import WithLocalOptimizer
 
 SUMS = ("all-reduce", "two-phase")
 BY_ALL_REDUCE = (4, 8, 16)
-Form = Literal["auto", "tree", "halving-doubling"]
-FORMS: Final = ("auto", "tree", "halving-doubling")
 
 
 @dataclass(frozen=True)
@@ -113,23 +113,24 @@ class GlobalQSGD(DitheredMean):
     sparse: bool = option(False, "gather the non-zero codes alone, with their places (standard)")
 
     def check(self, world: Group) -> None:
-        one_of("form", self.form, ("auto", *SUMS) if self.dithering == "standard" else FORMS)
-        if self.dithering == "exponential" and self.bits != 8:
+        standard = self.dithering == "standard"
+        one_of("form", self.form, ("auto", *(SUMS if standard else ("tree", "halving-doubling"))))
+        if not standard and self.bits != 8:
             raise UnsupportedError(f"exponential dithering takes bits of 8, not {self.bits}")
         if self.form == "all-reduce" and self.bits not in BY_ALL_REDUCE:
             raise UnsupportedError(
                 f"an all-reduce adds 4, 8 or 16 bits, not {self.bits}: use form='two-phase'"
             )
-        if self.sparse and self.dithering != "standard":
+        if self.sparse and not standard:
             raise UnsupportedError(
                 "sparse goes with standard dithering: exponential codes are hardly ever zero"
             )
         if self.sparse and self.form != "auto":
             raise UnsupportedError(f"sparse codes are gathered: leave out form={self.form!r}")
-        if self.dithering == "standard":
+        if standard:
             dithering.levels(self.bits, world.size)
         else:
-            form_for(cast(Form, self.form), world.size)
+            halves(self.form, world.size)
 
     @property
     def scaling(self) -> Scaling:
@@ -152,17 +153,17 @@ class GlobalQSGD(DitheredMean):
         if self.dithering == "standard":  # equal levels of M, an integer sum
             return (yield from super().reduce(bucket))
         n = bucket.world.size
-        depth, form = head_room(n), form_for(cast(Form, self.form), n)
+        depth, halving = head_room(n), halves(self.form, n)
         x = bucket.grads.to(torch.float32)
         shared = yield from shared_scale(bucket, x, "gradient", self.scaling)  # M, the same on all ranks
-        padded = n * -(-bucket.d // n) if form == "halving-doubling" else bucket.d
+        padded = n * -(-bucket.d // n) if halving else bucket.d
         codes = bucket.scratch("gradient-codes", padded, torch.uint8)
         codes[bucket.d :].zero_()
         dithering.encode_powers(x, shared, depth, bucket.key("gradient-dither"), codes[: bucket.d])
-        if form == "tree":
-            codes = yield from _tree_sum(bucket, codes, "gradient")
-        else:
+        if halving:
             yield from _halving_doubling_sum(bucket, codes, "gradient")
+        else:
+            codes = yield from _tree_sum(bucket, codes, "gradient")
         mean = bucket.scratch("gradient-mean", bucket.d, torch.float32)
         dithering.decode_powers(codes[: bucket.d], shared, depth, n, mean)
         return mean
@@ -173,47 +174,25 @@ def head_room(size: int) -> int:
     return (size - 1).bit_length()
 
 
-def form_for(form: Form, size: int) -> Form:
-    """What `form` means for `size` ranks; `UnsupportedError` if it cannot be had."""
+def halves(form: str, size: int) -> bool:
+    """Whether `size` ranks add by halving-doubling and not on a tree; `UnsupportedError` if they cannot."""
     power_of_two = size & (size - 1) == 0
-    if form == "auto":
-        return "halving-doubling" if power_of_two else "tree"
     if form == "halving-doubling" and not power_of_two:
         raise UnsupportedError(
             f"halving-doubling needs a power of two of ranks, not {size}: use form='tree' or 'auto'"
         )
-    return form
+    return power_of_two and form != "tree"
 
 
 def _tree_sum(bucket: Bucket, codes: Tensor, stage: str) -> Exchange[Tensor]:
-    """Sum of all ranks' codes, in place, on a binary tree whose root is the last rank.
+    """Sum of all ranks' codes on a tree whose root is the last rank; its layers draw apart."""
+    layers = count()
 
-    In layer l, ranks at distance 2**l meet and the higher one adds; a missing partner is the identity. Seen from the root
-    (v = n-1 - rank), v sends in the layer of its lowest set bit, to v without that bit.
-    """
-    world = bucket.world
-    place = world.size - 1 - world.rank
-    depth = head_room(world.size)
-    for layer in range(depth):
-        child, parent = _edges(place, layer, world.size)
-        came = yield from world.send_recv(codes, f"{stage}-up", to=parent, source=child)
-        if came is not None:
-            dithering.add_powers(codes, came, bucket.key(f"{stage}-add-{layer}"), codes)
-    for layer in reversed(range(depth)):
-        child, parent = _edges(place, layer, world.size)
-        came = yield from world.send_recv(codes, f"{stage}-down", to=child, source=parent)
-        if came is not None:
-            codes = came
-    return codes
+    def add(mine: Tensor, came: Tensor, _: bool) -> Tensor:
+        dithering.add_powers(mine, came, bucket.key(f"{stage}-add-{next(layers)}"), mine)
+        return mine
 
-
-def _edges(place: int, layer: int, size: int) -> tuple[int | None, int | None]:
-    """Ranks from which and to which the rank at `place` below the root sends upwards in this layer."""
-    distance = 1 << layer
-    within = place % (2 * distance)
-    child = place + distance if within == 0 and place + distance < size else None
-    parent = place - distance if within == distance else None
-    return None if child is None else size - 1 - child, None if parent is None else size - 1 - parent
+    return (yield from folds.tree(bucket.world, codes, add, stage, from_last=True))
 
 
 def _halving_doubling_sum(bucket: Bucket, codes: Tensor, stage: str) -> Exchange[None]:
@@ -253,8 +232,6 @@ def _halving_doubling_sum(bucket: Bucket, codes: Tensor, stage: str) -> Exchange
 @dataclass(frozen=True)
 class QSGDMaxNorm(DitheredMean):
     """QSGD-MaxNorm: levels of the largest magnitude over all workers, s of them to each worker, summed. arXiv 2109.12497.
-
-    g <- M / (s n) times the sum of codes.
 
     M = largest |g| over all ranks (a max all-reduce); q = sign(g) sr(s |g| / M) with s = 2^bits - 1, whatever n is; codes are
     added as integers and decoded as sum(q) M / (s n). It came before Global-QSGD, whose standard dithering is the same with s

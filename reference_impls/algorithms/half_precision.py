@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from reference_impls.aggregators.coded_mean import two_phase_mean
+from reference_impls.compressors.sums import largest
 from reference_impls.core import compute
 from reference_impls.core.algorithm import Bucket, option
 from reference_impls.core.collectives import Exchange, Group
@@ -26,18 +27,18 @@ FORMATS: Final = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _ROOM: Final = 15  # 2^15 is within fp16, whose largest number is 65504
 
 
-def power_for(largest: Tensor, n: int) -> Tensor:
-    """k such that n numbers of magnitude `largest` times 2^k add up to at most 2^15, and to more than 2^13 if they can.
+def power_for(most: Tensor, n: int) -> Tensor:
+    """k such that n numbers of magnitude `most` times 2^k add up to at most 2^15, and to more than 2^13 if they can.
 
     Args:
-        largest: float32 [...].
+        most: float32 [...].
         n: Ranks.
 
     Returns:
         int32 [...], from -126 to 126; 0 for zero and what is not finite.
     """
-    power = (_ROOM - (n - 1).bit_length() - torch.frexp(largest).exponent).clamp(max=126)
-    return torch.where(largest.isfinite() & (largest != 0), power, 0)
+    power = (_ROOM - (n - 1).bit_length() - torch.frexp(most).exponent).clamp(max=126)
+    return torch.where(most.isfinite() & (most != 0), power, 0)
 
 
 def two_to(power: Tensor) -> Tensor:
@@ -123,5 +124,5 @@ class HalfPrecision(WithLocalOptimizer):
         return mean if power is None else mean.mul_(two_to(-power))
 
     def _power(self, bucket: Bucket, x: Tensor) -> Exchange[Tensor]:
-        largest = torch.stack(x.aminmax()).abs().amax().view(1)
-        return power_for((yield from bucket.world.max(largest, "scale")), bucket.world.size)
+        shared = yield from bucket.world.max(largest(x).view(1), "scale")
+        return power_for(shared, bucket.world.size)

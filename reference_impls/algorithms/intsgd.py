@@ -24,6 +24,7 @@ from reference_impls.aggregators.integer_sum import (
     shared_scale,
 )
 from reference_impls.aggregators.majority import poisoned
+from reference_impls.compressors.dithering import levels
 from reference_impls.compressors.sums import fixed_sum, largest
 from reference_impls.compressors.tiles import Draw, Pass
 from reference_impls.core import compute
@@ -39,7 +40,6 @@ from reference_impls.core.algorithm import (
 )
 from reference_impls.core.collectives import Exchange, Group
 from reference_impls.core.compute import Key, as_uniform, compiled
-from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.optimizers import WithLocalOptimizer
 
 WIRE_VERSION: Final = 1
@@ -49,17 +49,12 @@ _PRECISION: Final = 24  # bits of a float32's integer part
 
 def room(bits: int, n: int) -> int:
     """Largest code of one of n ranks such that a sum fits a signed `bits`-bit integer."""
-    most = ((1 << (bits - 1)) - 1) // n
-    if most < 1:
-        raise UnsupportedError(
-            f"{bits} bits hold sums of -{(1 << (bits - 1)) - 1} .. {(1 << (bits - 1)) - 1}, which leaves nothing to "
-            f"each of {n} ranks: use more bits"
-        )
+    most = levels(bits, n)
     below = max(most.bit_length() - _PRECISION, 0)
     return most >> below << below
 
 
-def _code(x: Tensor, factor: Tensor, draw: Draw, limit: int, _: int) -> Tensor:
+def _code(x: Tensor, factor: Tensor, draw: Draw, limit: int) -> Tensor:
     z = x * factor
     low = z.floor()
     q = torch.where(as_uniform(draw()) < z - low, low + 1, low)

@@ -30,7 +30,7 @@ from reference_impls.aggregators.majority import (
 )
 from reference_impls.compressors import signs
 from reference_impls.compressors.dithering import levels
-from reference_impls.compressors.sums import fixed_mean, fixed_sum
+from reference_impls.compressors.sums import fixed_mean, fixed_sum, largest
 from reference_impls.core import compute
 from reference_impls.core.algorithm import (
     DEFAULT,
@@ -46,7 +46,6 @@ from reference_impls.core.algorithm import (
 from reference_impls.core.collectives import Exchange, Group
 from reference_impls.core.errors import UnsupportedError
 
-HYPERPARAMETERS: Final[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
 MODES: Final = ("never", "periodic", "doubling", "selective")
 _WHEN: Final = ("sync_every", "sync_doubling", "sync_measure_every")
 _SYNC: Final = (*_WHEN, "sync_fraction")
@@ -63,7 +62,7 @@ class Lion(Algorithm):
     )
 
     clipping: ClassVar[str] = "local_clip_norm"
-    defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
+    defaults: ClassVar[Mapping[str, Any]] = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0.0}
     reduces_gradient: ClassVar[bool] = False
 
     @property
@@ -397,10 +396,14 @@ def step(x: Tensor, direction: Tensor, h: Mapping[str, Any]) -> None:
     compute.add_scaled(x, direction, -h["lr"])
 
 
+def norm_of(x: Tensor) -> Tensor:
+    """2-norm over the last axis, of what has been divided by its largest magnitude, so that no square over- or underflows."""
+    top = largest(x)
+    scaled = torch.div(x, torch.where(top > 0, top, 1.0).unsqueeze(-1), out=compute.empty_like(x))
+    return fixed_sum(scaled, "square").sqrt() * top
+
+
 def clip(gradient: Tensor, norm: float) -> None:
     """Scale `gradient` so that its 2-norm is at most `norm`; not finite stays not finite."""
-    low, high = gradient.aminmax()
-    top = torch.maximum(-low, high)
-    scaled = torch.div(gradient, torch.where(top > 0, top, 1.0), out=compute.empty_like(gradient))
-    own = top * fixed_sum(scaled, "square").sqrt()
+    own = norm_of(gradient)
     gradient.mul_((norm / torch.where(own == 0, 1.0, own)).clamp(max=1.0))

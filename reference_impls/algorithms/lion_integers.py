@@ -31,10 +31,10 @@ from torch import Tensor
 
 from reference_impls.aggregators import integer_sum
 from reference_impls.aggregators.majority import poisoned
-from reference_impls.algorithms.lion import LionCub
+from reference_impls.algorithms.lion import LionCub, norm_of
 from reference_impls.compressors import dithering
 from reference_impls.compressors.dithering import levels
-from reference_impls.compressors.sums import fixed_mean, fixed_sum, largest
+from reference_impls.compressors.sums import fixed_mean, largest
 from reference_impls.core import compute
 from reference_impls.core.algorithm import Bucket, option
 from reference_impls.core.collectives import Exchange, Group
@@ -62,11 +62,7 @@ def scale_of(u: Tensor, kind: Scale) -> Tensor:
     if kind == "l0":
         geometric = fixed_mean(torch.abs(u, out=compute.empty_like(u)).add_(1e-12).log_()).exp()
         return torch.where(largest(u) == 0, torch.zeros_like(geometric), geometric)
-    # l2-stochastic: of what has been scaled by its maximum, so that no square over- or underflows
-    top = largest(u)
-    scaled = torch.div(u, torch.where(top > 0, top, 1.0).unsqueeze(-1), out=compute.empty_like(u))
-    norm = fixed_sum(scaled, "square").sqrt() * top
-    return torch.where(top == 0, torch.zeros_like(norm), norm)
+    return norm_of(u)
 
 
 @compiled

@@ -26,7 +26,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, get_args
+from typing import ClassVar, Final, Literal
 
 import torch
 from torch import Tensor
@@ -64,7 +64,6 @@ TIMED_ROUNDS: Final[Timed] = {f"round-{h}": {"total_steps": DEFAULT, "period": h
 """`Algorithm.timed` of a method whose rounds are not those of local SGD, and which has an option `period`."""
 
 OuterKind = Literal["sgd", "heavy-ball", "nesterov", "slowmo", "bmuf", "bmuf-nesterov"]
-OUTER: Final[tuple[OuterKind, ...]] = get_args(OuterKind)
 
 
 @dataclass(frozen=True)

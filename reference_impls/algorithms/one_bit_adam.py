@@ -38,13 +38,6 @@ from reference_impls.core.compute import compiled
 from reference_impls.core.errors import UnsupportedError
 
 TINY: Final = torch.finfo(torch.float32).tiny
-HYPERPARAMETERS: Final[Mapping[str, Any]] = {
-    "lr": 1e-3,
-    "betas": (0.9, 0.999),
-    "eps": 1e-8,
-    "weight_decay": 0.0,
-}
-"""Adam's, by the names of torch's parameter groups."""
 COMPRESSION: Final = ("compressor", "norm", "scale", "pad_in_scale")
 """Options that only steps which compress read."""
 WHEN: Final = ("warmup_steps", "warmup_fraction", "total_steps", "lr_warmup_steps")
@@ -67,7 +60,12 @@ class OneBitMean(Algorithm):
         False, "padding takes part in scales and carries errors, as in DeepSpeed's 1-bit Adam"
     )
 
-    defaults: ClassVar[Mapping[str, Any]] = HYPERPARAMETERS
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "lr": 1e-3,
+        "betas": (0.9, 0.999),
+        "eps": 1e-8,
+        "weight_decay": 0.0,
+    }
     reduces_gradient: ClassVar[bool] = False
 
     @property
@@ -165,8 +163,6 @@ def masked(x: Tensor, v: Tensor) -> Tensor:
 class APMSqueeze(WarmUp):
     """APMSqueeze: Adam for a while, then its variance frozen as preconditioner and the momentum sent in one bit. 2008.11343.
 
-    Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``compressed`` (1-bit momentum).
-
     Warm-up (T_w steps): g = mean g_i; m <- b1 m + (1-b1) g; v <- b2 v + (1-b2) g^2; x <- x - lr m / (sqrt(v) + eps).
     Compressed: u_i = b1 m + (1-b1) g_i from the agreed m; m <- CAR(u_i) with worker and server errors; same x with v frozen.
     The body of the paper could not be read; its first author's prototype and DeepSpeed's first 1-bit Adam were.
@@ -255,8 +251,6 @@ class APMSqueeze(WarmUp):
 @dataclass(frozen=True)
 class OneBitAdam(APMSqueeze):
     """1-bit Adam: APMSqueeze's rule with one scale a buffer, a momentum mask, and a freeze that may come by itself. 2102.02888.
-
-    Kinds of step: ``warm-up`` (fp32 all-reduce of gradients) and ``compressed`` (1-bit momentum).
 
     Warm-up (T_w steps, ``freeze_step`` elsewhere): Adam without bias correction on the exact mean gradient. Then v is
     frozen, u_i = b1 m + (1-b1) g_i is averaged in one bit with worker and server errors, and x <- x - lr m / (sqrt(v) + eps).

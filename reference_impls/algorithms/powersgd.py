@@ -43,7 +43,8 @@ from reference_impls.core.optimizers import WithLocalOptimizer
 
 # ---- matrices and factors ------------------------------------------------------------------------------------------
 
-_NOISE: Final = 64
+NOISE: Final = 64
+"""Of the eps of a row's length: what is left of it below that is noise."""
 
 
 def matrix(shape: Sequence[int]) -> tuple[int, int] | None:
@@ -70,15 +71,21 @@ def refreshed(q: Tensor, key: Key) -> Tensor:
     return torch.where(largest == 0, fresh, q / largest)
 
 
+def scaled(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows over their largest magnitudes, a new tensor, so that no square overflows or vanishes; and those (1 for zeros)."""
+    largest = _largest(x)
+    largest = torch.where(largest == 0, 1.0, largest)
+    return torch.div(x, largest, out=compute.empty_like(x)), largest
+
+
 def _largest(x: Tensor) -> Tensor:
     return torch.abs(x, out=compute.empty_like(x)).amax(-1, keepdim=True)
 
 
 def orthonormal(p: Tensor) -> Tensor:
     """Rows of P [..., r, a] made orthonormal in their order; rows of noise become zero. A new tensor."""
-    largest = _largest(p)
-    p = torch.div(p, torch.where(largest == 0, 1.0, largest), out=compute.empty_like(p))
-    noise = (_NOISE * torch.finfo(p.dtype).eps) ** 2
+    p, _ = scaled(p)
+    noise = (NOISE * torch.finfo(p.dtype).eps) ** 2
     products = compute.empty_like(p)
     for j in range(p.shape[-2]):
         row, before, along = p[..., j, :], p[..., :j, :], products[..., :j, :]

@@ -168,8 +168,6 @@ class SketchedSGDTheory(SketchSize):
 class GsSGD(SketchedSGD):
     """gs-SGD, our reading: Sketched-SGD whose sums run over a tree, without a server. arXiv 2108.06004 (abstract only).
 
-    Sketched-SGD whose two means are taken over a tree: the composition of its phases and `aggregators.folds`.
-
     The abstract says that gradients are put into Count-Sketches and exchanged in a decentralised way with communication O(log
     d log P) for P workers. Read here as: the worker's and the selection rule of Sketched-SGD (`algorithms.sketched_sgd`), and
     both rounds summed pair by pair in ceil(log2 n) rounds (`aggregators.folds`) instead of a parameter server or an all-reduce.

@@ -82,7 +82,7 @@ class THC(WithLocalOptimizer):
         chunks, error = Chunks(bucket.d, self.chunk), bucket.state.get("error")
         if error is not None:
             x.add_(error)
-        own = x if x.dtype == torch.float32 else compute.empty_like(x, torch.float32).copy_(x)
+        own = compute.as_dtype(x, torch.float32)
         norms = yield from world.max(chunks.norms(own), "gradient-norm")
         coins = bucket.key("gradient-signs", shared=True).bits(chunks.padded, x.device)
         signs = compute.empty_like(coins, torch.float32).copy_(coins.bitwise_and_(1).mul_(2).sub_(1))

@@ -75,7 +75,7 @@ def restored(total: Tensor, scale: Tensor, divisor: int) -> Tensor:
     return total * (scale / torch.full_like(scale, divisor))
 
 
-def _code(x: Tensor, scale: Tensor, draw: Draw, count: int, _: int) -> Tensor:
+def _code(x: Tensor, scale: Tensor, draw: Draw, count: int) -> Tensor:
     return rounded(x, scale, count, as_uniform(draw()))
 
 
@@ -110,20 +110,10 @@ def decode(total: Tensor, scale: Tensor, count: int, world_size: int, out: Tenso
     _decode(wide, scale, count * world_size, out)
 
 
-LARGEST_HEAD_ROOM: Final = 62
-"""Half of the code range is then still left for magnitudes; it is the depth of a balanced tree over 2**62 ranks."""
 _MANTISSA: Final = 0x7FFFFF
 
 
-def _check(head_room: int) -> None:
-    if not 0 <= head_room <= LARGEST_HEAD_ROOM:
-        raise UnsupportedError(
-            f"a head-room of {head_room} doublings does not fit the 7-bit exponent (0 .. {LARGEST_HEAD_ROOM}): "
-            "add in a balanced order, whose head-room is ceil(log2 n)"
-        )
-
-
-def _power_code(x: Tensor, scale: Tensor, draw: Draw, head_room: int, _: int) -> Tensor:
+def _power_code(x: Tensor, scale: Tensor, draw: Draw, head_room: int) -> Tensor:
     y = (x.abs() / scale).clamp(max=1.0)
     y = torch.where(y != y, 0.0, y).view(torch.int32)  # NaN: 0 / 0, or something that is not finite
     exponent = y >> 23
@@ -152,7 +142,7 @@ def _add_words(a: Tensor, b: Tensor, random: Tensor) -> Tensor:
     return torch.where(ca == 0, torch.where(cb == 0, 0, b), torch.where(cb == 0, a, both))
 
 
-def _power_sum(a: Tensor, b: Tensor, draw: Draw, _: int, __: int) -> Tensor:
+def _power_sum(a: Tensor, b: Tensor, draw: Draw, _: int) -> Tensor:
     return _add_words(a, b, draw())
 
 
@@ -175,11 +165,10 @@ def encode_powers(x: Tensor, scale: Tensor, head_room: int, key: Key, wire: Tens
     Args:
         x: float32 [..., d].
         scale: float32, M; broadcasts against `x` (one number, [..., 1], or one an element).
-        head_room: L, doublings that the coming additions may cause.
+        head_room: L, doublings that the coming additions may cause; ceil(log2 n) if they are balanced.
         key: private to the rank; element i of `x` uses element i of the stream.
         wire: uint8 [..., d].
     """
-    _check(head_room)
     _encode_powers(x, scale, key.on(x.device), wire, head_room)
 
 
@@ -190,6 +179,5 @@ def add_powers(a: Tensor, b: Tensor, key: Key, out: Tensor) -> None:
 
 def decode_powers(wire: Tensor, scale: Tensor, head_room: int, world_size: int, out: Tensor) -> None:
     """Codes of a sum over `world_size` ranks -> mean, float32 `out` [..., d]. `scale` and `head_room` as encoded."""
-    _check(head_room)
     bias = torch.full((), 128 + head_room, dtype=torch.int32, device=wire.device)
     _decode_powers(wire, bias, scale, world_size, out)

@@ -227,10 +227,11 @@ def _tiled(x: Tensor) -> Tensor:
 def _check(wire: Tensor, numel: int, bits: int) -> None:
     if not 1 <= bits <= WIDEST:
         raise UnsupportedError(f"integers are packed in 1 to {WIDEST} bits, not in {bits}")
-    _holds(wire, f"{numel} integers of {bits} bits", wire_bytes(numel, bits))
+    holds(wire, f"{numel} integers of {bits} bits", wire_bytes(numel, bits))
 
 
-def _holds(wire: Tensor, what: str, length: int) -> None:
+def holds(wire: Tensor, what: str, length: int) -> None:
+    """Raise `ValueError` unless `wire` has so many bytes for `what`."""
     if wire.dtype != torch.uint8 or wire.shape[-1] != length:
         raise ValueError(
             f"{what} need a uint8 wire of {length} bytes on its last axis, not {wire.dtype} {tuple(wire.shape)}"
@@ -260,7 +261,7 @@ def pack_nibbles(counters: Tensor, wire: Tensor, lowest: int = 0) -> None:
     lowest: what counter 0 stands for. The integers are in lowest .. lowest + 15; the caller keeps the range.
     """
     half, first = counters.shape[-1] // 2, wire.shape[-1]
-    _holds(wire, f"{counters.shape[-1]} counters", nibble_bytes(counters.shape[-1]))
+    holds(wire, f"{counters.shape[-1]} counters", nibble_bytes(counters.shape[-1]))
     if half:
         _join_nibbles(counters[..., :half], counters[..., first:], lowest, wire[..., :half])
     if half < first:
@@ -270,7 +271,7 @@ def pack_nibbles(counters: Tensor, wire: Tensor, lowest: int = 0) -> None:
 def unpack_nibbles(wire: Tensor, out: Tensor, lowest: int = 0) -> None:
     """Wire -> `out` [..., d], counters plus `lowest` in the integer dtype of `out`."""
     half, first = out.shape[-1] // 2, wire.shape[-1]
-    _holds(wire, f"{out.shape[-1]} counters", nibble_bytes(out.shape[-1]))
+    holds(wire, f"{out.shape[-1]} counters", nibble_bytes(out.shape[-1]))
     if half:
         _split_nibbles(wire[..., :half], lowest, out[..., :half], out[..., first:])
     if half < first:

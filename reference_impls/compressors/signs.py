@@ -117,11 +117,7 @@ def _count_words(votes: Tensor, words: Tensor) -> None:
 
 
 def _check(wire: Tensor, numel: int) -> None:
-    if wire.dtype != torch.uint8 or wire.shape[-1] != wire_bytes(numel):
-        raise ValueError(
-            f"{numel} elements need a uint8 wire of {wire_bytes(numel)} bytes on its last axis, "
-            f"not {wire.dtype} {tuple(wire.shape)}"
-        )
+    packing.holds(wire, f"{numel} elements", wire_bytes(numel))
 
 
 def _write(wire: Tensor, words: Tensor, tail: Tensor) -> None:

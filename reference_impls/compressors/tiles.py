@@ -59,14 +59,14 @@ def numbers(count: int, step: int, after: int, device: torch.device) -> Tensor:
 
 
 Draw = Callable[[], Tensor]
-Formula = Callable[[Tensor, Tensor, Draw, int, int], Tensor]
+Formula = Callable[[Tensor, Tensor, Draw, int], Tensor]
 _STRETCHES: Final = 4
 
 
 class Pass:
-    """``out = formula(x, y, draw, first, second)``, element by element.
+    """``out = formula(x, y, draw, number)``, element by element.
 
-    formula: gets pieces of x and y, a function that draws an int32 for each of their elements, and two numbers; a function
+    formula: gets pieces of x and y, a function that draws an int32 for each of their elements, and the number; a function
     at the top of a module. kernel: its name in `kernels.elementwise`, for one y a row; None: it is compiled for GPUs too.
     """
 
@@ -77,9 +77,7 @@ class Pass:
         self._whole = Compiled(_named(_whole(formula), formula, name))
         self._stretched = Compiled(_named(_stretched(formula), formula, name), tiles=True)
 
-    def __call__(
-        self, x: Tensor, y: Tensor, stream: Tensor, out: Tensor, first: int = 0, second: int = 0
-    ) -> None:
+    def __call__(self, x: Tensor, y: Tensor, stream: Tensor, out: Tensor, number: int = 0) -> None:
         """Fill `out`.
 
         Args:
@@ -87,7 +85,7 @@ class Pass:
             y: broadcasts against `x`: one number, [..., 1], or [..., d].
             stream: int32 [3] or [..., 3], of the random numbers, element i of a row with element i.
             out: [..., d]; may be `x`.
-            first, second: passed on to the formula.
+            number: passed on to the formula.
         """
         if (
             self._kernel
@@ -96,33 +94,31 @@ class Pass:
         ):
             from reference_impls.kernels import elementwise
 
-            elementwise.encode(self._kernel, x, y, stream, out, first)
+            elementwise.encode(self._kernel, x, y, stream, out, number)
             return
         if x.numel() < THRESHOLD or x.device.type != "cpu":  # a GPU has other chains to work on
-            self._whole(x, y, stream, out, first, second)
+            self._whole(x, y, stream, out, number)
             return
         lead = x.shape[:-1]
         each = y.expand(*lead, y.shape[-1] if y.dim() else 1)
         for own, other, draws, target in rows(x, each, stream.expand(*lead, 3), out):
-            self._row(own, other, draws, target, first, second)
+            self._row(own, other, draws, target, number)
 
-    def _row(self, x: Tensor, y: Tensor, stream: Tensor, out: Tensor, first: int, second: int) -> None:
+    def _row(self, x: Tensor, y: Tensor, stream: Tensor, out: Tensor, number: int) -> None:
         """Vectors [d]; y [d] or [1]."""
         tiles = x.shape[-1] // (_STRETCHES * LANES)
         inside = _STRETCHES * LANES * tiles
         by_place = len(y) == len(x)
         if x.numel() < THRESHOLD:
-            self._whole(x, y, stream, out, first, second)
+            self._whole(x, y, stream, out, number)
             return
         cut = functools.partial(_cut, tiles=tiles)
         own = cut(y).transpose(0, 1) if by_place else y
-        self._stretched(
-            cut(x).transpose(0, 1), own, stream, lanes(x.device), *cut(out).unbind(0), first, second
-        )
+        self._stretched(cut(x).transpose(0, 1), own, stream, lanes(x.device), *cut(out).unbind(0), number)
         if inside < len(x):
             rest = y[inside:] if by_place else y
             moved = Key(stream).at(inside).words
-            self._rest(x[inside:], rest, moved, out[inside:], first, second)
+            self._rest(x[inside:], rest, moved, out[inside:], number)
 
 
 def _cut(x: Tensor, tiles: int) -> Tensor:
@@ -130,16 +126,16 @@ def _cut(x: Tensor, tiles: int) -> Tensor:
     return x[: _STRETCHES * tiles * LANES].view(_STRETCHES, tiles, LANES)
 
 
-def _whole(formula: Formula) -> Callable[[Tensor, Tensor, Tensor, Tensor, int, int], None]:
-    def run(x: Tensor, y: Tensor, stream: Tensor, out: Tensor, first: int, second: int) -> None:
-        out.copy_(formula(x, y, functools.partial(bits, stream, x.shape[-1]), first, second))
+def _whole(formula: Formula) -> Callable[[Tensor, Tensor, Tensor, Tensor, int], None]:
+    def run(x: Tensor, y: Tensor, stream: Tensor, out: Tensor, number: int) -> None:
+        out.copy_(formula(x, y, functools.partial(bits, stream, x.shape[-1]), number))
 
     return run
 
 
 def _stretched(
     formula: Formula,
-) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int, int], None]:
+) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, int], None]:
     def run(
         x: Tensor,
         y: Tensor,
@@ -149,15 +145,14 @@ def _stretched(
         b: Tensor,
         c: Tensor,
         d: Tensor,
-        first: int,
-        second: int,
+        number: int,
     ) -> None:
         """x and, if it is not one number, y: [T, 4, 16]; the stretches of the result: [T, 16]."""
         index = numbers(x.shape[0], LANES, 1, x.device) + lane
         for place, out in enumerate((a, b, c, d)):
             draw = functools.partial(bits_at, stream, index + place * LANES * x.shape[0])
             own = y[:, place] if y.dim() == 3 else y
-            out.copy_(formula(x[:, place], own, draw, first, second))
+            out.copy_(formula(x[:, place], own, draw, number))
 
     return run
 

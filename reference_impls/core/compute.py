@@ -330,6 +330,11 @@ def empty_like(x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return empty(x.shape, x.dtype if dtype is None else dtype, x.device)
 
 
+def as_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """`x` in this dtype, in memory from the pool; `x` itself where it has it."""
+    return x if x.dtype == dtype else empty_like(x, dtype).copy_(x)
+
+
 def zeros(shape: Sequence[int] | int, dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
     """`empty`, filled with zeros."""
     return empty(shape, dtype, device).zero_()

@@ -79,6 +79,12 @@ def grid(*shape: int, seed: int = 0) -> Tensor:
     return (normal(*shape, seed=seed, dtype=torch.float64) * 1024).round() / 1024
 
 
+def by_adamw(m: Tensor, v: Tensor, g: Tensor, step: int, beta2: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Both averages after step 1, 2, ..., and the step that is taken at a rate of 1."""
+    m, v = 0.9 * m + 0.1 * g, beta2 * v + (1 - beta2) * g * g
+    return m, v, m / (1 - 0.9**step) / ((v / (1 - beta2**step)).sqrt() + 1e-8)
+
+
 def largest_of(x: Tensor, k: int) -> Tensor:
     """x where its k largest coordinates are, by Python's own sort by (-|x|, index), else zeros."""
     order = sorted(range(x.numel()), key=lambda i: (-abs(float(x[i])), i))[:k]

@@ -1,8 +1,9 @@
-"""Runs the phases of n simulated ranks one by one: buckets without a model, and local workers whose parameter groups differ."""
+"""Runs phases of n simulated ranks one by one: plans, buckets without a model, local workers whose parameter groups differ."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from reference_impls import create
 from reference_impls.core.algorithm import Bucket, TrainState, View
 from reference_impls.core.collectives import Collective, Exchange, Group, Ledger
+from reference_impls.runtime.alone import planned
 from reference_impls.runtime.engine import Engine, SimulatedBackend
 from reference_impls.runtime.step import LocalWorkers
 from reference_impls.runtime.worker import Worker
@@ -33,6 +35,11 @@ def requests(exchange: Exchange[Any], answer: Callable[[Collective], Tensor]) ->
             request = exchange.send(answer(request))
     except StopIteration:
         return asked
+
+
+def kinds_of(name: str, steps: int, n: int = 2, **options: Any) -> list[str]:
+    """The kind of each step of a method that plans by options and step alone."""
+    return [kind for kind, _ in planned(create(name, **options).algorithm, n, repeat(0.1, steps))]
 
 
 def buckets(

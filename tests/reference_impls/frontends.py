@@ -83,6 +83,11 @@ def values(model: nn.Module) -> list[Tensor]:
     return [local(p).detach().clone() for p in model.parameters()]
 
 
+def named_values(model: nn.Module) -> dict[str, Tensor]:
+    """Of parameters and buffers."""
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
 def local(x: Any) -> Tensor:
     return x.to_local() if hasattr(x, "to_local") else x
 

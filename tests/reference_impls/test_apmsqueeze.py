@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
-from reference_impls.core.algorithm import TrainState
-from reference_impls.core.collectives import Group
 from tests.reference_impls.averages import normal, owed
+from tests.reference_impls.exchanges import kinds_of
 
 D, RATE, BETA1, BETA2, EPS = 103, 0.01, 0.9, 0.999, 1e-8
 EXACT = {"compressor": "none"}
@@ -178,22 +177,9 @@ def zero_one(size: int, **options: Any) -> SimulatedCluster:
     return SimulatedCluster("zero-one-adam", [start()], size, lr=RATE, seed=2, **options)
 
 
-def kinds(steps: int, **options: Any) -> list[str]:
-    algorithm, train_state, found = (
-        create("zero-one-adam", **options).algorithm,
-        TrainState(Group("world", 0, 2)),
-        [],
-    )
-    for step in range(steps):
-        train_state.step = step
-        kind = algorithm.plan(train_state)
-        assert isinstance(kind, str)
-        found.append(kind)
-    return found
-
-
 def test_rounds_double_up_to_the_longest_and_the_last_one_ends_with_the_training() -> None:
-    found = kinds(40, variance_steps=2, local_growth_steps=6, longest_round=5, total_steps=40)
+    options = {"variance_steps": 2, "local_growth_steps": 6, "longest_round": 5, "total_steps": 40}
+    found = kinds_of("zero-one-adam", 40, **options)
     ends = [1, *(step for step, kind in enumerate(found) if kind == "average")]
     lengths = [b - a for a, b in itertools.pairwise(ends)]
     assert lengths == [1, 1, 1, 1, 1, 1, 2, 2, 2, 4, 4, 5, 5, 5, 3]
@@ -274,20 +260,15 @@ def lamb_step(own: SimulatedCluster, step: int) -> None:
     own.step([by_tensor(gradient(step, rank)) for rank in range(own.world_size)])
 
 
+LIMITS = {"min_coeff": 0.01, "max_coeff": 10.0, "coeff_beta": 0.9}
+LIMITS |= {"factor_min": 0.5, "factor_max": 4.0, "factor_threshold": 0.1}
+
+
 class LambBox:
     """The rule, tensor by tensor, from the mean gradient: what the method is with an exact mean."""
 
     def __init__(self, warmup: int, **limits: float) -> None:
-        self.warmup = warmup
-        self.limits = {
-            "min": 0.01,
-            "max": 10.0,
-            "beta": 0.9,
-            "fmin": 0.5,
-            "fmax": 4.0,
-            "threshold": 0.1,
-            **limits,
-        }
+        self.warmup, self.limits = warmup, {**LIMITS, **limits}
         self.x = tensors()
         self.m, self.v = ([torch.zeros(n, dtype=torch.float64) for n in LENGTHS] for _ in range(2))
         self.fresh: list[Tensor] = []
@@ -302,8 +283,8 @@ class LambBox:
             if number < self.warmup:
                 self.v[i] = BETA2 * self.v[i] + (1 - BETA2) * g[i] ** 2
                 move = self.m[i] / (self.v[i].sqrt() + EPS) + DECAY * self.x[i]
-                ratio = min(max(float(self.x[i].norm() / move.norm()), own["min"]), own["max"])
-                self.c[i] = own["beta"] * self.c[i] + (1 - own["beta"]) * ratio
+                ratio = min(max(float(self.x[i].norm() / move.norm()), own["min_coeff"]), own["max_coeff"])
+                self.c[i] = own["coeff_beta"] * self.c[i] + (1 - own["coeff_beta"]) * ratio
                 self.x[i] = self.x[i] - RATE * ratio * move
                 continue
             self.fresh[i] = BETA2 * self.fresh[i] + (1 - BETA2) * g[i] ** 2
@@ -312,27 +293,27 @@ class LambBox:
             move = adaptive + DECAY * self.x[i]
             share = min(1.0, float(adaptive.norm() / move.norm()))
             f = float((frozen / (self.fresh[i].sqrt() + EPS)).max()) * share + 1 - share
-            f = min(max(f, own["fmin"]), own["fmax"])
-            f = min(max(f, self.f[i] * (1 - own["threshold"])), self.f[i] * (1 + own["threshold"]))
+            f, share = min(max(f, own["factor_min"]), own["factor_max"]), own["factor_threshold"]
+            f = min(max(f, self.f[i] * (1 - share)), self.f[i] * (1 + share))
             self.f[i] = f
-            coefficient = self.c[i] / (1 - own["beta"] ** self.warmup)
+            coefficient = self.c[i] / (1 - own["coeff_beta"] ** self.warmup)
             self.x[i] = self.x[i] - RATE * coefficient * f * move
 
 
 @pytest.mark.parametrize(
-    ("size", "bucket_bytes", "limits", "options"),
+    ("size", "bucket_bytes", "limits"),
     [
-        (1, 1 << 20, {}, {}),
-        (3, 64, {}, {}),
-        (2, 1 << 20, {"max": 0.02}, {"max_coeff": 0.02}),
-        (2, 1 << 20, {"min": 5.0}, {"min_coeff": 5.0}),
-        (2, 1 << 20, {"fmax": 0.9, "threshold": 0.5}, {"factor_max": 0.9, "factor_threshold": 0.5}),
-        (2, 1 << 20, {"fmin": 0.999, "beta": 0.5}, {"factor_min": 0.999, "coeff_beta": 0.5}),
+        (1, 1 << 20, {}),
+        (3, 64, {}),
+        (2, 1 << 20, {"max_coeff": 0.02}),
+        (2, 1 << 20, {"min_coeff": 5.0}),
+        (2, 1 << 20, {"factor_max": 0.9, "factor_threshold": 0.5}),
+        (2, 1 << 20, {"factor_min": 0.999, "coeff_beta": 0.5}),
     ],
 )
-def test_with_an_exact_mean_it_is_its_box(size, bucket_bytes, limits, options):
+def test_with_an_exact_mean_it_is_its_box(size, bucket_bytes, limits):
     """Both phases, limits where they are set; the gradient rebuilt from momenta is the mean, and feeds the fresh variance."""
-    own = lamb(size, bucket_bytes=bucket_bytes, warmup_steps=4, compressor="none", **options)
+    own = lamb(size, bucket_bytes=bucket_bytes, warmup_steps=4, compressor="none", **limits)
     box, plain = LambBox(4, **limits), LambBox(4)
     for step in range(25):
         lamb_step(own, step)

@@ -21,7 +21,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.checkpoint import checkpoint
 
 from reference_impls import DataParallelOptimizer, create, list_algorithms
-from reference_impls.core.errors import UnknownOptionError, UnsupportedError, UsageError
 from reference_impls.core.registry import registry
 from reference_impls.frontends.attached import Attached, attach, takes_any_optimizer
 from tests.reference_impls.frontends import loss
@@ -362,9 +361,7 @@ def test_optimizers_and_models_that_cannot_be_attached() -> None:
         "as model.named_parameters()": lambda: attach(mine, model.parameters(), "qsgd"),  # type: ignore[arg-type]
     }
     for words, action in refusals.items():
-        with pytest.raises((UsageError, UnsupportedError, UnknownOptionError, ValueError)) as error:
-            action()
-        assert words in str(error.value)
+        assert words in told(action)
 
 
 def _refused(rank: int, size: int) -> tuple[dict[str, str], str]:

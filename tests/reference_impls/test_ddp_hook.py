@@ -20,14 +20,14 @@ from reference_impls.core.errors import UnknownOptionError, UnsupportedError, Us
 from reference_impls.frontends.hooks import only_reduces
 from tests.reference_impls.averages import normal
 from tests.reference_impls.exchanges import local_workers
-from tests.reference_impls.frontends import loss
+from tests.reference_impls.frontends import loss, named_values
 from tests.reference_impls.gloo import Ranks, outcome
 from tests.support import each
 
 STEPS, WIDTH = 5, 24
 OURS = {"seed": 3, "bucket_bytes": 4 * WIDTH * WIDTH}
 METHODS: dict[str, dict[str, Any]] = {
-    "allreduce-sgd": {},
+    "allreduce": {},
     "qsgd": {"form": "two-phase", "error_feedback": True},
     "top-k": {"ratio": 0.1, "warmup_steps": 2},
     "powersgd": {"rank": 2},
@@ -58,10 +58,6 @@ class Crooked(nn.Module):
 _loss = partial(loss, widths=(WIDTH, 3))
 
 
-def _values(model: nn.Module) -> dict[str, Tensor]:
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
-
-
 def _optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
@@ -85,7 +81,7 @@ def _steps(ddp: nn.Module, optimizer: torch.optim.Optimizer, rank: int, first: i
 def _beside_ours(rank, size, name, options, whole=True, view=False):
     """Parameters and bytes of our optimizer and of the hook, and of each of DDP's buckets whether it is a step's last."""
     mine = Crooked(whole)
-    ours = DataParallelOptimizer(mine, name, lr=0.1, momentum=0.9, **OURS, **_with_sgd(name), **options)
+    ours = DataParallelOptimizer(mine, name, lr=0.1, optimizer="sgd", momentum=0.9, **OURS, **options)
     _steps(mine, ours, rank, 0, STEPS)
 
     theirs = Crooked(whole)
@@ -102,11 +98,7 @@ def _beside_ours(rank, size, name, options, whole=True, view=False):
     _steps(ddp, _optimizer_of(theirs), rank, 0, STEPS)
     rows = [[row for row in ledger.rows() if row["kind"] != "unused"] for ledger in (_own(ours), _own(state))]
     ours.release()
-    return _values(mine), _values(theirs), rows, seen
-
-
-def _with_sgd(name: str) -> dict[str, Any]:
-    return {} if name == "allreduce-sgd" else {"optimizer": "sgd"}
+    return named_values(mine), named_values(theirs), rows, seen
 
 
 def _own(holder: Any) -> Any:
@@ -122,7 +114,7 @@ def _same_training(results: list[Any]) -> None:
         for key, value in theirs.items():
             assert torch.equal(value, ours[key]), (key, (value - ours[key]).abs().max())
             assert torch.equal(value, results[0][1][key])
-        start = _values(Crooked())
+        start = named_values(Crooked())
         assert not torch.equal(theirs["first.weight"], start["first.weight"])
         assert torch.equal(theirs["unused.weight"], start["unused.weight"])
 
@@ -178,7 +170,7 @@ def _both(rank: int, what: str) -> Any:
             if what == "clipped":
                 nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             optimizer.step()
-        trained.append(_values(model))
+        trained.append(named_values(model))
     return trained
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.core.compute import Key
 from reference_impls.core.errors import UnsupportedError
-from tests.reference_impls.averages import normal, normals
+from tests.reference_impls.averages import by_adamw, normal, normals
 from tests.support import each
 
 SHAPES = {
@@ -110,9 +110,7 @@ def test_dion_written_out(fraction: float) -> None:
                 q[name] = back / (back.norm(dim=0) + 1e-8)
                 direction = math.sqrt(shape[0] / shape[1]) * (q[name] @ p.T if wide else p @ q[name].T)
             else:
-                m[i] = 0.9 * m[i] + 0.1 * g
-                v[i] = 0.95 * v[i] + 0.05 * g * g
-                direction = m[i] / (1 - 0.9**step) / ((v[i] / (1 - 0.95**step)).sqrt() + 1e-8)
+                m[i], v[i], direction = by_adamw(m[i], v[i], g, step, 0.95)
             x[i] = x[i] * (1 - RATE * DECAY) - RATE * direction
             for rank in range(3):
                 torch.testing.assert_close(ours.parameters(rank)[i], x[i], rtol=0, atol=1e-11)

@@ -12,7 +12,7 @@ from torch import Tensor
 from reference_impls import create
 from reference_impls.runtime.alone import traced
 from tests.reference_impls.averages import point
-from tests.reference_impls.lion_training import DECAY, RATE, D, advance, cluster, gradient, parameters, vector
+from tests.reference_impls.test_lion_cub import DECAY, RATE, D, advance, cluster, gradient, parameters, vector
 from tests.support import each
 
 BOTH = ("distributed-lion-mavo", "distributed-lion-avg")
@@ -62,27 +62,25 @@ def bits(name: str, n: int, kind: str = "step", **options: Any) -> float:
 def test_the_table_of_costs(n: int) -> None:
     """Exact but for padding: 8 n bits a bucket and one vote for what is not finite."""
     share, b = (n - 1) / n, math.ceil(math.log2(n + 1))
-    expected = {
-        ("allreduce-lion",): 64 * share,
-        ("lion-update-mean",): 32 * share,
-        ("lion-sign-sum",): 16 * share,
-        ("lion-sign-sum-fp32",): 64 * share,
-        ("lion-sign-gather",): n - 1,
-        ("distributed-lion-mavo",): 2 * share,
-        ("signsgd",): 2 * share,
-        ("distributed-lion-avg",): (1 + b) * share,
-        ("lion-cub-1bit",): 2 * share,
-        ("lion-cub-pbit",): 16 * share,
-        ("lion-cub-pbit", "bits=16"): 32 * share,
-        ("lion-cub-pbit", "bits=5", "form=two-phase", "levels=code"): (5 + (30 * n).bit_length()) * share,
-    }
+    apart = {"momentum_sync": "never"}
+    expected: list[tuple[str, dict[str, Any], float]] = [
+        ("allreduce-lion", {}, 64 * share),
+        ("lion-update-mean", {}, 32 * share),
+        ("lion-sign-sum", {}, 16 * share),
+        ("lion-sign-sum-fp32", {}, 64 * share),
+        ("lion-sign-gather", {}, n - 1),
+        ("distributed-lion-mavo", {}, 2 * share),
+        ("signsgd", {}, 2 * share),
+        ("distributed-lion-avg", {}, (1 + b) * share),
+        ("lion-cub-1bit", apart, 2 * share),
+        ("lion-cub-pbit", apart, 16 * share),
+        ("lion-cub-pbit", {**apart, "bits": 16}, 32 * share),
+    ]
+    coded = {**apart, "bits": 5, "form": "two-phase", "levels": "code"}
+    expected.append(("lion-cub-pbit", coded, (5 + (30 * n).bit_length()) * share))
     if n <= 7:
-        expected["lion-cub-pbit", "bits=4"] = 8 * share
-    for (name, *given), exact in expected.items():
-        options: dict[str, Any] = {"momentum_sync": "never"} if name.startswith("lion-cub") else {}
-        for option in given:
-            key, _, value = option.partition("=")
-            options[key] = int(value) if value.isdigit() else value
-        assert bits(name, n, **options) == pytest.approx(exact, abs=1e-3, rel=1e-3), (name, given)
+        expected.append(("lion-cub-pbit", {**apart, "bits": 4}, 8 * share))
+    for name, options, exact in expected:
+        assert bits(name, n, **options) == pytest.approx(exact, abs=1e-3, rel=1e-3), (name, options)
     sync = bits("lion-cub-1bit", n, "sync") - bits("lion-cub-1bit", n)
     assert sync / 100 == pytest.approx(64 * share / 100)

@@ -32,23 +32,22 @@ def _step(model: nn.Module, optimizer: Any, rank: int, step: int) -> None:
 
 # ---- calls that communicate, on one rank alone ---------------------------------------------------------------------------
 
-CALLS: dict[str, Callable[[Any], Any]] = {
-    "averaged": lambda optimizer: optimizer.averaged().__enter__(),
-    "state_dict": lambda optimizer: optimizer.state_dict(),
+UNDER_WAY = {"period": 4, "overlap": 3, "total_steps": 400}
+CALLS: dict[str, tuple[str, dict[str, Any], Callable[[Any], Any]]] = {
+    "averaged": ("local-sgd", {"period": 4}, lambda optimizer: optimizer.averaged().__enter__()),
+    "state_dict": ("streaming-diloco", UNDER_WAY, lambda optimizer: optimizer.state_dict()),
 }
+"""With a method of which it communicates."""
 
 
 def _alone(rank: int, size: int, call: str) -> Any:
     """Rank 1 makes the call after 9 steps, a matter of 40 for the others."""
-    model, options = net(), {"period": 4}
-    name = "local-sgd"
-    if call == "state_dict":  # it communicates where a fragment is under way
-        name, options = "streaming-diloco", {"period": 4, "overlap": 3, "total_steps": 400}
+    model, (name, options, make) = net(), CALLS[call]
     optimizer = DataParallelOptimizer(model, name, lr=0.1, timeout_s=8.0, **options)
     try:
         for step in range(40):
             if step == 9 and rank == 1:
-                CALLS[call](optimizer)
+                make(optimizer)
                 return "no error", ""
             _step(model, optimizer, rank, step)
     except ExchangeError as error:

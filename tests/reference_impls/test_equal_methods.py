@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from reference_impls import SimulatedCluster, info
-from reference_impls.algorithms.local_updates import OUTER
+from reference_impls.algorithms.local_updates import OuterKind
 from tests.reference_impls.averages import normal, normals, point
 from tests.reference_impls.exchanges import flat, local_workers, train
 from tests.reference_impls.local_training import advance, cluster, start
@@ -171,7 +171,7 @@ LOCAL: list[tuple[str, dict[str, Any], str, dict[str, Any], float]] = [
     ("slowmo-adamw", {}, "local-adamw", {"outer": "slowmo", "outer_momentum": 0.5}, BIT),
     ("slowmo-sgd", {**SGD, "outer_momentum": 0.0, "inner_state": "keep"}, "local-sgd", SGD, LAST),
     ("slowmo-sgd", {"outer_momentum": 0.6}, "bmuf", {"outer_momentum": 0.6}, LAST),  # at constant rates
-    *(("local-sgd", {**SGD, "outer": kind}, "local-sgd", SGD, LAST) for kind in OUTER),
+    *(("local-sgd", {**SGD, "outer": kind}, "local-sgd", SGD, LAST) for kind in get_args(OuterKind)),
     # by another rule
     ("qsr-sgd", {**SGD, "h_base": 4}, "local-sgd", SGD, BIT),
     ("qsr-adamw", {"h_base": 4}, "local-adamw", {}, BIT),

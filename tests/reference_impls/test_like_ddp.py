@@ -16,17 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 from reference_impls import DataParallelOptimizer, create
 from reference_impls.core.errors import UnknownOptionError, UsageError
 from reference_impls.frontends.attached import attach
-from tests.reference_impls.frontends import loss, net
+from tests.reference_impls.frontends import loss, named_values, net
 from tests.reference_impls.gloo import Ranks, outcome
 
 pytestmark = pytest.mark.gloo
 SIZE, STEPS, WIDTH = 2, 6, 12
 RANKS = 3
 BUCKETS = {"bucket_bytes": 128}  # several, so that some leave during backward
-
-
-def _values(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
 
 def _close(results: list[Any]) -> None:
@@ -58,7 +54,7 @@ def _norms(rank: int, size: int, clip: float) -> Any:
         plain.zero_grad()
         seen.append((optimizer.last_grad_norm, expected))
     without = DataParallelOptimizer(net(), "allreduce-sgd", lr=0.05)
-    return seen, without.last_grad_norm, _values(ours), _values(theirs)
+    return seen, without.last_grad_norm, named_values(ours), named_values(theirs)
 
 
 @pytest.mark.parametrize("clip", [0.05, float("inf")])
@@ -94,7 +90,7 @@ def _batch_norm(rank: int, size: int) -> Any:
                 with nullcontext() if part else no_sync():
                     loss(wrapped, rank, 10 * step + part).backward()
             if not ours:
-                seen.append({k: v for k, v in _values(model).items() if "4." in k})
+                seen.append({k: v for k, v in named_values(model).items() if "4." in k})
             optimizer.step()
             optimizer.zero_grad()
         if not ours:
@@ -102,7 +98,7 @@ def _batch_norm(rank: int, size: int) -> Any:
             with torch.no_grad():
                 for name, buffer in model.named_buffers():
                     buffer.copy_(seen[-1][name])
-        trained.append(_values(model))
+        trained.append(named_values(model))
     return trained
 
 
@@ -160,7 +156,7 @@ def _accumulated(rank: int, size: int, parts: int, set_to_none: bool) -> dict[st
         early.append(optimizer._local_workers.launched)
         optimizer.step()
         optimizer.zero_grad(set_to_none=set_to_none)
-    return {"values": _values(model), "shards": optimizer._local_workers.buckets, "early": early}
+    return {"values": named_values(model), "shards": optimizer._local_workers.buckets, "early": early}
 
 
 def _in_one_process(parts: int) -> dict[str, Tensor]:
@@ -172,7 +168,7 @@ def _in_one_process(parts: int) -> dict[str, Tensor]:
         torch.autograd.backward(torch.stack(losses).sum() / RANKS)
         optimizer.step()
         optimizer.zero_grad()
-    return _values(model)
+    return named_values(model)
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -223,12 +219,12 @@ def _scaled(rank: int, size: int) -> Any:
             attach(optimizer, model, "allreduce", **BUCKETS)
         else:
             optimizer = DataParallelOptimizer(model, "allreduce-sgd", lr=0.1, **BUCKETS)
-        before = _values(model)
+        before = named_values(model)
         scaler.scale(loss(model, rank, 0) * (float("inf") if rank else 1.0)).backward()
         if how == "unscaled":
             scaler.unscale_(optimizer)
         error = outcome(partial(scaler.step, optimizer))
-        found[how] = error, all(torch.equal(v, before[k]) for k, v in _values(model).items())
+        found[how] = error, all(torch.equal(v, before[k]) for k, v in named_values(model).items())
     return found
 
 

@@ -11,23 +11,44 @@ import pytest
 import torch
 from torch import Tensor
 
-from reference_impls import SimulatedCluster, create
+from reference_impls import SimulatedCluster, create, info
 from reference_impls.algorithms import lion_integers
 from reference_impls.algorithms.lion import LionCub1Bit
 from reference_impls.core.optimizers import Lion
-from tests.reference_impls.averages import normal, point
-from tests.reference_impls.lion_training import (
-    DECAY,
-    RATE,
-    SHAPES,
-    D,
-    advance,
-    cluster,
-    gradient,
-    parameters,
-    vector,
-)
+from tests.reference_impls.averages import normal, normals, point
+from tests.reference_impls.exchanges import kinds_of
 from tests.support import each
+
+# ---- a small training: awkward shapes, gradients on which the ranks disagree in their own ways ----------------------------
+
+RATE, DECAY = 0.01, 0.2
+SHAPES = ((5, 7), (11,), (3, 3, 3))
+D = 73  # elements of SHAPES: no multiple of 8 or of any world size
+
+
+def parameters(dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    return normals(SHAPES, 1, dtype)
+
+
+def gradient(step: int, rank: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Different by rank, and on every rank around something that it likes itself."""
+    pairs = zip(normals(SHAPES, 1000 * step + rank, dtype), normals(SHAPES, rank, dtype), strict=True)
+    return [noise + bias for noise, bias in pairs]
+
+
+def cluster(algorithm, size, precision=torch.float32, **options):
+    never = {"momentum_sync": "never"} if "momentum_sync" in info(algorithm).options else {}
+    options = {**never, "weight_decay": DECAY, **options}
+    return SimulatedCluster(algorithm, parameters(precision), size, lr=RATE, seed=4, **options)
+
+
+def advance(trained, steps, gradients=gradient, first=0):
+    for step in range(first, first + steps):
+        trained.step([gradients(step, rank) for rank in range(trained.world_size)])
+
+
+def vector(tensors: list[Tensor]) -> Tensor:
+    return torch.cat([t.flatten() for t in tensors])
 
 
 def lion(steps: int, gradients: Callable[[int], list[Tensor]], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -165,26 +186,18 @@ def test_shared_scales_are_the_mean_or_the_maximum_over_workers(scale: str, join
 # ---- when momenta are brought together -------------------------------------------------------------------------------------
 
 
-def kinds(steps: int, **options: Any) -> list[str]:
-    trained, found = cluster("lion-cub-1bit", 2, **options), []
-    for step in range(steps):
-        advance(trained, 1, first=step)
-        found.append(trained.kind)
-    return found
-
-
-def when(found: list[str], kind: str = "sync") -> list[int]:
-    return [step for step, each in enumerate(found) if each == kind]
+def when(steps: int, kind: str = "sync", **options: Any) -> list[int]:
+    return [step for step, own in enumerate(kinds_of("lion-cub-1bit", steps, **options)) if own == kind]
 
 
 def test_schedules_of_synchronisation_are_exact() -> None:
-    assert when(kinds(4)) == []
-    assert when(kinds(16, momentum_sync="periodic", sync_every=7)) == [0, 7, 14]
-    assert when(kinds(34, momentum_sync="doubling")) == [0, 1, 3, 7, 15, 31]  # T <- int(T + 2^j)
-    assert when(kinds(16, momentum_sync="doubling", sync_doubling=2)) == [0, 1, 2, 4, 6, 10, 15]
-    both = kinds(20, momentum_sync="selective", sync_every=4, sync_measure_every=10)
-    assert when(both) == [4, 8, 12, 16]
-    assert when(both, "measure") == [0, 10]
+    assert when(4, momentum_sync="never") == []
+    assert when(16, momentum_sync="periodic", sync_every=7) == [0, 7, 14]
+    assert when(34, momentum_sync="doubling") == [0, 1, 3, 7, 15, 31]  # T <- int(T + 2^j)
+    assert when(16, momentum_sync="doubling", sync_doubling=2) == [0, 1, 2, 4, 6, 10, 15]
+    both = {"momentum_sync": "selective", "sync_every": 4, "sync_measure_every": 10}
+    assert when(20, **both) == [4, 8, 12, 16]
+    assert when(20, "measure", **both) == [0, 10]
 
 
 def momenta(trained: SimulatedCluster) -> list[list[Tensor]]:

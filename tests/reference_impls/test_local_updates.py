@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms.local_updates import (
-    OUTER,
     DecayingFeedback,
     DiLoCo,
     LocalUpdates,
@@ -65,7 +64,7 @@ def outer_by_hand(kind, anchor, d, u, a, b, g):
     return anchor - a * (d + b * u if kind == "nesterov" else u), u
 
 
-@each("kind", OUTER)
+@each("kind", get_args(OuterKind))
 @each(("optimizer", "size", "period", "b"), [("sgd", 3, 3, 0.5), ("adamw", 3, 2, 0.6), ("lion", 1, 4, 0.0)])
 def test_rounds_written_out(kind: OuterKind, optimizer: str, size: int, period: int, b: float) -> None:
     """Lone optimizers, their mean progress, the outer step, at a falling rate. A lone worker without momentum is Lookahead."""

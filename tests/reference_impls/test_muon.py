@@ -14,7 +14,7 @@ from reference_impls.core.errors import UnsupportedError
 from reference_impls.core.optimizers import Dion2, Muon, local_optimizer
 from reference_impls.core.registry import Method
 from reference_impls.frontends.sharded import _refuse_whole
-from tests.reference_impls.averages import normals, point
+from tests.reference_impls.averages import by_adamw, normals, point
 from tests.reference_impls.local_training import sent
 from tests.support import each
 
@@ -53,12 +53,6 @@ def orthogonalised(m: Tensor) -> Tensor:
     for _ in range(5):
         s = 3.4445 * s - 4.775 * s**3 + 2.0315 * s**5
     return u @ torch.diag(s) @ v
-
-
-def by_adamw(m: Tensor, v: Tensor, g: Tensor, step: int, beta2: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Both averages after a step, and the step that is taken at a rate of 1."""
-    m, v = 0.9 * m + 0.1 * g, beta2 * v + (1 - beta2) * g * g
-    return m, v, m / (1 - 0.9**step) / ((v / (1 - beta2**step)).sqrt() + 1e-8)
 
 
 @each("nesterov", [True, False])

@@ -23,7 +23,7 @@ KEPT = {"error_feedback": True}
         *(("gtop-k", {"ratio": 0.05, "form": form}, n, 300) for form in ("tree", "doubling") for n in (2, 5)),
         ("qsgd", {**KEPT, **TWO_PHASE}, 3, 100),
         ("sdp4bit-gradients", {**KEPT, "rotation": 16, "block_size": 32}, 3, 100),
-        ("thc", {"chunk": 64}, 3, 300),
+        ("thc", {"chunk": 64}, 3, 280),
         ("thc", {"chunk": 64, "form": "sum"}, 5, 3),
     ],
 )

@@ -18,12 +18,6 @@ from reference_impls.core.registry import Entry, registry
 from tests.support import each
 
 
-def own_options(name: str) -> dict[str, Declared]:
-    """The options that `name` leaves open."""
-    fixed = registry.entry(name).preset
-    return {key: own for key, own in declared(registry.load(name)).items() if key not in fixed}
-
-
 def outside(own: Declared) -> Iterator[Any]:
     """Values of a numeric option that must be refused: beyond each bound, of another type, not finite."""
     whole = int in own.alternatives
@@ -48,7 +42,9 @@ def outside(own: Declared) -> Iterator[Any]:
 
 
 def numeric(name: str) -> dict[str, Declared]:
-    return {key: own for key, own in own_options(name).items() if {int, float} & set(own.alternatives)}
+    """Of the options that `name` leaves open."""
+    fixed, options, numbers = registry.entry(name).preset, declared(registry.load(name)), {int, float}
+    return {key: own for key, own in options.items() if key not in fixed and numbers & set(own.alternatives)}
 
 
 @each("name", list_algorithms())

@@ -14,10 +14,10 @@ import torch
 
 from reference_impls.compressors import dithering
 from reference_impls.compressors.levels import Natural
-from reference_impls.core.algorithm import TrainState
-from reference_impls.core.collectives import AllReduce, Group
+from reference_impls.core.collectives import AllReduce
 from reference_impls.core.registry import create
 from reference_impls.runtime.alone import traced
+from tests.reference_impls.exchanges import kinds_of
 
 MATRIX = [(1000, 1000)]
 STEPS, WARM_UP, VARIANCE_PHASE, GROWTH = 125_000, 23_000, 12_500, 32_678
@@ -53,20 +53,10 @@ def test_volume_of_one_bit_methods(name: str, warm_up: float, claimed: float) ->
     assert one_bit_ratio(name, warm_up, 64) == pytest.approx(claimed, rel=5e-3)
 
 
-def kinds_of_zero_one_adam() -> Counter[str]:
-    """How often each kind of step comes in the published configuration."""
-    algorithm = create(
-        "zero-one-adam", total_steps=STEPS, variance_steps=VARIANCE_PHASE, local_growth_steps=GROWTH
-    ).algorithm
-    world, counters, found = Group("world", 0, 8), {}, Counter[str]()
-    for step in range(STEPS):
-        found[str(algorithm.plan(TrainState(world, step=step, counters=counters)))] += 1
-    return found
-
-
 def test_zero_one_adam_in_its_published_configuration() -> None:
     """ZO-1 and ZO-2: volume and rounds against 1-bit Adam, volume against fp16."""
-    kinds = kinds_of_zero_one_adam()
+    published = {"total_steps": STEPS, "variance_steps": VARIANCE_PHASE, "local_growth_steps": GROWTH}
+    kinds = Counter(kinds_of("zero-one-adam", STEPS, **published))
     half = costs("allreduce-fp16", 64)["step"]
     coded = costs("zero-one-adam", 64, total_steps=STEPS)["average"]
     volume = kinds["variance"] * half + (kinds["gradient"] + kinds["average"]) * coded
@@ -92,11 +82,7 @@ def test_rounds_of_500_steps_send_500_times_less_and_slow_momentum_adds_nothing(
     """DiLoCo's D1 and table 2; SlowMo sends what local SGD does."""
     full = costs("allreduce-adamw", 8)["step"]
     assert full == costs("diloco", 8, period=500)["average"]
-    algorithm = create("diloco", period=500).algorithm
-    world, counters = Group("world", 0, 8), dict[str, int | float]()
-    kinds = Counter(
-        str(algorithm.plan(TrainState(world, step=step, counters=counters))) for step in range(64_000)
-    )
+    kinds = Counter(kinds_of("diloco", 64_000, period=500))
     assert kinds == {"average": 128, "local": 64_000 - 128}
     assert costs("slowmo-sgd", 8, period=12) == costs("local-sgd", 8, period=12)
 

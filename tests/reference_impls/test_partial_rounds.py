@@ -11,7 +11,7 @@ from torch import Tensor
 from reference_impls import SimulatedCluster, create
 from reference_impls.algorithms.pulse_loco import visible
 from reference_impls.runtime.alone import traced
-from tests.reference_impls.averages import held
+from tests.reference_impls.averages import by_adamw, held
 from tests.reference_impls.local_training import (
     RATE,
     Alone,
@@ -42,8 +42,8 @@ def test_des_loc_written_out(x_every: int, m_every: int, v_every: int) -> None:
     for step in range(1, 14):
         for r in range(3):
             g = gradient(x[r], step, r)
-            m[r], v[r] = 0.9 * m[r] + 0.1 * g, 0.999 * v[r] + 0.001 * g * g
-            x[r] = x[r] - RATE * (m[r] / (1 - 0.9**step)) / ((v[r] / (1 - 0.999**step)).sqrt() + 1e-8)
+            m[r], v[r], moved = by_adamw(m[r], v[r], g, step, 0.999)
+            x[r] = x[r] - RATE * moved
         due = [step % (x_every * every) == 0 if every else False for every in (1, m_every, v_every)]
         x, m, v = (torch.stack([t.mean(0)] * 3) if now else t for t, now in zip((x, m, v), due, strict=True))
         advance(ours, step, step + 1)

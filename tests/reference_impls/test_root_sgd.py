@@ -10,6 +10,7 @@ from torch import Tensor
 
 from reference_impls import SimulatedCluster, create
 from tests.reference_impls.averages import normal
+from tests.reference_impls.problem import at_reference_points
 
 D = 19
 CURVATURE = torch.logspace(-1, 0, D, dtype=torch.float64)
@@ -37,14 +38,12 @@ def cluster(size: int, rate: float = 0.1, **options: Any) -> SimulatedCluster:
     return SimulatedCluster("root-sgd", [start()], size, lr=rate, **options)
 
 
-def advance(own: SimulatedCluster, step: int, gradient: Any, lr: float | None = None) -> None:
-    ranks = range(own.world_size)
-    grads = [[gradient(own.parameters(r)[0], step, r)] for r in ranks]
-    reference_points = {
-        p: [[gradient(own.reference_parameters(r, p)[0], step, r)] for r in ranks]
-        for p in own.reference_points
-    }
-    own.step(grads, lr=lr, reference_points=reference_points)
+def advance(own: SimulatedCluster, step: int, gradient: Any) -> None:
+    def gradients(parameters: list[Tensor], rank: int, step: int) -> list[Tensor | None]:
+        return [gradient(parameters[0], step, rank)]
+
+    grads = [gradients(own.parameters(rank), rank, step) for rank in range(own.world_size)]
+    own.step(grads, reference_points=at_reference_points(own, step, gradients))
 
 
 @pytest.mark.parametrize(("size", "burn_in", "decay"), [(1, 1, 0.0), (3, 2, 0.3), (3, 10, 0.0)])

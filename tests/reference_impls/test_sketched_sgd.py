@@ -13,6 +13,7 @@ from reference_impls.aggregators import folds
 from reference_impls.compressors.count_sketch import CountSketch
 from reference_impls.compressors.sparse import kept
 from tests.reference_impls.averages import grid, held, moved, point
+from tests.reference_impls.compressors.test_count_sketch import estimate, table_of
 
 SHAPES = [(20, 10), (30,), (5, 8), ()]  # 240 sketched, 31 dense
 D = 271
@@ -36,10 +37,7 @@ def test_the_rule_written_down_gives_the_same(name, n):
         g = grid(n, D, seed=t)
         u = m * u + g + 0.01 * x
         v = v + u
-        table = torch.zeros(5, 72, dtype=torch.float64)
-        sketch.encode(v.mean(0).masked_fill(DENSE, 0), table)
-        estimates = torch.zeros(D, dtype=torch.float64)
-        sketch.decode(table, estimates)
+        estimates = estimate(sketch, table_of(sketch, v.mean(0).masked_fill(DENSE, 0)), D)
         estimates[DENSE] = 0
         candidates = estimates.abs().topk(4 * k).indices
         exact = v.mean(0)[candidates]
@@ -94,9 +92,8 @@ def test_heavymix_keeps_the_largest_where_too_many_seem_heavy():
     for seed in range(12):
         # one row of two cells: half of all coordinates have the estimate of the largest
         sketch = CountSketch(1, 2, seed)
-        table, estimates = torch.zeros(1, 2, dtype=torch.float64), torch.zeros(d, dtype=torch.float64)
-        sketch.encode(x, table)
-        sketch.decode(table, estimates)
+        table = table_of(sketch, x)
+        estimates = estimate(sketch, table, d)
         heavy = estimates.square() >= table.square().sum() / 4
         workers = cluster("sketched-sgd-theory", 1, [(d,)], ratio=0.1, rows=1, column_ratio=0.05, seed=seed)
         workers.step([[x]])

@@ -122,15 +122,22 @@ def test_the_state_of_other_ranks_or_another_optimizer_is_refused(name, other, s
             _cluster(name, 3).load_state_dict(state)
 
 
+LATE = {"fragments": 2, "period": 4, "overlap": 2}
+
+
+def _under_way() -> Any:
+    """The state of a training that an exchange is under way in."""
+    cluster = _cluster("streaming-diloco", 2, **LATE)
+    while not any((state := cluster.state_dict())["workers"][0]["pending"]):
+        advance(cluster, 1)
+    return state
+
+
 def test_an_exchange_under_way_is_of_the_buckets_that_it_was_begun_with() -> None:
-    options = {"fragments": 2, "period": 4, "overlap": 2}
-    saved = _cluster("streaming-diloco", 2, **options)
-    while not any(saved.state_dict()["workers"][0]["pending"]):
-        advance(saved, 1)
-    states = saved.state_dict()
-    _cluster("streaming-diloco", 2, **options).load_state_dict(states)
+    state = _under_way()
+    _cluster("streaming-diloco", 2, **LATE).load_state_dict(state)
     with pytest.raises(LayoutError, match="under way"):
-        _cluster("streaming-diloco", 2, bucket_bytes=1 << 20, **options).load_state_dict(states)
+        _cluster("streaming-diloco", 2, bucket_bytes=1 << 20, **LATE).load_state_dict(state)
 
 
 @pytest.mark.parametrize("new", [1, 5])
@@ -148,14 +155,10 @@ def test_a_method_that_keeps_nothing_by_rank_goes_on_with_any_number_of_ranks(ne
 
 def test_a_state_that_was_loaded_is_not_trained_on() -> None:
     """Two trainings may begin from one state: neither the local optimizer's is changed, nor an exchange under way used up."""
-    options = {"period": 4, "overlap": 2, "fragments": 2}
-    cluster = _cluster("streaming-diloco", 2, **options)
-    while not any(cluster.state_dict()["workers"][0]["pending"]):
-        advance(cluster, 1)
-    state = cluster.state_dict()
+    state = _under_way()
     held, ends = copy.deepcopy(state["workers"][0]["optimizer"]["state"][0]), []
     for _ in range(2):
-        resumed = _cluster("streaming-diloco", 2, **options)
+        resumed = _cluster("streaming-diloco", 2, **LATE)
         resumed.load_state_dict(state)
         ends.append(advance(resumed, 6).parameters(0))
     assert equal(*ends)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,19 +17,8 @@ from reference_impls.runtime.step import LocalWorkers
 from tests.reference_impls import exchanges
 
 BUCKETS = 3
-
-
-class Hand:
-    """A clock that is moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-HAND = Hand()
+HAND = SimpleNamespace(now=0.0)
+"""A clock that is moved by hand."""
 
 
 class Slow(SimulatedBackend):
@@ -96,7 +86,7 @@ def local_workers(algorithm: Algorithm) -> tuple[LocalWorkers, Trace]:
     group = {"params": [torch.zeros(4) for _ in names], "param_names": names, "lr": 0.1}
     found = exchanges.local_workers(Method("own", algorithm, {}), [group], 1, bucket_bytes=16)
     assert found.buckets == BUCKETS
-    trace = Trace(HAND)
+    trace = Trace(lambda: HAND.now)
     found.engine.backend, found.engine.trace = SerialBackend(Slow(1), trace), trace
     return found, trace
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
 
-from bandwise.cli import parse_value
 from reference_impls import create
 from reference_impls.core.algorithm import Algorithm, Bucket
 from reference_impls.core.errors import UnsupportedError
@@ -37,35 +37,28 @@ def top_k(n: int) -> float:
     return (n - 1) * (packed(k, (D - 1).bit_length()) + 4 * k)
 
 
-def power_sgd(n: int) -> float:
-    """Two thin factors, r (a + b) floats, and vectors and matrices that would hardly shrink as they are."""
-    return 2 * (n - 1) / n * 4 * (2 * (300 + 200) + 200 + 2 * (7 + 50))
-
-
-def dion(n: int) -> float:
-    """Factors of a quarter of the shorter side, r (a + b) floats, and vectors as they are."""
-    return 2 * (n - 1) / n * 4 * (50 * (300 + 200) + 200 + 2 * (7 + 50))
+def factors(n: int, rank: int) -> float:
+    """Two thin factors of each matrix, r (a + b) floats, of rank 2 for the small one, and the vector as it is."""
+    return 2 * (n - 1) / n * 4 * (rank * (300 + 200) + 2 * (7 + 50) + 200)
 
 
 FORMULAS = {
     # one bit up and one down; one vote more says that an update is not finite
-    "lion-cub-1bit:momentum_sync=never": lambda n: 2 * (n - 1) * piece(D + 1, n) / 8,
+    "lion-cub-1bit": ({"momentum_sync": "never"}, lambda n: 2 * (n - 1) * piece(D + 1, n) / 8),
     # levels of one byte under one scale, on which all agree first
-    "global-qsgd:dithering=standard": lambda n: 2 * (n - 1) / n * (4 + D),
-    "top-k:ratio=0.01": top_k,
-    "powersgd:rank=2": power_sgd,
-    "dion:rank_fraction=0.25": dion,
+    "global-qsgd": ({"dithering": "standard"}, lambda n: 2 * (n - 1) / n * (4 + D)),
+    "top-k": ({"ratio": 0.01}, top_k),
+    "powersgd": ({"rank": 2}, partial(factors, rank=2)),
+    "dion": ({"rank_fraction": 0.25}, partial(factors, rank=50)),
 }
 
 
 @pytest.mark.parametrize("n", [2, 3, 8])
-@pytest.mark.parametrize("text", FORMULAS)
-def test_bytes_by_hand(text: str, n: int) -> None:
-    name, *options = text.split(":")
-    given = {key: parse_value(value) for key, _, value in (option.partition("=") for option in options)}
-    found = traced(create(name, **given), [MATRIX, *OTHERS], n)
-    (sent,) = found.values()
-    assert sent == pytest.approx(FORMULAS[text](n))
+@pytest.mark.parametrize("name", FORMULAS)
+def test_bytes_by_hand(name: str, n: int) -> None:
+    options, formula = FORMULAS[name]
+    (sent,) = traced(create(name, **options), [MATRIX, *OTHERS], n).values()
+    assert sent == pytest.approx(formula(n))
 
 
 # ---- what it costs, and what is refused ------------------------------------------------------------------------------

@@ -32,11 +32,6 @@ def build(row: Row, world_size: int, **more: Any) -> SimulatedCluster:
     return SimulatedCluster(row.algorithm, list(Net().parameters()), world_size, **given)
 
 
-def parameters_of(cluster: SimulatedCluster) -> tuple[tuple[torch.Tensor, ...], ...]:
-    """Copies of the parameters of every rank."""
-    return tuple(tuple(p.clone() for p in cluster.parameters(r)) for r in range(cluster.world_size))
-
-
 def trajectory(row: Row, world_size: int) -> Trajectory:
     """`STEPS` steps of the row."""
     return _trajectory(row.id, world_size)
@@ -51,6 +46,8 @@ def _trajectory(row_id: str, world_size: int) -> Trajectory:
         for _ in range(STEPS):
             advance(cluster, 1)
             kinds.append(cluster.kind)
-            parameters.append(parameters_of(cluster))
+            parameters.append(
+                tuple(tuple(p.clone() for p in cluster.parameters(r)) for r in range(world_size))
+            )
     ledger = tuple(dict(x) for x in cluster.ledger.totals())
     return Trajectory(tuple(kinds), tuple(parameters), ledger, cluster)
