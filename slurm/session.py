@@ -212,7 +212,7 @@ def _follow(job: Task, place: Place, folder: Path, environment: Mapping[str, str
     os.environ.update(_variables(where, environment, job, interface_of(own)))
     from suite.timing.rank import main  # with torch, which takes seconds
 
-    return main([where["session"]])
+    return main(where["session"])
 
 
 def _lead(job: Task, place: Place, folder: Path, environment: Mapping[str, str]) -> int:
