@@ -88,7 +88,6 @@ class TrainRuns(Checkpointable):
 
     def _train(self, group: Sequence[RunSpec], turn: Turn, interruption: Interruption, store: Store) -> None:
         """Train one group. Among several tasks a fault of the program is raised, which ends them all."""
-        from suite.runs.store import Owner
         from suite.training.execute import execute
         from suite.training.processes import PeersLostError
 
@@ -98,7 +97,7 @@ class TrainRuns(Checkpointable):
             for _ in execute(
                 group,
                 store,
-                owner=Owner(turn.owner),
+                owner=turn.owner,
                 interruption=interruption,
                 checkpoint_s=self.checkpoint_s,
                 scheduled=True,

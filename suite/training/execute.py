@@ -40,12 +40,12 @@ from suite.runs.store import (
     Lease,
     NewerResultError,
     Outcome,
-    Owner,
     Status,
     Store,
     failed,
     fault_status,
     lease_holder,
+    owner_here,
     release_lease,
     take_lease,
 )
@@ -88,7 +88,7 @@ def execute(
     store: Store,
     progress: Callable[[int], None] = lambda step: None,
     *,
-    owner: Owner | None = None,
+    owner: str | None = None,
     interruption: Interruption | None = None,
     checkpoint_s: float = CHECKPOINT_S,
     max_attempts: int = MAX_ATTEMPTS,
@@ -113,7 +113,7 @@ def execute(
     """
     hooks = Hooks(progress, interruption=interruption or Interruption(), checkpoint_s=checkpoint_s)
     place = place_in_launch(os.environ) if specs[0].backend == "gloo" else None
-    with RunOwnership(store, owner or Owner.here(), hooks, max_attempts, stale_after_s, again) as ownership:
+    with RunOwnership(store, owner or owner_here(), hooks, max_attempts, stale_after_s, again) as ownership:
         if place is not None:
             yield from _join(specs, ownership, place, scheduled)
             return
@@ -287,7 +287,7 @@ class RunOwnership(AbstractContextManager["RunOwnership"]):
     """
 
     store: Store
-    owner: Owner
+    owner: str
     asked: Hooks
     max_attempts: int
     stale_after_s: float
@@ -346,7 +346,7 @@ class RunOwnership(AbstractContextManager["RunOwnership"]):
     def begin(self, spec: RunSpec, start: Start) -> Start | Outcome:
         """Note that the run begins; the outcome instead when it has begun too often."""
         reason = self._notes.pop(spec.run_id, "")
-        note = self.store.begin(spec, self.owner.name, start.step, reason)
+        note = self.store.begin(spec, self.owner, start.step, reason)
         self._under_way.add(spec.run_id)
         files.clean(self.store.folder(spec.run_id), start.step)
         if note.tries > self.max_attempts:
@@ -691,12 +691,12 @@ class _Worker:
         self._count(tally)
 
     @property
-    def _owner(self) -> Owner:
-        return Owner.here(self._child.pid)
+    def _owner(self) -> str:
+        return owner_here(self._child.pid)
 
     def _has(self, run_id: str) -> bool:
         """Whether a run is this worker's to end, and not another process's that it passed over."""
-        mine = lease_holder(self._store.folder(run_id)) in {None, self._owner.name}
+        mine = lease_holder(self._store.folder(run_id)) in {None, self._owner}
         return mine and not self._store.status(run_id).settled
 
     def _close(self) -> None:
