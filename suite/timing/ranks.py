@@ -41,8 +41,6 @@ THREADS: Final = 1
 GRACE_S: Final = 3.0
 """After the first fault the others get this long to say theirs: a rank that died tells more than one that lost a peer."""
 STOP_S: Final = 5.0
-PORT: Final = 29500
-"""Of the meeting point inside a worker's own namespace, where every port is free."""
 WARNING: Final = "[W"
 """So begin lines in which torch warns of what does no harm."""
 LAST_BYTES: Final = 1 << 16
@@ -178,16 +176,14 @@ class Ranks(RankGroup):
         super().__init__(())
         self._processes: list[subprocess.Popen[bytes]] = []
         self._logs: list[IO[bytes]] = []
-        interface = getattr(place, "interface", "eth0")
-        port = _free_port() if interface == "lo" else PORT
-        self._on_gpu = {BACKEND: NCCL, **nccl_variables(interface)} if device == "cuda" else {}
+        self._on_gpu = {BACKEND: NCCL, **nccl_variables(place.interface)} if device == "cuda" else {}
         try:
             for rank in range(len(place.addresses)):
                 self._logs.append(tempfile.TemporaryFile())  # noqa: SIM115 - closed by `stop`
                 here, there = Pipe()
                 self._members.append(here)
                 with there:
-                    self._processes.append(self._start(place, rank, interface, port, module, there.fileno()))
+                    self._processes.append(self._start(place, rank, module, there.fileno()))
         except OSError as error:
             self.stop()
             raise RankLostError(rank, f"could not be started: {error}") from error
@@ -210,17 +206,15 @@ class Ranks(RankGroup):
         for log in self._logs:
             log.close()
 
-    def _start(
-        self, place: Cluster, rank: int, interface: str, port: int, module: str, pipe: int
-    ) -> subprocess.Popen[bytes]:
+    def _start(self, place: Cluster, rank: int, module: str, pipe: int) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
             **dict.fromkeys(THREAD_VARIABLES, str(THREADS)),
             "RANK": str(rank),
             "WORLD_SIZE": str(len(place.addresses)),
             "MASTER_ADDR": place.addresses[0],
-            "MASTER_PORT": str(port),
-            "GLOO_SOCKET_IFNAME": interface,
+            "MASTER_PORT": str(place.port),
+            "GLOO_SOCKET_IFNAME": place.interface,
             **self._on_gpu,
         }
         return subprocess.Popen(
@@ -246,12 +240,6 @@ class Ranks(RankGroup):
         text = os.pread(log, LAST_BYTES, max(0, os.fstat(log).st_size - LAST_BYTES)).decode(errors="replace")
         lines = [line for line in text.splitlines() if line.strip() and not line.startswith(WARNING)]
         return f" ({lines[-1][:300]})" if lines else ""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 # Ranks between real nodes

@@ -488,8 +488,8 @@ class Session:
             self.show("bringing the cluster up" + (" with delays" if delayed else ""))
             place = self.place(fastest)
             stack.callback(place.down)
-            self.record["machine"]["emulated"] = getattr(place, "emulated", True)
-            self.record["machine"] |= getattr(place, "machine", {})
+            self.record["machine"]["emulated"] = place.emulated
+            self.record["machine"] |= place.machine
             ranks = self.start(place) if self.start else Ranks(place, device=self.spec.device)
             stack.callback(ranks.stop)
             self._build(ranks)
