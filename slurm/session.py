@@ -33,6 +33,7 @@ from slurm.scheduler import SlurmError
 from slurm.states import REASONS, last_words, new_folder
 from slurm.submit import code_folder, executor
 from suite.links.link import Link, RealLink
+from suite.timing.load import ClusterMeter
 from suite.timing.ranks import BACKEND, NCCL, TOKEN, RealCluster, Switchboard
 from suite.timing.spec import SessionSpec, load_session
 from suite.timing.store import new_id, path_of, put
@@ -217,7 +218,6 @@ def _follow(job: Task, place: Place, folder: Path, environment: Mapping[str, str
 
 def _lead(job: Task, place: Place, folder: Path, environment: Mapping[str, str]) -> int:
     """Run the session."""
-    from suite.timing.load import ClusterMeter
     from suite.timing.session import Session
 
     for number in REASONS:
