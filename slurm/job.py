@@ -19,7 +19,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from submitit import JobEnvironment
 from submitit.core.utils import UncompletedJobError
@@ -27,12 +27,10 @@ from submitit.helpers import Checkpointable
 
 from slurm.states import BEGUN, REASONS, TIME_LIMIT
 from suite.runs.files import StoreError
-from suite.runs.store import Status
+from suite.runs.spec import RunSpec
+from suite.runs.store import Status, Store, failed
 from suite.training.checkpoint import Interrupted, Interruption
-
-if TYPE_CHECKING:
-    from suite.runs.spec import RunSpec
-    from suite.runs.store import Store
+from suite.training.processes import PeersLostError
 
 
 @dataclass
@@ -64,10 +62,6 @@ class TrainRuns(Checkpointable):
         )
         import torch  # after the signals are listened to: it takes seconds
 
-        from suite.runs.spec import RunSpec
-        from suite.runs.store import Store
-        from suite.training.processes import PeersLostError
-
         torch.set_num_threads(1)  # as in the local pool: the bits of a result may depend on it
         store = Store(self.results_root)
         groups = [[RunSpec.from_dict(dict(spec)) for spec in group] for group in self.groups]
@@ -88,9 +82,7 @@ class TrainRuns(Checkpointable):
 
     def _train(self, group: Sequence[RunSpec], turn: Turn, interruption: Interruption, store: Store) -> None:
         """Train one group. Among several tasks a fault of the program is raised, which ends them all."""
-        from suite.runs.store import Owner
         from suite.training.execute import execute
-        from suite.training.processes import PeersLostError
 
         if turn.tasks == 1 and interruption.requested is not None:
             raise Interrupted(interruption.requested, [spec.run_id for spec in group])
@@ -98,7 +90,7 @@ class TrainRuns(Checkpointable):
             for _ in execute(
                 group,
                 store,
-                owner=Owner(turn.owner),
+                owner=turn.owner,
                 interruption=interruption,
                 checkpoint_s=self.checkpoint_s,
                 scheduled=True,
@@ -159,8 +151,6 @@ class Turn:
 
     def end(self, specs: Iterable[RunSpec], status: Status, store: Store) -> None:
         """Note this end of the runs that have none and that nobody else is at. Raises `StoreError`."""
-        from suite.runs.store import failed
-
         for spec in specs if self.rank == 0 else ():
             note = store.note(spec.run_id)
             elsewhere = note is not None and note.state == "running" and note.owner not in {"", self.owner}

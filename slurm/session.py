@@ -33,6 +33,7 @@ from slurm.scheduler import SlurmError
 from slurm.states import REASONS, last_words, new_folder
 from slurm.submit import code_folder, executor
 from suite.links.link import Link, RealLink
+from suite.timing.load import ClusterMeter
 from suite.timing.ranks import BACKEND, NCCL, TOKEN, RealCluster, Switchboard
 from suite.timing.spec import SessionSpec, load_session
 from suite.timing.store import new_id, path_of, put
@@ -212,12 +213,11 @@ def _follow(job: Task, place: Place, folder: Path, environment: Mapping[str, str
     os.environ.update(_variables(where, environment, job, interface_of(own)))
     from suite.timing.rank import main  # with torch, which takes seconds
 
-    return main([where["session"]])
+    return main(where["session"])
 
 
 def _lead(job: Task, place: Place, folder: Path, environment: Mapping[str, str]) -> int:
     """Run the session."""
-    from suite.timing.load import ClusterMeter
     from suite.timing.session import Session
 
     for number in REASONS:

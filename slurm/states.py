@@ -27,7 +27,7 @@ from slurm.scheduler import Job, SlurmError
 from suite.runs.files import StoreError, dump, parsed, read, write_atomic
 from suite.runs.plan import make_plan
 from suite.runs.spec import RunSpec
-from suite.runs.store import Owner, Status, Store, failed, lease_holder, release_lease
+from suite.runs.store import Status, Store, failed, lease_holder, release_lease
 from suite.runs.sweep import load_sweep
 
 WORDS: Final = (
@@ -128,7 +128,7 @@ class RunStates:
     """
 
     statuses: Mapping[str, Status]
-    gone: Mapping[RunSpec, Owner] = field(default_factory=dict)
+    gone: Mapping[RunSpec, str] = field(default_factory=dict)
     jobs: tuple[Job, ...] = ()
     unanswered: str = ""
 
@@ -161,7 +161,7 @@ def run_states(specs: Sequence[RunSpec], store: Store) -> RunStates:
         known = _by_id({job_id for places in held.values() for _, job_id in places})
     except SlurmError as error:
         return RunStates(statuses, unanswered=str(error))
-    gone, live = dict[RunSpec, Owner](), dict[str, Job]()
+    gone, live = dict[RunSpec, str](), dict[str, Job]()
     for spec in specs:
         places = held.get(spec.run_id)
         if not places:
@@ -176,7 +176,7 @@ def run_states(specs: Sequence[RunSpec], store: Store) -> RunStates:
         end = _end(spec.run_id, record, job_id, known.get(job_id), store)
         statuses[spec.run_id] = end or store.status(spec.run_id)
         if end:
-            gone[spec] = Owner(f"slurm {job_id}")
+            gone[spec] = f"slurm {job_id}"
     return RunStates(statuses, gone, tuple(live.values()))
 
 

@@ -63,12 +63,12 @@ def run(args: argparse.Namespace) -> int:
 def _clear(store: Store, spec: RunSpec) -> None:
     """Remove an earlier reproduction, so that nothing of it is gone on with."""
     from suite.analysis.reproduction import RecordError
-    from suite.runs.store import Owner, lease_holder, take_lease
+    from suite.runs.store import lease_holder, owner_here, take_lease
 
     folder = store.folder(spec.run_id)
     if not folder.exists():
         return
-    if take_lease(folder, Owner.here()) is None:
+    if take_lease(folder, owner_here()) is None:
         raise RecordError(
             f"{folder} is in the hands of {lease_holder(folder)}: wait for it, or name another folder with --out"
         )

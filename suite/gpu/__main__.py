@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from suite.gpu.tables import say
+from suite.gpu.tables import GO_ON, say
 from suite.links.cluster import PROGRAMS, find_program
 
 LIMIT_S: Final = 600.0
@@ -26,8 +26,6 @@ SHORTEST_S: Final = 60.0
 """With less time than this left no job is begun."""
 ENDS_S: Final = 90.0
 """How long a job that is interrupted may take to write down what it has, and a study to end its sweep first."""
-GO_ON: Final = 75
-"""Exit code of a job that has measured something, and not all."""
 CHECKOUT: Final = Path(__file__).resolve().parents[2]
 
 

@@ -9,7 +9,6 @@ table holds of this device and these versions is not measured again.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import itertools
@@ -27,7 +26,7 @@ from torch import Tensor
 from reference_impls.compressors.sparse import kept
 from reference_impls.core import compute
 from reference_impls.core.compute import Key
-from suite.gpu.tables import arguments, held, met, quartiles, say, today, versions, write
+from suite.gpu.tables import code_of, held, met, place_of, quartiles, say, today, versions, write
 from suite.micro.cases import COMPRESSORS, VERBS, Case, build
 
 NUMEL: Final = 100_000_000
@@ -206,13 +205,10 @@ def measure(path: Path) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m suite.gpu.compressors", description=__doc__)
-    parser.add_argument("--table", type=Path, default=Path("results/gpu/codecs.csv"))
-    whole = measure(arguments(parser).table)
+    whole = measure(place_of("codecs", __doc__))
     for name, reason in compute.failures().items():
         say(f"not compiled: {name}: {reason}")
-    say("all is measured" if whole else "not all is measured: run this again")
-    return 0 if whole else 75
+    return code_of(whole)
 
 
 if __name__ == "__main__":

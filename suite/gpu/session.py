@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from suite.gpu.tables import held, met, quartiles, say, versions, write
+from suite.gpu.tables import code_of, held, met, quartiles, say, versions, write
 
 SESSION: Final = "gpu"
 COLUMNS: Final = (
@@ -98,8 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = {row["link"] for row in held(given.table, facts)}
     wanted = [rate for rate, link in spec.by_rate.items() if link.label not in known]
     if not wanted:
-        say("all is measured")
-        return 0
+        return code_of(True)
     record = Session(spec.only_links(tuple(wanted)), given.results, say).run()
     found = [{**row, **facts} for row in rows(record)]
     write(given.table, [*held(given.table, facts), *found], COLUMNS)
@@ -111,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     say(f"{record['status']}: {record['reason']} {record['fix']}")
     if not found:
         return 1
-    return 0 if {row["link"] for row in found} >= {link.label for link in spec.links} - known else 75
+    return code_of({row["link"] for row in found} >= {link.label for link in spec.links} - known)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ measured, and what the table holds of this device and these versions is not meas
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import time
@@ -20,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from suite.gpu.tables import arguments, held, met, quartiles, say, seconds, today, versions, write
+from suite.gpu.tables import code_of, held, met, place_of, quartiles, say, seconds, today, versions, write
 from suite.runs.spec import Rate, RunSpec, resolve_algorithm, resolve_workload
 from suite.training.train import LOSSES_EVERY, Group
 
@@ -180,13 +179,8 @@ def measure(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m suite.gpu.simulation", description=__doc__)
-    parser.add_argument("--table", type=Path, default=Path("results/gpu/simulation.csv"))
-    given = arguments(parser)
-    device = torch.device("cuda")
-    whole = measure(given.table, lambda size, arm: timed(size, arm, device), versions())
-    say("all is measured" if whole else "not all is measured: run this again")
-    return 0 if whole else 75
+    table, device = place_of("simulation", __doc__), torch.device("cuda")
+    return code_of(measure(table, lambda size, arm: timed(size, arm, device), versions()))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,10 @@ Rows of one device and torch are replaced together, as they were measured. *kapp
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -31,7 +29,7 @@ from reference_impls import DataParallelOptimizer, ddp_hook
 from reference_impls.core import compute
 from reference_impls.runtime.step import LOOKS_EVERY
 from suite.gpu import tables
-from suite.gpu.tables import arguments, held, met, quartiles, say, today, versions, write
+from suite.gpu.tables import code_of, held, met, place_of, quartiles, say, today, versions, write
 
 WARM: Final = LOOKS_EVERY + 1
 BLOCK: Final = 8
@@ -254,12 +252,9 @@ def _row(arm: str, seconds: Sequence[float], own: Mapping[str, float], rounds: i
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m suite.gpu.steps", description=__doc__)
-    parser.add_argument("--table", type=Path, default=Path("results/gpu/steps.csv"))
-    given = arguments(parser)
-    if {row["arm"] for row in held(given.table, versions())}.issuperset(ARMS):
-        say("all is measured")
-        return 0
+    table = place_of("steps", __doc__)
+    if {row["arm"] for row in held(table, versions())}.issuperset(ARMS):
+        return code_of(True)
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", store=HashStore(), rank=0, world_size=1, device_id=device)
@@ -267,7 +262,7 @@ def main() -> int:
         rows = measure(device)
     finally:
         dist.destroy_process_group()
-    write(given.table, [{**row, **versions(), "date": today()} for row in rows], COLUMNS)
+    write(table, [{**row, **versions(), "date": today()} for row in rows], COLUMNS)
     for row in rows:
         say(
             f"{row['arm']!s:28} {float(str(row['step_s'])) * 1e3:8.2f} ms, own {float(str(row['own_s'])) * 1e3:7.2f} ms "

@@ -11,7 +11,6 @@ what lay there before; so parameters must be *equal* to those without a race, to
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import datetime
 import functools
@@ -19,7 +18,6 @@ import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -36,7 +34,7 @@ from reference_impls import DataParallelOptimizer, ddp_hook, fsdp_hook
 from reference_impls.core.collectives import Collective
 from reference_impls.frontends.attached import attach
 from reference_impls.runtime.engine import ProcessGroupBackend
-from suite.gpu.tables import arguments, held, met, say, today, versions, write
+from suite.gpu.tables import code_of, held, met, place_of, say, today, versions, write
 from suite.links.cluster import NCCL_SHARES, nccl_variables
 
 STEPS: Final = 6
@@ -321,12 +319,9 @@ def rows(here: Found, gloo: Found, size: int, gpus: int) -> list[dict[str, objec
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m suite.gpu.streams", description=__doc__)
-    parser.add_argument("--table", type=Path, default=Path("results/gpu/streams.csv"))
-    given = arguments(parser, words)
-    if held(given.table, versions()):
-        say("all is measured")
-        return 0
+    table = place_of("streams", __doc__, words)
+    if held(table, versions()):
+        return code_of(True)
     gpus, made = torch.cuda.device_count(), list[dict[str, object]]()
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
@@ -338,7 +333,7 @@ def main(words: Sequence[str] | None = None) -> int:
             continue
         own = functools.partial(trained, size)
         made += rows(own("nccl", RACES), own("gloo", RACES[:1]), size, gpus)
-    write(given.table, [{**row, **versions(), "date": today()} for row in made], COLUMNS)
+    write(table, [{**row, **versions(), "date": today()} for row in made], COLUMNS)
     for row in made:
         say(" ".join(str(row[name]) for name in COLUMNS[:8]))
     wrong = sum(row["met"] == "no" for row in made)

@@ -22,8 +22,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from suite.gpu.__main__ import GO_ON, carry_out
-from suite.gpu.tables import say
+from suite.gpu.__main__ import carry_out
+from suite.gpu.tables import GO_ON, say
 from suite.links.cluster import find_program
 
 STUDIES: Final = ("python", "python-2026", "python-3m", "python-10m", "python-16")

@@ -16,6 +16,8 @@ import torch
 
 PLACE: Final = ("device", "torch", "triton")
 """Columns that say where a row was measured."""
+GO_ON: Final = 75
+"""Exit code of a job that has measured something, and not all."""
 
 
 def say(line: str) -> None:
@@ -24,9 +26,11 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def arguments(parser: argparse.ArgumentParser, given: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line; a machine without a GPU is refused."""
-    found = parser.parse_args(given)
+def place_of(name: str, about: str, given: Sequence[str] | None = None) -> Path:
+    """Where a job's table lies: in results/gpu unless its command line says otherwise. A machine without a GPU is refused."""
+    parser = argparse.ArgumentParser(prog=name, description=about)
+    parser.add_argument("--table", type=Path, default=Path(f"results/gpu/{name}.csv"))
+    found: Path = parser.parse_args(given).table
     if not torch.cuda.is_available():
         parser.error("there is no GPU here that torch sees")
     return found
@@ -84,10 +88,8 @@ def write(table: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[s
         rows: What was measured here.
         columns: Of the table.
     """
-    here, others = {tuple(row[key] for key in PLACE) for row in rows}, list[Mapping[str, object]]()
-    if table.is_file():
-        with table.open(newline="", encoding="utf-8") as file:
-            others = [row for row in csv.DictReader(file) if tuple(row[key] for key in PLACE) not in here]
+    here = {tuple(row[key] for key in PLACE) for row in rows}
+    others = [row for row in _rows(table) if tuple(row[key] for key in PLACE) not in here]
     table.parent.mkdir(parents=True, exist_ok=True)
     unfinished = table.with_suffix(".part")
     with unfinished.open("w", newline="", encoding="utf-8") as file:
@@ -99,7 +101,17 @@ def write(table: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[s
 
 def held(table: Path, place: Mapping[str, str]) -> list[dict[str, str]]:
     """Rows of a table that were measured on this device, with these versions (`versions`)."""
+    return [row for row in _rows(table) if all(row[key] == place[key] for key in PLACE)]
+
+
+def _rows(table: Path) -> list[dict[str, str]]:
     if not table.is_file():
         return []
     with table.open(newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if all(row[key] == place[key] for key in PLACE)]
+        return list(csv.DictReader(file))
+
+
+def code_of(whole: bool) -> int:
+    """Say whether all is measured; the exit code that says it too."""
+    say("all is measured" if whole else "not all is measured: run this again")
+    return 0 if whole else GO_ON

@@ -37,7 +37,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
 
 from suite.links.link import Link, LinkError
 
@@ -357,7 +358,8 @@ def _carry_out(commands: list[Command], enter: Callable[[int | None], tuple[str,
 class Cluster:
     """A running cluster.
 
-    link: as it is now. delays: whether it can delay. networks: files that are the workers' namespaces, by rank.
+    link: as it is now. delays: whether it can delay. networks: files that are the workers' namespaces, by rank. interface: of
+    every worker. port: at which ranks may meet, since in a worker's own namespace every port is free.
     """
 
     link: Link
@@ -366,6 +368,10 @@ class Cluster:
     networks: tuple[str, ...]
     _keeper: subprocess.Popen[bytes] = field(repr=False)
     _generation: int = 0
+    interface: ClassVar[str] = INTERFACE
+    port: ClassVar[int] = 29500
+    emulated: ClassVar[bool] = True
+    machine: ClassVar[Mapping[str, Any]] = MappingProxyType({})
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -187,10 +187,6 @@ TEMPORARY: Final = ".tmp"
 """How the names of half-written files end."""
 
 
-class StoreFullError(StoreError):
-    """No space is left for a file. What was finished before is kept."""
-
-
 def dump(value: Any, indent: int | None = None) -> str:
     """JSON with sorted keys. Raises ValueError for nan and infinity: say null and give a reason instead."""
     return json.dumps(value, sort_keys=True, indent=indent, ensure_ascii=False, allow_nan=False)
@@ -213,7 +209,7 @@ def replacing(path: Path, flushed: bool = True) -> Iterator[BinaryIO]:
     /dev/null or a pipe, is written to, since a rename as root would put a file in its place.
 
     flushed: before the rename it has reached the disk; without, for thousands of files that are made again from others,
-    a power cut may empty it. Raises `StoreFullError`, `StoreError`.
+    a power cut may empty it. Raises `StoreError`.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY}")
     try:
@@ -237,7 +233,7 @@ def replacing(path: Path, flushed: bool = True) -> Iterator[BinaryIO]:
 def cannot_write(path: Path, error: OSError) -> StoreError:
     """The error for a file that could not be written, with what to do."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return StoreFullError(
+        return StoreError(
             f"no space left for {path}: free some, or name another place with --results; finished results are "
             "kept, and the same command goes on from here"
         )

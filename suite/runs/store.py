@@ -116,10 +116,6 @@ class Note:
     tries: Annotated[Whole, Field(ge=0)] = 0
     """Attempts in a row that began at that step, all before the last ended without a word."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, as it is written."""
-        return asdict(self)
-
 
 def counts(statuses: Iterable[Status]) -> dict[str, int]:
     """How many of each state, most frequent first."""
@@ -516,7 +512,7 @@ class Store:
         self._write(run_id, replace(before, **changes, updated_s=round(time.time(), 3)))
 
     def _write(self, run_id: str, note: Note) -> None:
-        write_atomic(self.folder(run_id) / "status.json", dump(note.as_dict()) + "\n")
+        write_atomic(self.folder(run_id) / "status.json", dump(asdict(note)) + "\n")
 
 
 @dataclass(frozen=True)
@@ -660,16 +656,9 @@ def _stat(pid: int) -> list[str] | None:
     return text.rpartition(")")[2].split()  # the name in brackets may itself hold blanks and brackets
 
 
-@dataclass(frozen=True)
-class Owner:
-    """Who works on a run, by a name that no two have at the same time."""
-
-    name: str
-
-    @classmethod
-    def here(cls, pid: int | None = None) -> Owner:
-        """This process, or another one of this machine."""
-        return cls(f"pid {pid or os.getpid()} on {socket.gethostname()}")
+def owner_here(pid: int | None = None) -> str:
+    """The name under which this process, or another one of this machine, works on runs; no two have it at the same time."""
+    return f"pid {pid or os.getpid()} on {socket.gethostname()}"
 
 
 @dataclass(frozen=True)
@@ -695,7 +684,7 @@ class Lease:
         self.path.unlink(missing_ok=True)
 
 
-def take_lease(folder: Path, owner: Owner, stale_after_s: float = STALE_AFTER_S) -> Lease | None:
+def take_lease(folder: Path, owner: str, stale_after_s: float = STALE_AFTER_S) -> Lease | None:
     """The lease of the run in `folder`; None while a live owner of another name has it. Raises `StoreError`."""
     for _ in range(ATTEMPTS):
         held = _leases(folder)
@@ -720,23 +709,23 @@ def lease_holder(folder: Path) -> str | None:
     return str(_lease_content(held[-1]).get("owner", "unknown")) if held else None
 
 
-def release_lease(folder: Path, owner: Owner) -> bool:
+def release_lease(folder: Path, owner: str) -> bool:
     """Remove the lease of an owner that is known to be dead (by the scheduler, say); True where it held one."""
-    if lease_holder(folder) != owner.name:
+    if lease_holder(folder) != owner:
         return False
     for path in _leases(folder):
         path.unlink(missing_ok=True)
     return True
 
 
-def _free(path: Path, owner: Owner, stale_after_s: float) -> bool:
+def _free(path: Path, owner: str, stale_after_s: float) -> bool:
     """Whether a lease may be taken over."""
     try:
         silent_s = time.time() - path.stat().st_mtime
     except FileNotFoundError:
         return True
     content = _lease_content(path)
-    if silent_s > stale_after_s or content.get("owner") == owner.name:
+    if silent_s > stale_after_s or content.get("owner") == owner:
         return True
     pid, started_ticks = content.get("pid"), content.get("started_ticks")
     if content.get("machine") != _machine() or not isinstance(pid, int) or not isinstance(started_ticks, int):
@@ -744,10 +733,10 @@ def _free(path: Path, owner: Owner, stale_after_s: float) -> bool:
     return not Process(pid, started_ticks).alive()
 
 
-def _create(path: Path, owner: Owner) -> bool:
+def _create(path: Path, owner: str) -> bool:
     """Make the file; False when another was quicker. Raises `StoreError`, and leaves no empty file where the disk is full."""
     me = Process.of(os.getpid())
-    content = {"owner": owner.name, "machine": _machine(), "pid": me.pid, "started_ticks": me.started_ticks}
+    content = {"owner": owner, "machine": _machine(), "pid": me.pid, "started_ticks": me.started_ticks}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("x", encoding="utf-8")

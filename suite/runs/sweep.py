@@ -417,16 +417,12 @@ class Sweep(Entry):
         """What an arm is held against: the first of `references`, without these its baseline."""
         return self.arms[self.references[0] if self.references else arm.baseline]
 
-    def at_budget(self, budget: float) -> Sweep:
-        """The sweep at one of its budgets; itself at budget 1."""
-        if budget == WHOLE:
-            return self
-        shape = self.shape.model_copy(update={"warmup": scaled(self.shape.warmup, budget, least=0)})
-        return self.model_copy(update={"steps": scaled(self.steps, budget), "shape": shape})
-
     def as_seen_by(self, arm: Arm, panel: Setting, budget: float = WHOLE) -> tuple[Sweep, Setting]:
         """The sweep at one of its budgets and a setting, as they are for an arm: with its own length, batch and workers."""
-        seen = self.at_budget(budget * (arm.length or WHOLE))
+        seen, times = self, budget * (arm.length or WHOLE)
+        if times != WHOLE:
+            shape = self.shape.model_copy(update={"warmup": scaled(self.shape.warmup, times, least=0)})
+            seen = self.model_copy(update={"steps": scaled(self.steps, times), "shape": shape})
         if arm.batch is not None:
             seen = seen.model_copy(update={"batch_size": round(self.batch_size * arm.batch)})
         return seen, panel if arm.world_size is None else replace(panel, world_size=arm.world_size)
@@ -840,12 +836,8 @@ def _flow(mapping: Mapping[str, Any]) -> str:
 
 
 def _word(value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
         return _flow(value)
     if isinstance(value, tuple):
         return f"[{', '.join(_word(item) for item in value)}]"
-    return repr(value)
+    return json.dumps(value, ensure_ascii=False)

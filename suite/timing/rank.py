@@ -1,29 +1,28 @@
-"""The process of one rank of a timing session: one JSON command a line on stdin, one JSON answer a line on stdout.
+"""The process of one rank of a timing session, which it calls (`suite.timing.ranks`) for commands and answers in JSON.
 
-    python -m suite.timing.rank          # RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, GLOO_SOCKET_IFNAME, OMP_NUM_THREADS ...
+    python -m suite.timing.rank ADDRESS:PORT   # or a descriptor of a pipe; RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT,
+                                               # GLOO_SOCKET_IFNAME, OMP_NUM_THREADS ...
 
-With ``ADDRESS:PORT`` it calls the session there instead, and both go over that connection (`suite.timing.ranks`). Commands are
-the methods of `Commands`; all ranks get the same ones in order. Answers are ``{"ok": true, ...}``, or ``{"ok": false, "type":
-..., "error": ...}``, after which the process ends with code 1: its group may be broken. After "stop" or the end of stdin it ends
-with 0. A group that does not come together is answered to the first command. Whatever else is written to stdout goes to stderr.
+Commands are the methods of `Commands`; all ranks get the same ones in order. Answers are ``{"ok": true, ...}``, or ``{"ok":
+false, "type": ..., "error": ...}``, after which the process ends with code 1: its group may be broken. After "stop", or when the
+session hangs up, it ends with 0. A group that does not come together is answered to the first command.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import os
 import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -36,7 +35,7 @@ from suite.runs.files import finite
 from suite.runs.spec import RunSpec, learning_rate, task_of
 from suite.timing.cases import method_of
 from suite.timing.load import Meter
-from suite.timing.ranks import BACKEND, NCCL, call
+from suite.timing.ranks import BACKEND, NCCL, call, hear, tell
 from suite.timing.store import Case, Mode
 from suite.timing.subject import Batch, MethodSubject, ReferenceSubject, Subject, no_collector, take_step
 from suite.training.train import taken
@@ -51,27 +50,22 @@ COMPILING: Final = timedelta(minutes=10)
 PR_SET_PDEATHSIG: Final = 1
 
 
-def main(arguments: Sequence[str] = ()) -> int:
+def main(where: str) -> int:
     """Serve until told to stop, or until the session is gone. Interrupts, and a scheduler's, are the session's affair."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if arguments:
-        for number in (signal.SIGTERM, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_IGN)
-        requests, answers = call(arguments[0])
-    else:
-        die_with_parent(os.getppid())  # in a collective nobody would notice the end of stdin
-        requests, answers = sys.stdin, _answers_apart()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)
+    if where.isdecimal():
+        die_with_parent(os.getppid())  # in a collective nobody would notice that the session has gone
+    session = call(where)
     try:
         commands = _joined(os.environ.get(BACKEND, "gloo"))
-        for line in iter(requests.readline, ""):
-            request = json.loads(line)
+        while request := hear(session):
             what = request.pop("do")
             if what == "stop":
-                _say(answers, {"ok": True})
                 break
-            _say(answers, {"ok": True, **getattr(commands, what)(**request)})
+            tell(session, {"ok": True, **getattr(commands, what)(**request)})
     except Exception as error:  # noqa: BLE001 - whatever it is, the session must hear of it
-        _say(answers, {"ok": False, "type": type(error).__name__, "error": str(error)})
+        tell(session, {"ok": False, "type": type(error).__name__, "error": str(error)})
         os._exit(1)  # a broken group's own clean-up may wait for ranks that are gone
     dist.destroy_process_group()
     return 0
@@ -108,18 +102,6 @@ def _sent_bytes(interface: str) -> int:
     lines = Path("/proc/self/net/dev").read_text(encoding="utf-8").splitlines()
     counts = {name.strip(): numbers.split() for name, _, numbers in (line.partition(":") for line in lines)}
     return int(counts[interface][8]) if interface in counts else 0
-
-
-def _answers_apart() -> IO[str]:
-    """The stdout we were given, for answers alone; what anybody else writes to stdout goes to stderr from now on."""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return answers
-
-
-def _say(answers: IO[str], answer: Mapping[str, Any]) -> None:
-    answers.write(json.dumps(answer, allow_nan=False) + "\n")
-    answers.flush()
 
 
 class Commands:
@@ -263,4 +245,4 @@ class Commands:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1]))

@@ -1,14 +1,15 @@
-"""The ranks of a session: told what to do over a pair of streams each, and their replies taken together.
+"""The ranks of a session: told what to do over a connection each, and their replies taken together.
 
-`Ranks` are processes here, started on the workers of an emulated cluster and ended by their ids. `RemoteRanks` were started by a
-scheduler on nodes of its own: the session listens at an address of the network between them (`Switchboard`), and every rank
-connects, says in one line which it is and where it runs (`call`), and then reads commands and writes replies as others do over
-pipes. What the lines weigh on that network is no part of a block: a block begins with a barrier, and replies come after its end.
+`Ranks` are processes here, started on the workers of an emulated cluster with the other end of a pipe, and ended by their ids.
+`RemoteRanks` were started by a scheduler on nodes of its own: the session listens at an address of the network between them
+(`Switchboard`), and every rank connects, says in one line which it is and where it runs, and then hears commands and replies as
+others do (`call`). What messages weigh on that network is no part of a block: a block begins with a barrier, and replies come
+after its end.
 
-Every command goes to all ranks, and every rank replies one line. A rank that dies, faults or does not reply ends the
-session: `RankLostError` names the one that went first. Standard error of each rank here goes to a file of its own, whose
-last line is part of that message. A connection that closes is a rank that has ended. A node that vanishes closes nothing: the
-kernel asks after it and closes the connection `VANISHED_S` seconds later. Imports no torch.
+Every command goes to all ranks, and every rank replies to it once, in JSON. A rank that dies, faults or does not reply ends the
+session: `RankLostError` names the one that went first. What each rank here writes to its standard streams goes to a file of its
+own, whose last line is part of that message. A connection that closes is a rank that has ended. A node that vanishes closes
+nothing: the kernel asks after it and closes the connection `VANISHED_S` seconds later. Imports no torch.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import select
-import selectors
 import socket
 import subprocess
 import sys
@@ -26,6 +25,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
@@ -40,8 +41,6 @@ THREADS: Final = 1
 GRACE_S: Final = 3.0
 """After the first fault the others get this long to say theirs: a rank that died tells more than one that lost a peer."""
 STOP_S: Final = 5.0
-PORT: Final = 29500
-"""Of the meeting point inside a worker's own namespace, where every port is free."""
 WARNING: Final = "[W"
 """So begin lines in which torch warns of what does no harm."""
 LAST_BYTES: Final = 1 << 16
@@ -64,12 +63,24 @@ class RankLostError(RuntimeError):
         self.rank = rank
 
 
+def tell(connection: Connection, message: Mapping[str, Any]) -> None:
+    """Send a message of plain values. Raises OSError where the other end has gone."""
+    connection.send_bytes(json.dumps(message, allow_nan=False).encode())
+
+
+def hear(connection: Connection) -> dict[str, Any] | None:
+    """The next message; None where the other end has gone."""
+    try:
+        return dict(json.loads(connection.recv_bytes()))
+    except (EOFError, OSError):
+        return None
+
+
 class RankGroup:
     """The ranks of a session, by rank. Use as a context manager, or call `stop`."""
 
-    def __init__(self, members: Sequence[subprocess.Popen[bytes] | Connection]) -> None:
+    def __init__(self, members: Sequence[Connection]) -> None:
         self._members = list(members)
-        self._partial = [b"" for _ in members]
 
     def ask(self, command: Mapping[str, Any], timeout_s: float) -> list[dict[str, Any]]:
         """Tell all ranks the same and collect their replies.
@@ -84,33 +95,24 @@ class RankGroup:
         Raises:
             RankLostError: A rank died, faulted or did not reply.
         """
-        line = json.dumps(command, allow_nan=False).encode() + b"\n"
         for rank, member in enumerate(self._members):
             try:
-                _pipe(member.stdin).write(line)
-                _pipe(member.stdin).flush()
+                tell(member, command)
             except OSError:
                 raise self._lost({rank: None}) from None
         return self._collect(str(command.get("do")), timeout_s)
 
     def stop(self) -> None:
-        """End the processes: politely, then by their ids. Can be called twice."""
-        for member in self._members:
-            try:
-                if member.stdin and not member.stdin.closed:
-                    member.stdin.write(b'{"do": "stop"}\n')
-                    member.stdin.close()
-            except OSError:  # it has gone already
-                pass
+        """Tell the ranks to end, and hang up once they have or take too long. Can be called twice."""
+        staying = [member for member in self._members if not member.closed]
+        for member in staying:
+            with suppress(OSError):  # it has gone already
+                tell(member, {"do": "stop"})
         deadline = time.monotonic() + STOP_S
+        while staying and (ready := _ready(staying, deadline)):
+            staying = [member for member in staying if member not in ready or hear(member) is not None]
         for member in self._members:
-            try:
-                member.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                member.kill()
-                member.wait()
-            if member.stdout:
-                member.stdout.close()
+            member.close()
 
     def __enter__(self) -> Self:
         return self
@@ -120,44 +122,23 @@ class RankGroup:
 
     def _collect(self, what: str, timeout_s: float) -> list[dict[str, Any]]:
         answers: dict[int, dict[str, Any] | None] = {}
+        silent = {member: rank for rank, member in enumerate(self._members)}
         deadline = time.monotonic() + timeout_s
-        with selectors.DefaultSelector() as selector:
-            for rank, member in enumerate(self._members):
-                selector.register(_pipe(member.stdout), selectors.EVENT_READ, rank)
-            while len(answers) < len(self._members):
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
-                if not ready and time.monotonic() >= deadline:
-                    break
-                for key, _ in ready:
-                    line = self._line(key.data)
-                    if line is None:
-                        continue
-                    selector.unregister(key.fileobj)
-                    answers[key.data] = json.loads(line) if line else None
-                    if not line or not answers[key.data]["ok"]:  # type: ignore[index]
-                        deadline = min(deadline, time.monotonic() + GRACE_S)
+        while silent and (ready := _ready(list(silent), deadline)):
+            for member in ready:
+                answer = hear(member)
+                answers[silent.pop(member)] = answer
+                if answer is None or not answer["ok"]:
+                    deadline = min(deadline, time.monotonic() + GRACE_S)
         faults = {rank: answer for rank, answer in answers.items() if answer is None or not answer["ok"]}
         if faults:
             raise self._lost(faults)
-        if len(answers) < len(self._members):
-            silent = min(set(range(len(self._members))) - answers.keys())
+        if silent:
+            rank = min(silent.values())
             raise RankLostError(
-                silent, f"has not answered {what!r} within {timeout_s:.0f} s{self._last_words(silent)}"
+                rank, f"has not answered {what!r} within {timeout_s:.0f} s{self._last_words(rank)}"
             )
         return [answer for _, answer in sorted(answers.items()) if answer is not None]
-
-    def _line(self, rank: int) -> bytes | None:
-        """The next line of a rank; empty at its end, None while it is incomplete."""
-        try:
-            chunk = os.read(_pipe(self._members[rank].stdout).fileno(), 1 << 16)
-        except OSError:  # a connection that was cut off
-            chunk = b""
-        self._partial[rank] += chunk
-        line, newline, rest = self._partial[rank].partition(b"\n")
-        if newline:
-            self._partial[rank] = rest
-            return line
-        return None if chunk else b""
 
     def _lost(self, faults: Mapping[int, Mapping[str, Any] | None]) -> RankLostError:
         """The rank to name: one that died by a signal before one that ended, before one that complains of the others."""
@@ -180,8 +161,13 @@ class RankGroup:
         return ""
 
 
+def _ready(members: Sequence[Connection], deadline: float) -> list[Any]:
+    """Those that have something to say, or have ended, as soon as there are any; none where the time is over."""
+    return wait(members, max(0.0, deadline - time.monotonic()))
+
+
 class Ranks(RankGroup):
-    """Rank processes, started here on the workers of a cluster. Standard error of each goes to a file without a name.
+    """Rank processes, started here on the workers of a cluster. What each writes goes to a file without a name.
 
     device: where they compute; on ``cuda`` over NCCL, whose traffic goes over the cluster's wires too.
     """
@@ -190,15 +176,14 @@ class Ranks(RankGroup):
         super().__init__(())
         self._processes: list[subprocess.Popen[bytes]] = []
         self._logs: list[IO[bytes]] = []
-        interface = getattr(place, "interface", "eth0")
-        port = _free_port() if interface == "lo" else PORT
-        self._on_gpu = {BACKEND: NCCL, **nccl_variables(interface)} if device == "cuda" else {}
+        self._on_gpu = {BACKEND: NCCL, **nccl_variables(place.interface)} if device == "cuda" else {}
         try:
             for rank in range(len(place.addresses)):
                 self._logs.append(tempfile.TemporaryFile())  # noqa: SIM115 - closed by `stop`
-                self._processes.append(self._start(place, rank, interface, port, module))
-                self._members.append(self._processes[-1])
-                self._partial.append(b"")
+                here, there = Pipe()
+                self._members.append(here)
+                with there:
+                    self._processes.append(self._start(place, rank, module, there.fileno()))
         except OSError as error:
             self.stop()
             raise RankLostError(rank, f"could not be started: {error}") from error
@@ -206,32 +191,38 @@ class Ranks(RankGroup):
     @property
     def pids(self) -> list[int]:
         """Process ids by rank."""
-        return [member.pid for member in self._processes]
+        return [process.pid for process in self._processes]
 
     def stop(self) -> None:
-        """End the processes; what they said is lost then."""
+        """End the processes: politely, then by their ids; what they said is lost then."""
         super().stop()
+        deadline = time.monotonic() + STOP_S
+        for process in self._processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         for log in self._logs:
             log.close()
 
-    def _start(
-        self, place: Cluster, rank: int, interface: str, port: int, module: str
-    ) -> subprocess.Popen[bytes]:
+    def _start(self, place: Cluster, rank: int, module: str, pipe: int) -> subprocess.Popen[bytes]:
         environment = {
             **os.environ,
             **dict.fromkeys(THREAD_VARIABLES, str(THREADS)),
             "RANK": str(rank),
             "WORLD_SIZE": str(len(place.addresses)),
             "MASTER_ADDR": place.addresses[0],
-            "MASTER_PORT": str(port),
-            "GLOO_SOCKET_IFNAME": interface,
+            "MASTER_PORT": str(place.port),
+            "GLOO_SOCKET_IFNAME": place.interface,
             **self._on_gpu,
         }
         return subprocess.Popen(
-            [*place.enter(rank), sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            [*place.enter(rank), sys.executable, "-m", module, str(pipe)],
+            stdin=subprocess.DEVNULL,
+            stdout=self._logs[rank],
             stderr=self._logs[rank],
+            pass_fds=[pipe],
             env=environment,
             cwd=Path(__file__).resolve().parents[2],
             start_new_session=True,  # the terminal's interrupt is the session's affair
@@ -251,47 +242,7 @@ class Ranks(RankGroup):
         return f" ({lines[-1][:300]})" if lines else ""
 
 
-def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    assert stream is not None  # all three are ours
-    return stream
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 # Ranks between real nodes
-
-
-class Connection:
-    """A rank that has called: one of the members of `RankGroup`."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self.stdin: IO[bytes] | None = connection.makefile("wb")
-        self.stdout: IO[bytes] | None = connection.makefile("rb", buffering=0)  # type: ignore[assignment]
-        connection.close()  # what it is lives on until both streams are closed
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return once the rank has closed the connection. Raises `subprocess.TimeoutExpired`."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while self._connection.fileno() >= 0:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self._connection], [], [], left)[0]:
-                raise subprocess.TimeoutExpired("rank", timeout or 0.0)
-            try:
-                if not self._connection.recv(1 << 16):
-                    break
-            except OSError:
-                break
-        return 0
-
-    def kill(self) -> None:
-        """Cut the connection; the rank's scheduler ends what goes on."""
-        with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
 
 
 @dataclass(frozen=True)
@@ -368,7 +319,7 @@ class Switchboard:
                     continue
                 _ask_after(connection)
                 caller = Caller(str(who["node"]), str(who["machine"]), frozenset(who["cores"]))
-                found[int(who["rank"])] = Connection(connection), caller
+                found[int(who["rank"])] = Connection(connection.detach()), caller
         ordered = [found[rank] for rank in range(size)]
         return RemoteRanks([member for member, _ in ordered], [caller for _, caller in ordered], words)
 
@@ -421,23 +372,24 @@ class RealCluster:
         self._end()
 
 
-def call(where: str) -> tuple[IO[str], IO[str]]:
+def call(where: str) -> Connection:
     """Call the session as the rank that RANK says.
 
     Args:
-        where: ``address:port`` of the session.
+        where: ``address:port`` of the session, or the descriptor of the pipe to it.
 
     Returns:
-        What commands are read from, and what replies are written to.
+        Where commands are heard, and replies told.
 
     Raises:
         OSError: The session cannot be reached.
     """
+    if where.isdecimal():
+        return Connection(int(where))
     address, _, port = where.rpartition(":")
     connection = socket.create_connection((address, int(port)), CALL_S)
     connection.settimeout(None)
     _ask_after(connection)
-    replies = connection.makefile("w", encoding="utf-8")
     who = {
         "token": os.environ.get(TOKEN, ""),
         "rank": int(os.environ["RANK"]),
@@ -445,9 +397,8 @@ def call(where: str) -> tuple[IO[str], IO[str]]:
         "machine": machine_id(),
         "cores": sorted(os.sched_getaffinity(0)),
     }
-    replies.write(json.dumps(who) + "\n")
-    replies.flush()
-    return connection.makefile("r", encoding="utf-8"), replies
+    connection.sendall(json.dumps(who).encode() + b"\n")
+    return Connection(connection.detach())
 
 
 def _ask_after(connection: socket.socket) -> None:

@@ -40,12 +40,13 @@ from suite.links.link import (
     RealLink,
     reached,
 )
+from suite.runs.plan import MINIMUM_FOR_INTERVAL
 from suite.runs.spec import RunSpec, provenance
 from suite.timing import load, store
 from suite.timing.cases import Cases, cases_of, direct_specs, source_of
 from suite.timing.load import ClusterMeter, Meter
 from suite.timing.ranks import NCCL, THREADS, RankGroup, RankLostError, Ranks
-from suite.timing.spec import FEWEST_BLOCKS, SessionSpec
+from suite.timing.spec import SessionSpec
 from suite.timing.store import Mode
 from suite.training.processes import RendezvousError
 from suite.workloads import get
@@ -136,7 +137,9 @@ class LinkRounds:
         for number, items in enumerate(planned):
             self._round(number, items)
             if self._lost(number + 1):
-                self.show(f"given up: the reference cannot have {FEWEST_BLOCKS} undisturbed rounds any more")
+                self.show(
+                    f"given up: the reference cannot have {MINIMUM_FOR_INTERVAL} undisturbed rounds any more"
+                )
                 break
         else:
             for number in range(self.spec.blocks, self.spec.blocks + self.spec.spare_blocks):
@@ -149,7 +152,7 @@ class LinkRounds:
     def _lost(self, rounds: int) -> bool:
         """Whether no number can come of this link after so many rounds, with spare ones where two in a row were not hopeless."""
         spare = self.spec.spare_blocks if self._hopeless_rounds < 2 else 0
-        return len(self._good_of_reference()) + self.spec.blocks - rounds + spare < FEWEST_BLOCKS
+        return len(self._good_of_reference()) + self.spec.blocks - rounds + spare < MINIMUM_FOR_INTERVAL
 
     def _good_of_reference(self) -> set[int]:
         """Its rounds that nobody disturbed."""
@@ -250,7 +253,7 @@ class LinkRounds:
                 good.setdefault(taken.get("case_id") or taken["arm"], set()).add(taken["round"])
 
         def few(*names: str) -> bool:
-            return len(set.intersection(*(good.get(name, set()) for name in names))) < FEWEST_BLOCKS
+            return len(set.intersection(*(good.get(name, set()) for name in names))) < MINIMUM_FOR_INTERVAL
 
         reference = str(self.entry["reference"])
         together = [{case_id} for case_id in self.timed]
@@ -261,7 +264,7 @@ class LinkRounds:
         arms = []
         for arm, runs in self.runs.items():
             of_arm = set(self.cases.uses[arm][runs[0].sharding].values())
-            if len(runs) >= FEWEST_BLOCKS and few(arm, *of_arm):
+            if len(runs) >= MINIMUM_FOR_INTERVAL and few(arm, *of_arm):
                 arms.append(Item(arm=arm, run=runs[number % len(runs)]))
                 cases |= of_arm
         if cases:
@@ -334,10 +337,10 @@ class LinkRounds:
         """Whether the reference has rounds enough that nobody disturbed."""
         good = len(self._good_of_reference())
         self.entry["status"], self.entry["reason"] = "done", ""
-        if good < FEWEST_BLOCKS:
+        if good < MINIMUM_FOR_INTERVAL:
             self.entry["status"] = "disturbed"
             self.entry["reason"] = (
-                f"the reference has {good} undisturbed rounds, and it takes {FEWEST_BLOCKS} "
+                f"the reference has {good} undisturbed rounds, and it takes {MINIMUM_FOR_INTERVAL} "
                 f"({self._why()}): leave the machine alone and run the session again"
             )
 
@@ -485,8 +488,8 @@ class Session:
             self.show("bringing the cluster up" + (" with delays" if delayed else ""))
             place = self.place(fastest)
             stack.callback(place.down)
-            self.record["machine"]["emulated"] = getattr(place, "emulated", True)
-            self.record["machine"] |= getattr(place, "machine", {})
+            self.record["machine"]["emulated"] = place.emulated
+            self.record["machine"] |= place.machine
             ranks = self.start(place) if self.start else Ranks(place, device=self.spec.device)
             stack.callback(ranks.stop)
             self._build(ranks)

@@ -20,7 +20,7 @@ without starting anything.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args
 
@@ -38,11 +38,10 @@ from suite.runs.files import (
     Positive,
     load_on_bases,
 )
+from suite.runs.plan import MINIMUM_FOR_INTERVAL
 from suite.runs.spec import Part, resolve_workload
 from suite.runs.sweep import DEFAULT_BUCKET_BYTES, OF_SESSIONS, Sweep, UnknownSweepError, file_of, load_sweep
 
-FEWEST_BLOCKS: Final = 6
-"""Below six rounds the median has no 95 % interval by order statistics."""
 RoundLength = Literal[1, 4, 16, 64]
 ROUND_LENGTHS: Final[tuple[RoundLength, ...]] = get_args(RoundLength)
 Precision = Literal["fp32", "bf16"]
@@ -126,7 +125,7 @@ class Direct(Entry):
 
     arms: Annotated[tuple[str, ...], ONE_OR_MORE, DISTINCT] = ()
     """Arms of the sweep that are trained whole."""
-    repeats: Positive = FEWEST_BLOCKS
+    repeats: Positive = MINIMUM_FOR_INTERVAL
     """Rounds that hold such runs."""
     steps: Annotated[int, Field(ge=1)] = 0
     """Length of such a run. Without it: the sweep's."""
@@ -172,7 +171,7 @@ class SessionSpec(Entry):
     """Links, for example [{rate: 100mbit}]."""
     device: Device = "cpu"
     """Where ranks compute; cuda: on GPUs over NCCL, which ranks share if need be."""
-    blocks: Annotated[int, Field(ge=FEWEST_BLOCKS)] = 6
+    blocks: Annotated[int, Field(ge=MINIMUM_FOR_INTERVAL)] = 6
     """Rounds; in each everything is measured once, in an order drawn anew. Fewer give no interval."""
     spare_blocks: Count = 2
     """Further rounds at most, of what has fewer than six undisturbed ones."""
@@ -299,18 +298,12 @@ def not_shown() -> frozenset[str]:
     return frozenset(name for name, (_, shown) in _listed().items() if not shown)
 
 
+@cache
 def _listed() -> Mapping[str, tuple[str | None, bool]]:
-    """Of every shipped session its sweep, and whether pages show it; read again when a file has changed."""
-    folder = sessions_folder()
-    stamp = tuple((path.name, path.stat().st_mtime_ns) for path in sorted(folder.glob("*.yaml")))
-    return _read_tops(folder, stamp)
-
-
-@lru_cache(maxsize=8)
-def _read_tops(folder: Path, stamp: tuple[tuple[str, int], ...]) -> Mapping[str, tuple[str | None, bool]]:
-    files = {name: load_on_bases(folder / name, "session") for name, _ in stamp}
+    """Of every shipped session its sweep, and whether pages show it."""
+    files = {name: load_on_bases(sessions_folder() / f"{name}.yaml", "session") for name in session_names()}
     return {
-        Path(name).stem: (file.top("sweep", str, "") or None, file.top("shown", bool, True))
+        name: (file.top("sweep", str, "") or None, file.top("shown", bool, True))
         for name, file in files.items()
     }
 

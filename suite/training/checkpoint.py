@@ -279,7 +279,7 @@ def rank_path(folder: Path, step: int, rank: int) -> Path:
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
-    """Put it in the place of `path` in one go. Raises `StoreError`, `StoreFullError`."""
+    """Put it in the place of `path` in one go. Raises `StoreError`."""
     import torch
 
     content = {"schema_version": CHECKPOINT_SCHEMA, **{k: getattr(checkpoint, k) for k in _FIELDS}}
@@ -308,7 +308,7 @@ def read(path: Path, spec: RunSpec, source: str) -> Checkpoint | None:
 def publish(folder: Path, spec: RunSpec, source: str, step: int) -> None:
     """Make the files that all ranks have written at `step` the run's checkpoint; older ones go.
 
-    Raises `StoreError`, `StoreFullError`.
+    Raises `StoreError`.
     """
     index = {
         "schema_version": CHECKPOINT_SCHEMA,

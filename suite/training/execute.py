@@ -40,12 +40,12 @@ from suite.runs.store import (
     Lease,
     NewerResultError,
     Outcome,
-    Owner,
     Status,
     Store,
     failed,
     fault_status,
     lease_holder,
+    owner_here,
     release_lease,
     take_lease,
 )
@@ -88,7 +88,7 @@ def execute(
     store: Store,
     progress: Callable[[int], None] = lambda step: None,
     *,
-    owner: Owner | None = None,
+    owner: str | None = None,
     interruption: Interruption | None = None,
     checkpoint_s: float = CHECKPOINT_S,
     max_attempts: int = MAX_ATTEMPTS,
@@ -113,7 +113,7 @@ def execute(
     """
     hooks = Hooks(progress, interruption=interruption or Interruption(), checkpoint_s=checkpoint_s)
     place = place_in_launch(os.environ) if specs[0].backend == "gloo" else None
-    with RunOwnership(store, owner or Owner.here(), hooks, max_attempts, stale_after_s, again) as ownership:
+    with RunOwnership(store, owner or owner_here(), hooks, max_attempts, stale_after_s, again) as ownership:
         if place is not None:
             yield from _join(specs, ownership, place, scheduled)
             return
@@ -287,7 +287,7 @@ class RunOwnership(AbstractContextManager["RunOwnership"]):
     """
 
     store: Store
-    owner: Owner
+    owner: str
     asked: Hooks
     max_attempts: int
     stale_after_s: float
@@ -346,7 +346,7 @@ class RunOwnership(AbstractContextManager["RunOwnership"]):
     def begin(self, spec: RunSpec, start: Start) -> Start | Outcome:
         """Note that the run begins; the outcome instead when it has begun too often."""
         reason = self._notes.pop(spec.run_id, "")
-        note = self.store.begin(spec, self.owner.name, start.step, reason)
+        note = self.store.begin(spec, self.owner, start.step, reason)
         self._under_way.add(spec.run_id)
         files.clean(self.store.folder(spec.run_id), start.step)
         if note.tries > self.max_attempts:
@@ -446,7 +446,8 @@ class RunOwnership(AbstractContextManager["RunOwnership"]):
 # ---- Workers of this machine: a pool of processes, one thread and one slot each, that take groups of runs. One interrupt lets
 # the groups under way finish, a second one (or a SIGTERM) stops them between two steps, with checkpoints, a third one at once. A
 # worker takes lists of run ids from a pipe, None at the end, and at any time the reason to stop; it tells ("step", steps of
-# the group), ("run", run id, state, reason), ("over",), ("stopped",), ("full", text) when results cannot be kept any more.
+# the group) and ("over",); where it takes no more, ("stopped",), or ("full", text) when results cannot be kept. How the runs of
+# the group have ended says the store.
 
 
 GPU_VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -500,23 +501,15 @@ def serve(pipe: Connection, root: str, slot: Slot) -> None:
 
 
 def _train(
-    run_ids: list[str],
-    store: Store,
-    pipe: Connection,
-    interruption: PipeStop,
-    device: str,
+    run_ids: list[str], store: Store, pipe: Connection, interruption: PipeStop, device: str
 ) -> tuple[str, ...]:
     """Train a group; returns the last word about it."""
     specs = [store.spec(run_id) for run_id in run_ids]
     try:
-        for outcome in execute(
-            specs,
-            store,
-            lambda step: pipe.send(("step", step)),
-            interruption=interruption,
-            device=device,
+        for _ in execute(
+            specs, store, lambda step: pipe.send(("step", step)), interruption=interruption, device=device
         ):
-            pipe.send(("run", outcome.run_id, outcome.status.state, outcome.status.reason))
+            pass
     except StoreError as error:
         return ("full", str(error))
     except Interrupted:
@@ -635,29 +628,22 @@ class _Worker:
         if (message := self._child.receive()) is None:
             self._mark_dead(tally)
             return
-        if message[0] == "step":
-            step = max(
-                message[1], self._counted
-            )  # a part of the group may stand further back than the one before
+        what, *content = message
+        if what == "step":
+            # a part of the group may stand further back than the one before
+            step = max(content[0], self._counted)
             for run_id in self._owned:
                 self._advance(tally, run_id, step)
             self._counted = step
-        elif message[0] == "run":
-            _, run_id, state, reason = message
-            self._ended(tally, run_id, state)
-            if state != "done":
-                tally.failures.append((run_id, state, reason))
-        elif message[0] == "over":
-            self._busy = False
-            for run_id in list(self._owned):  # somebody else's
-                self._ended(tally, run_id, self._store.status(run_id).state)
-        elif message[0] == "stopped":
-            tally.interrupted = True
-            self._close()
-        else:
-            self.full = message[1]
-            tally.interrupted = True
-            self._close()
+            return
+        self._busy = False
+        if what == "over":
+            self._count(tally)
+            return
+        self._count(tally, ended=True)
+        tally.interrupted = True
+        self.full = content[0] if content else None
+        self._close()
 
     def dismiss(self) -> None:
         """Let it go when there is nothing left to do."""
@@ -682,31 +668,35 @@ class _Worker:
         kept, of_step = self._work[run_id]
         tally.share += max(0, step - max(kept, self._counted)) * of_step
 
-    def _ended(self, tally: Tally, run_id: str, state: str) -> None:
-        spec = self._owned.pop(run_id)
-        tally.runs += 1
-        self._advance(tally, run_id, spec.steps)
-        tally.states[state] = tally.states.get(state, 0) + 1
+    def _count(self, tally: Tally, ended: bool = False) -> None:
+        """Count the runs of the group, or those of them that have ended, as they stand."""
+        for run_id, spec in list(self._owned.items()):
+            status = self._store.status(run_id)
+            if ended and not status.terminal:
+                continue
+            del self._owned[run_id]
+            tally.runs += 1
+            self._advance(tally, run_id, spec.steps)
+            tally.states[status.state] = tally.states.get(status.state, 0) + 1
+            if status.terminal and status.state != "done":
+                tally.failures.append((run_id, status.state, status.reason))
 
     def _mark_dead(self, tally: Tally) -> None:
         self.alive, self.dead = False, True
         status = Status("error", f"the worker process died: {exit_text(self._child.exitcode)}")
-        for spec in list(self._owned.values()):
-            if not self._has(spec.run_id):
-                self._ended(tally, spec.run_id, self._store.status(spec.run_id).state)
-                continue
-            failed(spec, status).save(self._store)
-            release_lease(self._store.folder(spec.run_id), self._owner)
-            self._ended(tally, spec.run_id, status.state)
-            tally.failures.append((spec.run_id, status.state, status.reason))
+        for run_id, spec in self._owned.items():
+            if self._has(run_id):
+                failed(spec, status).save(self._store)
+                release_lease(self._store.folder(run_id), self._owner)
+        self._count(tally)
 
     @property
-    def _owner(self) -> Owner:
-        return Owner.here(self._child.pid)
+    def _owner(self) -> str:
+        return owner_here(self._child.pid)
 
     def _has(self, run_id: str) -> bool:
         """Whether a run is this worker's to end, and not another process's that it passed over."""
-        mine = lease_holder(self._store.folder(run_id)) in {None, self._owner.name}
+        mine = lease_holder(self._store.folder(run_id)) in {None, self._owner}
         return mine and not self._store.status(run_id).settled
 
     def _close(self) -> None:

@@ -13,7 +13,7 @@ from slurm import scheduler
 from slurm.scheduler import Job, SlurmError
 from slurm.states import BEGUN, WORDS, Record, RunStates, last_words, note_ends, records, run_states, settle
 from suite.runs.files import StoreError
-from suite.runs.store import Owner, Status, Store, failed, take_lease
+from suite.runs.store import Status, Store, failed, take_lease
 from suite.runs.sweep import UnknownSweepError, load_sweep
 from tests.slurm.specs import tiny
 from tests.support import Patch
@@ -162,7 +162,7 @@ def test_a_silent_run_is_not_sent_again_while_its_job_lives(store: Store, says: 
     submitted(store)
     says["squeue"] = [job(0, "RUNNING"), job(1, "RUNNING")]
     for spec, owner in zip(SPECS[:2], ("slurm 17_0", "elsewhere"), strict=True):
-        take_lease(store.folder(spec.run_id), Owner(owner))
+        take_lease(store.folder(spec.run_id), owner)
         store.begin(spec, owner)
         os.utime(store.folder(spec.run_id) / "status.json", (1.0, 1.0))
     found = run_states(SPECS, store)

@@ -15,7 +15,7 @@ from bandwise.cli import main
 from suite.analysis.collect import collect
 from suite.analysis.tables import RUNS
 from suite.runs.files import StoreError
-from suite.runs.store import STALE_AFTER_S, Owner, Store
+from suite.runs.store import STALE_AFTER_S, Store, owner_here
 from suite.training.checkpoint import Hooks
 from suite.training.execute import RunOwnership
 from tests.suite.analysis import made_up_study as made
@@ -189,7 +189,7 @@ def test_a_run_id_never_leads_out_of_the_store(run_id: str, tmp_path: Path) -> N
 
 def owned(store: Store, *, again: bool = False) -> RunOwnership:
     return RunOwnership(
-        store, Owner.here(), Hooks(), max_attempts=5, stale_after_s=STALE_AFTER_S, again=again
+        store, owner_here(), Hooks(), max_attempts=5, stale_after_s=STALE_AFTER_S, again=again
     )
 
 

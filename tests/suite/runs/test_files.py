@@ -16,10 +16,10 @@ import pytest
 
 from suite.runs import files
 from suite.runs.files import StoreError, cache_folder, disk_cached
-from suite.runs.store import Lease, Owner, lease_holder, release_lease, take_lease
+from suite.runs.store import Lease, lease_holder, release_lease, take_lease
 from tests.support import ROOT
 
-A, B = Owner("a"), Owner("b")
+A, B = "a", "b"
 
 
 def age(lease: Lease, seconds: float) -> None:
@@ -51,7 +51,7 @@ def test_a_stale_lease_passes_on_and_its_owner_notices(tmp_path: Path) -> None:
     assert lease_holder(tmp_path) == "b"
 
 
-TAKE = "import sys, suite.runs.store as l, pathlib; l.take_lease(pathlib.Path(sys.argv[1]), l.Owner('a'))"
+TAKE = "import sys, suite.runs.store as l, pathlib; l.take_lease(pathlib.Path(sys.argv[1]), 'a')"
 
 
 def test_a_dead_process_holds_nothing_but_on_another_machine_it_cannot_be_told_from_a_live_one(
@@ -81,7 +81,7 @@ def test_of_many_takers_one_wins(stale: bool, tmp_path: Path) -> None:
 
         def attempt(number: int, folder: Path = folder, start: threading.Barrier = start) -> Lease | None:
             start.wait()
-            return take_lease(folder, Owner(str(number)), stale_after_s=50.0)
+            return take_lease(folder, str(number), stale_after_s=50.0)
 
         with ThreadPoolExecutor(8) as takers:
             (won,) = filter(None, takers.map(attempt, range(8)))

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from suite.runs.files import StoreFullError, problem, write_atomic
+from suite.runs.files import StoreError, problem, write_atomic
 from suite.runs.spec import RunSpec
 from suite.runs.store import (
     RESULT_VERSION,
@@ -97,7 +97,7 @@ def test_a_full_disk_keeps_the_old_file_and_says_what_to_do(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StoreFullError, match=r"no space left for .*result.json: free some.*--results.*kept"):
+    with pytest.raises(StoreError, match=r"no space left for .*result.json: free some.*--results.*kept"):
         write_atomic(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["result.json"], "the temporary file is gone"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -122,9 +123,12 @@ class Loopback:
 
     interface = "lo"
     emulated = False
+    machine: Mapping[str, Any] = {}
 
     def __init__(self, link: Link) -> None:
         self.link = link
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
         self.addresses = ("127.0.0.1",) * link.workers
 
     def enter(self, rank: int) -> tuple[str, ...]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from suite.links.link import Link
 from suite.runs.spec import task_of
-from suite.timing import rank
 from suite.timing.ranks import RankLostError, Ranks
 from suite.timing.store import Case
 from suite.training.train import train_group
@@ -109,18 +106,6 @@ def test_a_direct_run_ends_where_the_simulated_run_does(ranks: Ranks) -> None:
     task = task_of(spec)
     untrained = task.evaluate(task.initial())
     assert abs(zero["final"]["nll"] - untrained["nll"]) > 0.1, "the training has changed nothing"
-
-
-def test_only_answers_reach_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out, err = (tmp_path / "out").open("w"), (tmp_path / "err").open("w")
-    with monkeypatch.context() as patch, out, err:
-        patch.setattr(sys, "stdout", out)
-        patch.setattr(sys, "stderr", err)
-        answers = rank._answers_apart()
-        os.write(out.fileno(), b"noise")
-        rank._say(answers, {"ok": True})
-        answers.close()
-    assert [(tmp_path / name).read_text() for name in ("out", "err")] == ['{"ok": true}\n', "noise"]
 
 
 def test_the_rank_that_is_killed_is_named(ranks: Ranks) -> None:

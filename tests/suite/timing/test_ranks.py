@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 from suite.links.link import Link
 from suite.timing.load import ClusterMeter, Snapshot
-from suite.timing.ranks import TOKEN, RankLostError, Ranks, Switchboard, call
+from suite.timing.ranks import TOKEN, RankLostError, Ranks, Switchboard, call, hear, tell
 from suite.training.processes import interface_of
 from tests.suite.timing.fakes import Loopback
 
@@ -65,8 +65,6 @@ def test_a_command_that_cannot_be_started(tmp_path: Path) -> None:
 
 # Ranks that call
 
-Called = tuple[IO[str], IO[str]]
-
 
 @pytest.fixture
 def board() -> Switchboard:
@@ -74,7 +72,7 @@ def board() -> Switchboard:
 
 
 @pytest.fixture
-def called(board: Switchboard, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Called]]:
+def called(board: Switchboard, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Connection]]:
     """The rank's end of two calls, the second rank's first."""
     ends = []
     for rank in (1, 0):
@@ -82,26 +80,19 @@ def called(board: Switchboard, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
             monkeypatch.setenv(name, value)
         ends.append(call(board.where))
     yield ends[::-1]
-    for end in (stream for pair in ends for stream in pair if not stream.closed):
+    for end in ends:
         end.close()
 
 
 def serve(
-    ends: list[Called], reply: Callable[[int, Any], Mapping[str, Any] | None]
+    ends: list[Connection], reply: Callable[[int, Any], Mapping[str, Any] | None]
 ) -> list[threading.Thread]:
     """Answer as the ranks, until they are told to stop; one that replies None hangs up."""
 
     def go(rank: int) -> None:
-        commands, replies = ends[rank]
-        for line in iter(commands.readline, ""):
-            told = json.loads(line)
-            answer = None if told == {"do": "stop"} else reply(rank, told)
-            if answer is None:
-                break
-            replies.write(json.dumps(answer) + "\n")
-            replies.flush()
-        for stream in ends[rank]:
-            stream.close()
+        while (told := hear(ends[rank])) and told != {"do": "stop"} and (answer := reply(rank, told)):
+            tell(ends[rank], answer)
+        ends[rank].close()
 
     threads = [threading.Thread(target=go, args=(rank,), daemon=True) for rank in range(len(ends))]
     for thread in threads:
@@ -109,7 +100,7 @@ def serve(
     return threads
 
 
-def test_replies_come_by_rank_and_stopping_ends_them(board: Switchboard, called: list[Called]) -> None:
+def test_replies_come_by_rank_and_stopping_ends_them(board: Switchboard, called: list[Connection]) -> None:
     serving = serve(
         called, lambda rank, command: {"ok": True, "rank": rank, "long": "x" * 300_000, **command}
     )
@@ -124,7 +115,7 @@ def test_replies_come_by_rank_and_stopping_ends_them(board: Switchboard, called:
 
 
 def test_the_rank_that_hangs_up_is_named_not_those_that_lost_it(
-    board: Switchboard, called: list[Called]
+    board: Switchboard, called: list[Connection]
 ) -> None:
     fault = {"ok": False, "type": "RuntimeError", "error": "Connection closed by peer"}
     serve(called, lambda rank, command: None if rank else fault)
@@ -135,7 +126,7 @@ def test_the_rank_that_hangs_up_is_named_not_those_that_lost_it(
         assert str(lost.value) == "rank 1 on node-1 has ended without a word (task 1: Killed)"
 
 
-def test_a_fault_is_told_in_the_ranks_words(board: Switchboard, called: list[Called]) -> None:
+def test_a_fault_is_told_in_the_ranks_words(board: Switchboard, called: list[Connection]) -> None:
     serve(called, lambda rank, command: {"ok": not rank, "type": "RuntimeError", "error": "made up"})
     with board.ranks(2) as ranks, pytest.raises(RankLostError, match="faulted: RuntimeError: made up"):
         ranks.ask({"do": "block"}, 10)
@@ -157,8 +148,8 @@ def test_a_rank_that_does_not_call_is_named_and_strangers_are_not_listened_to(
     ):
         scanner.sendall(b"GET / HTTP/1.1\n")
         board.ranks(2, timeout_s=0.5)
-    for stream in (*stranger, *own):
-        stream.close()
+    stranger.close()
+    own.close()
 
 
 # The load of several machines

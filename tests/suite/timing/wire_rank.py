@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -15,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from reference_impls import DataParallelOptimizer
+from suite.timing.ranks import call, hear, tell
 from tests.reference_impls.problem import LR, observed, take
 from tests.reference_impls.table import FIRST, Row
 from tests.suite.links.tour import counted
@@ -27,10 +27,9 @@ SETTLE_S = 0.05
 def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
-    rows = {row.id: row for row in FIRST}
-    while (command := json.loads(sys.stdin.readline()))["do"] != "stop":
-        sys.stdout.write(json.dumps({"ok": True, **moved(rows[command["row"]])}) + "\n")
-        sys.stdout.flush()
+    session, rows = call(sys.argv[1]), {row.id: row for row in FIRST}
+    while (command := hear(session)) and command["do"] != "stop":
+        tell(session, {"ok": True, **moved(rows[command["row"]])})
     dist.destroy_process_group()
 
 

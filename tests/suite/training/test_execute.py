@@ -12,7 +12,7 @@ import torch
 
 from bandwise.cli import ProgressLine, main
 from suite.runs.spec import RunSpec
-from suite.runs.store import Owner, Store, take_lease
+from suite.runs.store import Store, take_lease
 from suite.training import checkpoint as files
 from suite.training import train
 from suite.training.checkpoint import Interrupted
@@ -24,7 +24,7 @@ def test_what_another_has_in_hand_is_passed_over(tmp_path: Path) -> None:
     mine, theirs, settled = (one_spec(seed=seed) for seed in range(3))
     store = Store(tmp_path)
     list(execute([settled], store))
-    lease = take_lease(store.folder(theirs.run_id), Owner("another"))
+    lease = take_lease(store.folder(theirs.run_id), "another")
     assert [o.run_id for o in execute([mine, theirs, settled], store)] == [mine.run_id]
     assert lease.held()
     assert [o.run_id for o in execute([theirs], store, stale_after_s=0.0)] == [theirs.run_id]
@@ -37,7 +37,7 @@ def test_a_run_that_was_taken_over_is_not_written_by_the_first_owner(tmp_path: P
     def steal(step: int) -> None:
         if not stolen:
             stolen.append(True)
-            (done,) = execute([spec], store, owner=Owner("thief"), stale_after_s=-1.0)
+            (done,) = execute([spec], store, owner="thief", stale_after_s=-1.0)
             assert done.status.state == "done"
 
     assert list(execute([spec], store, steal, checkpoint_s=0.0)) == []
