@@ -105,7 +105,7 @@ class DQSGD(AdaptiveBits):
     B = 1 + log2(1 + factor contraction^(left/2) |g|), rounded up: the quantiser's step |g| / s is then the same in all steps
     (non-convex, contraction 1), or shrinks geometrically towards the end of the training (strongly convex). The quantiser is
     QSGD's with s = 2^(B-1) - 1; no error feedback. `calibration_steps` of fixed width find the factor by which the average
-    width would be `target_bits` if the norm stayed as it is.
+    width, before it is rounded up, would be `target_bits` if the norm stayed as it is: up to a bit more is sent.
 
     Differences: read were the main text of an earlier version (ICLR 2021 submission; its second algorithm and how it sets the
     constants were not in it) and the abstract of the later one. |g| is that of the last step's mean gradient over the whole
@@ -119,7 +119,7 @@ class DQSGD(AdaptiveBits):
         0.999, "convex rule: factor a step by which an error made now has faded", gt=0, le=1
     )
     factor: float = option(0.0, "k or t of the rule; 0: calibrated", ge=0)
-    target_bits: float = option(4.5, "average bits a coordinate, which the calibration aims at", gt=0)
+    target_bits: float = option(4.5, "average bits a coordinate before rounding up, which the calibration aims at", gt=0)
     calibration_steps: int = option(100, "first steps, of ceil(target_bits), whose norms are averaged", ge=0)
     total_steps: int | None = option(None, "steps of the training (convex rule)", ge=1)
 

@@ -144,7 +144,7 @@ class Dion(Algorithm):
         """r of a hidden matrix, 0 of anything else."""
         shape = view.param.shape
         hidden = is_hidden_matrix(view.name, shape, self.adamw_for)
-        return math.ceil(self.rank_fraction * min(shape)) if hidden else 0
+        return math.ceil(round(self.rank_fraction * min(shape), 6)) if hidden else 0
 
     def _is_thin(self, view: View) -> bool:
         """Whether it is a hidden matrix whose factors are smaller than the matrix."""

@@ -38,8 +38,8 @@ class OneBitLAMB(WarmUp):
     second, fresh variance; f = max (sqrt(v) + eps) / (sqrt(v_fresh) + eps), limited (see options) and against the last f;
     x <- x - lr C f upd, with v frozen. The body of the paper could not be read; DeepSpeed's code and tutorial were.
 
-    Differences: C is an average that starts at 0 and takes up every c, corrected for its start; DeepSpeed does not correct
-    it, so that short warm-ups shrink every step, and leaves out c of exactly 1, so that a
+    Differences: C is an average that starts at 0 and takes up every c from the first gradient of its tensor on, corrected for
+    its start; DeepSpeed does not correct it, so that short warm-ups shrink every step, and leaves out c of exactly 1, so that a
     tensor that always has 1 never moves again. A tensor without momentum at the switch gets rho = 1 and is left out of the
     mean (there a division by zero). Coordinates without variance are not moved and their agreed momentum is 0, where
     DeepSpeed wants a mask. The buffer is a bucket, and rho's mean is over its tensors: a factor common to a buffer cancels
@@ -121,7 +121,11 @@ class OneBitLAMB(WarmUp):
         norms = _norm(x), _norm(move)
         ratio = (norms[0] / norms[1]).clamp(self.min_coeff, self.max_coeff)
         ratio = torch.where((norms[0] == 0) | (norms[1] == 0), 1.0, ratio)
-        state["coefficient"].mul_(self.coeff_beta).add_((1 - self.coeff_beta) * ratio)
+        average = state["coefficient"]
+        # a tensor's first ratio stands for those of the steps before, in which it had no gradient
+        first = (1 - self.coeff_beta ** (bucket.step + 1)) * ratio
+        going = self.coeff_beta * average + (1 - self.coeff_beta) * ratio
+        average.copy_(torch.where(v.any(), torch.where(average == 0, first, going), 0.0))
         return move.mul_(h["lr"] * ratio)
 
     def _compressed(

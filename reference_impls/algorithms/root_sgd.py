@@ -59,7 +59,7 @@ class RootSGD(Algorithm):
     def rate(self, t: float | Tensor, lr: float | Tensor) -> float | Tensor:
         """eta_t of step t = 1, 2, ... at learning rate lr."""
         if self.step_size == "power":
-            lr *= t**-self.exponent
+            lr = lr * t**-self.exponent  # not in place: on a GPU all ranks share the tensor
         elif self.step_size == "inverse" and lr != 0:
             lr = 1 / (1 / lr + self.slope * t**self.exponent)
         return lr

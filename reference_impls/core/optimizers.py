@@ -274,7 +274,7 @@ class Dion2(ByName):
             state["momentum_buffer"] = torch.zeros_like(matrix)
         momentum = state["momentum_buffer"].add_(matrix.grad)
         axis = 0 if matrix.shape[0] <= matrix.shape[1] else 1
-        count = math.ceil(group["submatrix_fraction"] * matrix.shape[axis])
+        count = math.ceil(round(group["submatrix_fraction"] * matrix.shape[axis], 6))
         norms = momentum.abs().sum(1 - axis)
         chosen = norms.sort(descending=True, stable=True).indices[:count].sort().values
         taken = momentum.index_select(axis, chosen)

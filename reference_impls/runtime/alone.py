@@ -251,7 +251,7 @@ class _Alone:
     """
 
     def __init__(self, method: Method, shapes: Shapes, rank: int, n: int, device: str) -> None:
-        params = {name: torch.zeros(*shape, device=device) for name, shape in _by_name(shapes).items()}
+        params = {name: torch.zeros(tuple(shape), device=device) for name, shape in _by_name(shapes).items()}
         group = {"params": [*params.values()], "param_names": [*params], **method.group(lr=0.0)}
         worker = Worker(method.algorithm, [group], rank=rank, size=n, bucket_bytes=_ONE_BUCKET)
         (self._bucket,) = worker.buckets

@@ -96,7 +96,7 @@ def test_links_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
 @pytest.mark.parametrize("text", METHODS)
 def test_what_a_training_sends_is_what_a_simulation_of_it_counts(text: str) -> None:
     steps, workers, bucket_bytes = 48, 4, 4 << 20
-    shapes: list[tuple[int, ...]] = [(24, 16), (16,), (40, 24)]
+    shapes: list[tuple[int, ...]] = [(24, 16), (16,), (40, 24), ()]
     if "fragments" in text:  # of equal size
         shapes, bucket_bytes = [(24, 16), (24, 16)], 4 * 24 * 16
     method = costs.method_of(text, steps)

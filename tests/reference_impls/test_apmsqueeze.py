@@ -272,19 +272,22 @@ class LambBox:
         self.x = tensors()
         self.m, self.v = ([torch.zeros(n, dtype=torch.float64) for n in LENGTHS] for _ in range(2))
         self.fresh: list[Tensor] = []
-        self.c, self.f = [0.0] * 3, [1.0] * 3
+        self.ratios: list[list[float]] = [[] for _ in LENGTHS]
+        self.f = [1.0] * 3
 
     def step(self, number: int, g: list[Tensor]) -> None:
         if number == self.warmup:
             self.fresh = [v.clone() for v in self.v]
         own = self.limits
         for i in range(3):
+            if not g[i].any() and not self.ratios[i]:  # it has not been used yet
+                continue
             self.m[i] = BETA1 * self.m[i] + (1 - BETA1) * g[i]
             if number < self.warmup:
                 self.v[i] = BETA2 * self.v[i] + (1 - BETA2) * g[i] ** 2
                 move = self.m[i] / (self.v[i].sqrt() + EPS) + DECAY * self.x[i]
                 ratio = min(max(float(self.x[i].norm() / move.norm()), own["min_coeff"]), own["max_coeff"])
-                self.c[i] = own["coeff_beta"] * self.c[i] + (1 - own["coeff_beta"]) * ratio
+                self.ratios[i].append(ratio)
                 self.x[i] = self.x[i] - RATE * ratio * move
                 continue
             self.fresh[i] = BETA2 * self.fresh[i] + (1 - BETA2) * g[i] ** 2
@@ -296,8 +299,14 @@ class LambBox:
             f, share = min(max(f, own["factor_min"]), own["factor_max"]), own["factor_threshold"]
             f = min(max(f, self.f[i] * (1 - share)), self.f[i] * (1 + share))
             self.f[i] = f
-            coefficient = self.c[i] / (1 - own["coeff_beta"] ** self.warmup)
-            self.x[i] = self.x[i] - RATE * coefficient * f * move
+            self.x[i] = self.x[i] - RATE * self.coefficient(i) * f * move
+
+    def coefficient(self, i: int) -> float:
+        """As if the first ratio had been that of all steps before."""
+        beta, ratios, c = self.limits["coeff_beta"], self.ratios[i], 0.0
+        for ratio in [ratios[0]] * (self.warmup - len(ratios)) + ratios:
+            c = beta * c + (1 - beta) * ratio
+        return c / (1 - beta**self.warmup)
 
 
 @pytest.mark.parametrize(
@@ -326,6 +335,19 @@ def test_with_an_exact_mean_it_is_its_box(size, bucket_bytes, limits):
     assert any(f != 1.0 for f in box.f)
     alike = all(torch.allclose(a, b, rtol=0, atol=1e-9) for a, b in zip(box.x, plain.x, strict=True))
     assert alike == (not limits)
+
+
+@pytest.mark.parametrize("late", [1, 3])
+def test_a_tensor_that_is_used_late_has_the_trust_ratio_of_its_own_steps(late: int) -> None:
+    own, box = lamb(2, warmup_steps=4, compressor="none"), LambBox(4)
+    for step in range(12):
+        used = 3 if step >= late else 2
+        given = [by_tensor(gradient(step, rank)) for rank in range(2)]
+        own.step([[*of_rank[:used], *[None] * (3 - used)] for of_rank in given])
+        mean = by_tensor(mean_gradient(step, 2))
+        box.step(step, [*mean[:used], *(torch.zeros_like(g) for g in mean[used:])])
+        for found, x in zip(own.parameters(1), box.x, strict=True):
+            torch.testing.assert_close(found, x, rtol=0, atol=1e-11)
 
 
 def test_the_momentum_telescopes_in_the_common_scale() -> None:

@@ -77,6 +77,8 @@ def test_rates_shrink_by_the_rules() -> None:
     )
     assert [constant.rate(t, 0.5) for t in (1, 100)] == [0.5, 0.5]
     assert power.rate(16, 0.4) == pytest.approx(0.1)
+    shared = torch.tensor(0.4)  # by all ranks and buckets, as on a GPU
+    assert [float(power.rate(16, shared)) for _ in range(2)] == pytest.approx([0.1, 0.1])
     assert [inverse.rate(t, 0.5) for t in (1, 4)] == pytest.approx([1 / 4, 1 / 34])
     assert inverse.rate(9, 0.0) == 0.0
     own, x = cluster(1, rate=0.4, burn_in=1, step_size="power", exponent=0.5), start()

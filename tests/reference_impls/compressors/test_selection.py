@@ -96,3 +96,9 @@ def test_nothing_is_allocated_in_a_steady_state() -> None:
     with torch.profiler.profile(profile_memory=True) as profile:
         largest_magnitudes(inputs[0], 10_000)
     assert max(event.cpu_memory_usage for event in profile.events()) < compute.SMALLEST
+
+
+def test_a_share_keeps_as_many_as_it_says() -> None:
+    """Though 0.29 x 100 is a little less than 29 in floats."""
+    assert [kept(share, 100) for share in (0.001, 0.29, 0.57, 0.999, 1.0)] == [1, 29, 57, 99, 100]
+    assert kept(0.5, 0) == 0
