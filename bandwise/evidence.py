@@ -45,6 +45,7 @@ class Measured:
         length, batch: Its steps, and its examples a worker and step, over the reference's.
         worth: Share of the reference's steps that its training is worth, with its 95 % interval of `n` seeds; None: not known.
         kappa: Own computing as a share of computing on processors, the median over links of its session; None: not timed.
+        kappa_of: The study of whose session it is, where none timed this one; then the same method's at the nearest size.
         gpu_ns: Own computing on a GPU, ns a parameter and step, of its method as it is by default (`on_gpu`); None: not timed.
         sure: Overlap (none, all) -> from and to which rho the study's verdict is *worth it*; None: on.
         over: Alternative -> its worth over that one's, with the ends, paired by seed.
@@ -62,6 +63,7 @@ class Measured:
     high: float | None
     n: int
     kappa: float | None
+    kappa_of: str | None
     gpu_ns: float | None
     sure: Mapping[str, Sequence[float | None]]
     over: Mapping[str, Sequence[float]]
@@ -197,12 +199,12 @@ def measured(method: Method, studies: Iterable[Study]) -> tuple[Study, Measured]
 
 @dataclass(frozen=True)
 class Option:
-    """A way to train. known: with a number; time: predicted seconds of its training over those of plain training; counted:
-    whether what it computes itself is known, and in them."""
+    """A way to train. known: with a number; time: predicted seconds of its training over those of plain training; own: how what it
+    computes itself is counted there, in words, where no session of its study says it."""
 
     known: Measured
     time: float
-    counted: bool = True
+    own: str = ""
 
     def over(self, other: Option) -> Ends:
         """Its net speedup over that of another."""
@@ -293,14 +295,22 @@ def verdict(
         )
         return Verdict("unknown", (), None, study, because)
 
-    def behind(other: Option) -> bool:
-        counted = best.known.does != "use" or other.known.does == "use" or best.known.is_sure(rho, overlap)
-        return counted and best.over(other)[1] > 1
+    def ahead(one: Option, other: Option) -> bool:
+        told = one.known.does != "use" or other.known.does == "use" or one.known.is_sure(rho, overlap)
+        return told and one.over(other)[1] > 1
 
     rivals = [one for one in ranked if one.known.does != "use"]
-    # who loses to a plain way, which needs no verdict, is no candidate
-    tied = [one for one in ranked[1:] if rivals[0].over(one)[1] <= 1 and not behind(one)]
+    # who loses to a plain way, which needs no verdict, is no candidate, nor who is surely behind another
+    tied = [
+        one
+        for one in ranked[1:]
+        if rivals[0].over(one)[1] <= 1 and not any(ahead(other, one) for other in ranked)
+    ]
     kinds = {one.known.does for one in (best, *tied)}
+    if kinds == {"use"}:  # the one of which the study's verdict says so
+        found = [best, *tied]
+        best = next((one for one in found if one.known.is_sure(rho, overlap)), best)
+        tied = [one for one in found if one is not best]
     if len(kinds) > 1:
         nets = "; ".join(f"{one.known.name} {interval(one.over(reference))}" for one in (best, *tied))
         because = f"net speedups over plain training do not lie apart: {nets}"
@@ -318,8 +328,7 @@ def verdict(
             because += f", over {rivals[0].known.name} {interval(best.over(rivals[0]))}"
         elif best.known.does != "use":
             because += ", and no method's is higher"
-        if not best.counted:
-            because += ", what it computes itself not counted"
+        because += best.own
         if tied:
             because += f"; undecided beside it: {'; '.join(one.known.name for one in tied)}"
     word: Any = "undecided" if len(kinds) > 1 else best.known.does

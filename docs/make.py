@@ -88,7 +88,9 @@ def worth(root: Path, *names: str) -> str:
         columns.append(
             {row["arm"]: row for row in rows if row["sharding"] == sharding and row["worth"] is not None}
         )
-        heads.append(f"worth, {SHARDINGS[sharding]}, `{rows[0]['workload']}`")
+        heads.append(
+            f"worth, {rows[0]['world_size']} workers, {SHARDINGS[sharding]}, `{rows[0]['workload']}`"
+        )
     ratios = {
         row["arm"]: row["bytes_ratio"] for row in read_table(table_path(root, SUMMARY, names[0]), SUMMARY)
     }
@@ -102,14 +104,9 @@ def worth(root: Path, *names: str) -> str:
         controls = [row for arm, row in column.items() if arm.startswith("control-") and arm != ONE_WORKER]
         top = max(controls, key=lambda row: row["worth"])
         best.append(f"{_worth(top)} {top['arm'].removeprefix('control-')}")
-    return markdown(
-        ("method", "fewer bytes", *heads),
-        [
-            *lines,
-            ["*one worker alone*", "", *_worths(columns, ONE_WORKER)],
-            ["*best control*", "", *best],
-        ],
-    )
+    if any(ONE_WORKER in column for column in columns):
+        lines.append(["*one worker alone*", "", *_worths(columns, ONE_WORKER)])
+    return markdown(("method", "fewer bytes", *heads), [*lines, ["*best control*", "", *best]])
 
 
 def _worths(columns: Sequence[Mapping[str, Row]], arm: str) -> list[str]:

@@ -8,7 +8,9 @@ bf16 hook, a parameter, of the method of that name by default. What is below zer
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -67,7 +69,26 @@ def files() -> Iterator[tuple[Path, str]]:
         name for name in studies_of(root) if name in STUDIES or table_path(root, WINDOWS, name).is_file()
     )
     studies = [study for name in names for study in studies_in(root, name)]
+    _lend(studies)
     yield MEASURED, dump({"studies": studies, "score": score(root), "on_gpu": gpu_words()}, indent=1) + "\n"
+
+
+def _lend(studies: Sequence[Mapping[str, Any]]) -> None:
+    """Give methods that no session of their study timed the own computing of the same method at the nearest size, with options
+    as like as they can be."""
+    timed = [(study, arm) for study in studies for arm in study["arms"] if arm["kappa"] is not None]
+
+    def unlike(study: Mapping[str, Any], arm: Mapping[str, Any], other: tuple[Any, Any]) -> tuple[float, int]:
+        apart = abs(math.log(other[0]["parameters"] / study["parameters"]))
+        return apart, len({*arm["method"].split(":")} ^ {*other[1]["method"].split(":")})
+
+    for study in studies:
+        for arm in study["arms"]:
+            name = arm["method"].partition(":")[0]
+            same = [one for one in timed if one[1]["method"].partition(":")[0] == name]
+            if arm["role"] == "method" and arm["kappa"] is None and same:
+                of, its = min(same, key=partial(unlike, study, arm))
+                arm.update(kappa=its["kappa"], kappa_of=of["study"])
 
 
 def gpu_words() -> str:
@@ -149,7 +170,7 @@ def _arms(
         seen, setting = sweep.as_seen_by(arm, panel)
         options = {**arm.options, **{key: factor * PEAK_RATE for key, factor in arm.per_lr.items()}}
         own = worths.loc[label] if label in worths.index else None
-        known = own is not None and pd.notna(own["worth"]) and np.isfinite(own["high"])
+        known = own is not None and pd.notna(own["worth"]) and np.isfinite(own["high"]) and not own["n_diverged"]
         numbers = {
             name: _rounded(own[name]) if own is not None and known else None
             for name in ("worth", "low", "high")
@@ -174,7 +195,7 @@ def _arms(
             "method": ":".join([arm.algorithm, *(f"{key}={_word(value)}" for key, value in options.items())]),
             "role": role, "workers": 1 if arm.algorithm == ONE_WORKER else setting.world_size,
             "length": arm.length or 1.0, "batch": seen.batch_size / sweep.batch_size, **numbers, "n": n,
-            "kappa": None if own_s is None else _rounded(max(0.0, own_s)),
+            "kappa": None if own_s is None else _rounded(max(0.0, own_s)), "kappa_of": None,
             "gpu_ns": ns, "sure": sure, "over": _over(by_rho[RHO], label),
         }  # fmt: skip
 

@@ -204,3 +204,12 @@ def test_every_interval_of_the_findings_is_of_a_published_table() -> None:
             assert (np.abs(published - numbers) <= near).all(axis=1).any(), (
                 f"{page}: {written} is in no published table"
             )
+
+
+def test_what_is_timed_anywhere_is_counted_in_every_study() -> None:
+    """A method of which no session timed what it computes itself."""
+    studies = json.loads(measured.MEASURED.read_text(encoding="utf-8"))["studies"]
+    arms = [(arm["method"].partition(":")[0], arm) for study in studies for arm in study["arms"]]
+    timed = {name for name, arm in arms if arm["kappa"] is not None}
+    assert {name for name, arm in arms if arm["role"] == "method" and arm["kappa"] is None}.isdisjoint(timed)
+    assert {arm["kappa_of"] for name, arm in arms if name == "demo" and arm["kappa_of"]} == {"language"}

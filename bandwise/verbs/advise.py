@@ -178,7 +178,7 @@ def run(args: argparse.Namespace) -> int:
         rows.append(_row(text, its_study, known, found, times, asked))
         if its_study is study and known and known.ends and known.role in ("method", "alternative"):
             for overlap, time in times.items():
-                options[overlap].append(Option(known, time, _kappa(known, asked) is not None))
+                options[overlap].append(Option(known, time, _own(known, asked)))
     if args.methods is not None:  # the verdict is of all the same
         rows = [row for row in rows if row["method"] in shown]
     rows.sort(key=lambda row: (row["refused"] != "", -(row["net"] or 0.0), -(row["speedup"] or 0.0)))
@@ -288,6 +288,14 @@ def _kappa(known: Measured, asked: Question) -> float | None:
     return known.kappa_for(asked.parameters, asked.compute_s * known.batch, asked.gpu)
 
 
+def _own(known: Measured, asked: Question) -> str:
+    """How what an arm computes itself is counted, where its own study does not say it."""
+    if _kappa(known, asked) is None:
+        return ", what it computes itself not counted"
+    borrowed = known.kappa_of and not asked.gpu
+    return f", what it computes itself counted as study {known.kappa_of} timed it" if borrowed else ""
+
+
 def _row(
     text: str,
     study: Study | None,
@@ -313,7 +321,7 @@ def _row(
         }  # fmt: skip
     if study is not None and known is not None:
         kappa = _kappa(known, asked)
-        row |= {"kappa": kappa and _rounded(kappa), "parameters": study.parameters, "study": study.study}
+        row |= {"kappa": kappa and _rounded(kappa), "kappa_of": None if asked.gpu else known.kappa_of, "parameters": study.parameters, "study": study.study}
         if known.ends:
             row["n"] = known.n
             for name, end in zip(ENDS, known.ends, strict=True):
@@ -373,9 +381,9 @@ def _said(
         lines.append(asked.about)
     chosen = [one.chosen for one in verdicts.values() if one.verdict == "use" and one.chosen]
     methods = [row for row in rows if row["role"] == "method" and row["net"] is not None]
-    tried = [(one.name, one.method) for one in chosen] or [
-        (row["name"], row["method"]) for row in methods[:1]
-    ]
+    tried = [(one.name, one.method) for one in chosen]
+    if not tried and any(one.chosen is None for one in verdicts.values()):
+        tried = [(row["name"], row["method"]) for row in methods[:1] if row["net"] > 1]
     lines += [f"{name}: {_code(text)}, or --methods {text}" for name, text in dict.fromkeys(tried)]
     for line in lines:
         yield textwrap.fill(line, WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -400,7 +408,8 @@ def _said(
     yield "worth: the share of plain training's steps after which plain training ends as well; 1 is as good"
     yield f"net: worth times speedup, over plain bf16 all-reduce{plain}; its interval is that of worth"
     where = f"by the parameter on {on_gpu()}" if asked.gpu else "on processors"
-    yield f"kappa: own computing as a share of computing, measured {where}; - is not known, and not counted"
+    others = "" if asked.gpu else "; ~ at the nearest size that was timed"
+    yield f"kappa: own computing as a share of computing, measured {where}{others}; - is not known, and not counted"
     yield f"error of the formula: {'; '.join(score_words())}"
 
 
@@ -420,7 +429,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
     return {
         **row,
-        "kappa": "-" if row["kappa"] is None else f"{row['kappa']:.2f}",
+        "kappa": "-" if row["kappa"] is None else f"{'~' if row['kappa_of'] else ''}{row['kappa']:.2f}",
         "seeds": row["n"],
         **{
             name: "-" if row[name] is None else interval([row[f"{name}{end}"] for end in ENDS])

@@ -54,6 +54,12 @@ function kappaFor(arm, asked) {
   return arm.gpu_ns === null ? null : (1e-9 * arm.gpu_ns * asked.parameters) / (asked.compute * arm.batch);
 }
 
+/* How that is counted, where the arm's own study does not say it. */
+function own(arm, kappa) {
+  if (kappa === null) return ", what it computes itself not counted";
+  return arm.kappa_of && !field.device.value ? `, what it computes itself counted as study ${arm.kappa_of} timed it` : "";
+}
+
 /* ---- the verdict: an option is an arm and, at either end, seconds of its training over those of plain training */
 
 const ends = (arm) => (arm.worth === null ? [0, 0, 0] : [arm.worth, arm.low, arm.high]);
@@ -78,9 +84,9 @@ function isSure(arm, rho, overlap) {
 const bound = (rho, overlap) => (overlap === "none" ? 1 + rho : Math.max(1, rho));
 
 function verdict(study, options, asked, overlap) {
-  const reference = { arm: study.arms.find((arm) => arm.role === "reference"), time: { none: 1, all: 1 } };
+  const reference = { arm: study.arms.find((arm) => arm.role === "reference"), time: { none: 1, all: 1 }, own: "" };
   const net = (one) => over(one, reference, overlap), most = bound(asked.rho, overlap);
-  const ranked = [...options, reference].sort((one, other) => net(other)[0] - net(one)[0]), best = ranked[0];
+  const ranked = [...options, reference].sort((one, other) => net(other)[0] - net(one)[0]);
   if (most <= 1 + known.little) {
     const because = `sending less makes a step at most ${most.toFixed(2)} times as fast at any size, and no measured training by the same optimizer takes surely fewer steps`;
     return { verdict: "plain", candidates: [reference.arm], net: [1, 1, 1], study: null, because };
@@ -91,14 +97,16 @@ function verdict(study, options, asked, overlap) {
   if (asked.workers !== study.workers) lacks.push(`you have ${asked.workers} workers, the study ${study.workers}`);
   lacks.push(...study.unfit);
   if (lacks.length) {
-    const because = `${lacks.join("; ")}; a study of ${size(asked.parameters / known.larger)} or more, ${asked.workers} workers and ${known.horizon} bytes a parameter would tell; in the nearest study ${best.arm.name} has the highest net speedup, ${interval(net(best))}`;
+    const because = `${lacks.join("; ")}; a study of ${size(asked.parameters / known.larger)} or more, ${asked.workers} workers and ${known.horizon} bytes a parameter would tell; in the nearest study ${ranked[0].arm.name} has the highest net speedup, ${interval(net(ranked[0]))}`;
     return { verdict: "unknown", candidates: [], net: null, study, because };
   }
-  const behind = (other) =>
-    (best.arm.does !== "use" || other.arm.does === "use" || isSure(best.arm, asked.rho, overlap)) && over(best, other, overlap)[1] > 1;
+  const ahead = (one, other) =>
+    (one.arm.does !== "use" || other.arm.does === "use" || isSure(one.arm, asked.rho, overlap)) && over(one, other, overlap)[1] > 1;
   const rivals = ranked.filter((one) => one.arm.does !== "use");
-  const tied = ranked.slice(1).filter((one) => over(rivals[0], one, overlap)[1] <= 1 && !behind(one));
-  const decided = tied.every((one) => one.arm.does === best.arm.does);
+  const left = ranked.slice(1).filter((one) => over(rivals[0], one, overlap)[1] <= 1 && !ranked.some((other) => ahead(other, one)));
+  const decided = left.every((one) => one.arm.does === ranked[0].arm.does), all = [ranked[0], ...left];
+  const best = (decided && ranked[0].arm.does === "use" && all.find((one) => isSure(one.arm, asked.rho, overlap))) || ranked[0];
+  const tied = all.filter((one) => one !== best);
   let because;
   if (!decided) {
     const nets = [best, ...tied].map((one) => `${one.arm.name} ${interval(net(one))}`);
@@ -112,7 +120,7 @@ function verdict(study, options, asked, overlap) {
     because = `its net speedup over plain training is ${interval(net(best))}`;
     if (best.arm.does !== "use") because += ", and no method's is higher";
     else if (rivals[0] !== reference) because += `, over ${rivals[0].arm.name} ${interval(over(best, rivals[0], overlap))}`;
-    if (!best.counted) because += ", what it computes itself not counted";
+    because += best.own;
     if (tied.length) because += `; undecided beside it: ${tied.map((one) => one.arm.name).join("; ")}`;
   }
   return { verdict: decided ? best.arm.does : "undecided", candidates: [best, ...tied].map((one) => one.arm), net: net(best), study, because };
@@ -227,7 +235,7 @@ function show() {
     if (!kinds) { refused.push(arm.name); continue; }
     const kappa = kappaFor(arm, asked), found = predict(kinds, asked.rate, asked.compute * arm.batch, kappa);
     const time = Object.fromEntries(ENDS.map((end) => [end, (arm.length * found[end]) / asked.plain[end]]));
-    all.push({ arm, time, nbytes: found.nbytes, counted: kappa !== null });
+    all.push({ arm, time, nbytes: found.nbytes, own: own(arm, kappa) });
   }
   const judged = all.filter(({ arm }) => arm.worth !== null && (arm.role === "method" || arm.role === "alternative"));
   const found = Object.fromEntries(ENDS.map((end) => [end, verdict(study, judged, asked, end)]));

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 ARM: dict[str, Any] = {
-    "role": "method", "workers": 4, "length": 1.0, "batch": 1.0, "n": 6, "kappa": 0.0, "gpu_ns": None, "sure": {},
-    "over": {},
+    "role": "method", "workers": 4, "length": 1.0, "batch": 1.0, "n": 6, "kappa": 0.0, "kappa_of": None, "gpu_ns": None,
+    "sure": {}, "over": {},
 }  # fmt: skip
 DILOCO, LOCAL = "diloco:period=32:carrier=bf16:betas=[0.9,0.95]", "local-adamw:period=8:carrier=bf16"
 NAMES = {

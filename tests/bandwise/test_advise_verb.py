@@ -78,10 +78,24 @@ def test_what_is_not_counted_or_of_another_study_is_said(known: Any, capsys: Cap
     shown = said(capsys, "10", "--methods", "demo,local-adamw:period=9")
     assert "demo: worth and kappa are of study other, and enter no verdict" in shown
     assert f"local-adamw:period=9: no study trained it so; made-up has {LOCAL}" in shown
+    known(study(diloco={"kappa": 0.3, "kappa_of": "other"}))
+    told = answer(capsys, *SMALL, "10")
+    assert told["because"].endswith(", what it computes itself counted as study other timed it")
+    assert told["net"] == pytest.approx(0.8 * 11 / (1.3 + 10 * 0.032), rel=0.01)
+    assert " ~0.30 " in said(capsys, "10")
     known({**study(), "workers": 8})
     shown = said(capsys, "10")
     assert shown.startswith("At rho 10: unknown")
     assert f"or --methods {DILOCO}" in shown
+
+
+@pytest.mark.parametrize(("rho", "verdict"), [("0.08", "plain"), ("100", "send nothing"), ("10", "use")])
+def test_only_what_may_be_worth_it_comes_as_code(
+    rho: str, verdict: str, known: Any, capsys: Capsys
+) -> None:
+    known(study(diloco={"sure": {"none": SURE["none"], "all": [1.5, 60.0]}}))
+    assert answer(capsys, *SMALL, rho)["verdict"] == verdict
+    assert ("DataParallelOptimizer(" in said(capsys, rho)) == (verdict == "use")
 
 
 def test_on_a_gpu_own_computing_is_that_of_a_parameter_there(known: Any, capsys: Capsys) -> None:
@@ -112,7 +126,7 @@ VERDICTS: tuple[tuple[dict[str, Any], str, str, str | list[str], str], ...] = (
     (PAIRED, "40", "use", NAMES["diloco"], "over one worker alone 1.10 [1.07, 1.12]"),
     (PAIRED, "55", "send nothing", "one worker alone", ""),  # whichever of both is ahead
     ({"diloco": {"sure": {"none": [11.0, 60.0]}}}, "10", "undecided", [NAMES["diloco"], "one worker alone"], ""),
-    (TIED, "1", "undecided", [NAMES["local"], NAMES["diloco"], NAMES["plain"]], ""),  # the study is not sure of local AdamW
+    (TIED, "1", "use", NAMES["diloco"], f"; undecided beside it: {NAMES['local']}"),  # of which the study is not sure
     (SURE_OF_BOTH, "1", "use", NAMES["local"], f"; undecided beside it: {NAMES['diloco']}"),
 )  # fmt: skip
 """What arms are instead, rho, the verdict, what is ahead or who may be, and words of why."""
