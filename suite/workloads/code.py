@@ -49,6 +49,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reference_impls.core.options import option
 from suite.workloads.base import (
     Indices,
     SampledTask,
@@ -319,12 +320,7 @@ class CodeGPT(BytesWorkload):
     context = 128
     made = GPTTask
 
-    size: str = dataclasses.field(
-        default="0.14m", metadata={"help": f"parameters, in millions: {', '.join(SIZES)}"}
-    )
-
-    def __post_init__(self) -> None:
-        self.demand("size", self.size in SIZES, f"one of {', '.join(SIZES)}")
+    size: str = option("0.14m", f"parameters, in millions: {', '.join(SIZES)}", choices=[*SIZES])
 
     def build(self) -> nn.Module:
         return GPT(*SIZES[self.size])

@@ -33,6 +33,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
+from reference_impls.core.options import option
 from suite.workloads.base import DataError, SampledTask, Stream, generator, skeleton
 from suite.workloads.user_data import DataWorkload, RankedTask
 
@@ -364,22 +365,14 @@ class ModelWorkload(DataWorkload):
     no_verdict = "its negative controls have not been measured"
     shardings: ClassVar[tuple[str, ...]] = ("iid",)
 
-    model: str = dataclasses.field(default="", metadata={"help": "architecture"})
-    bf16: bool = dataclasses.field(
-        default=False,
-        metadata={"help": "autocast: products in bfloat16, parameters and gradients in float32"},
-    )
-    accumulate: int = dataclasses.field(
-        default=1, metadata={"help": "parts in which a worker computes its batch; has to divide it"}
-    )
-    checkpointing: bool = dataclasses.field(
-        default=False, metadata={"help": "compute the activations of a layer again in the backward pass"}
-    )
+    model: str = option("", "architecture")
+    bf16: bool = option(False, "autocast: products in bfloat16, parameters and gradients in float32")
+    accumulate: int = option(1, "parts in which a worker computes its batch; has to divide it", ge=1)
+    checkpointing: bool = option(False, "compute the activations of a layer again in the backward pass")
 
     def __post_init__(self) -> None:
         known = [name for name, one in ARCHITECTURES.items() if one.family in self.families]
         self.demand("model", self.model in known, f"one of {', '.join(known)}")
-        self.demand("accumulate", self.accumulate >= 1, "at least 1")
         no = self.checkpointing and self.architecture.family == "ResNet"
         self.demand("checkpointing", not no, "false: transformers has none for a ResNet")
 
