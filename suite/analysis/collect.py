@@ -30,9 +30,8 @@ import pandas as pd
 from reference_impls.core.registry import create, registry
 from suite.analysis.equal_time import worth_table
 from suite.analysis.gates import gate_rows
-from suite.analysis.own_computing import own_computing
 from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path
-from suite.analysis.rho import rho_tables
+from suite.analysis.rho import own_computing, rho_tables
 from suite.analysis.speed import fragments_averaged, planned_kinds
 from suite.analysis.statistics import (
     MINIMUM_FOR_INTERVAL,
