@@ -158,7 +158,7 @@ class Panel:
         nets = {arm: line.trained.at_times(times[arm]) for arm, line in known.items()}
         methods, rivals = ([arm for arm in arms if arm in known] for arms in (self.of("method"), self.rivals))
         overs = {
-            (arm, rival): net_ratios(ratio, times[arm] / times[rival], nets[arm][0].speedup.n)
+            (arm, rival): net_ratios(ratio, times[arm] / times[rival])
             for arm in methods
             for rival in rivals
             if (ratio := self.ratios[arm, rival])
@@ -464,7 +464,7 @@ def _window(panel: Panel, line: Line, worth: Interval, overlap: str) -> Row:
 def _share(ratio: Uncertain | None, worth: Interval, other: Interval) -> tuple[float, float, float]:
     """What an arm is worth over what an alternative is, and the ends; of intervals alone where there is no paired ratio."""
     if ratio:
-        found = net_ratios(ratio, np.ones(1), worth.n)[0].speedup
+        found = net_ratios(ratio, np.ones(1))[0].speedup
         return found.estimate, found.low, found.high
     pairs = (worth.estimate, other.estimate), (worth.low, other.high), (worth.high, other.low)
     middle, low, high = (own / its if its else math.inf if own else 0.0 for own, its in pairs)

@@ -199,8 +199,15 @@ def iid_shards(train: Indices, world_size: int, seed: int) -> tuple[Indices, ...
     return tuple(np.sort(part) for part in np.array_split(order, world_size))
 
 
-def by_class_shards(train: Indices, labels: npt.NDArray[np.int64], world_size: int) -> tuple[Indices, ...]:
-    """Rank r holds the examples of `train` with `labels[example] % world_size == r` (of all)."""
+def shards_of(
+    sharding: str, train: Indices, labels: npt.NDArray[np.int64], world_size: int, seed: int
+) -> tuple[Indices, ...]:
+    """The shards of `train` by the name of a sharding.
+
+    "iid", or "by-class": rank r holds the examples of `train` with `labels[example] % world_size == r` (of all).
+    """
+    if sharding != "by-class":
+        return iid_shards(train, world_size, seed)
     classes = int(labels.max()) + 1
     shards = tuple(train[labels[train] % world_size == rank] for rank in range(world_size))
     if any(len(shard) == 0 for shard in shards):
@@ -209,15 +216,6 @@ def by_class_shards(train: Indices, labels: npt.NDArray[np.int64], world_size: i
             f'use world_size <= {classes}, or sharding "iid"'
         )
     return shards
-
-
-def shards_of(
-    sharding: str, train: Indices, labels: npt.NDArray[np.int64], world_size: int, seed: int
-) -> tuple[Indices, ...]:
-    """The shards of `train` by the name of a sharding, "iid" or "by-class"."""
-    if sharding == "by-class":
-        return by_class_shards(train, labels, world_size)
-    return iid_shards(train, world_size, seed)
 
 
 class ShardSampler:

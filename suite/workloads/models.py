@@ -18,7 +18,6 @@ import contextlib
 import dataclasses
 import importlib
 import math
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -30,6 +29,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
+from torch.utils.benchmark import Timer
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -435,15 +435,6 @@ class ModelTask(RankedTask, SampledTask):
 @lru_cache(maxsize=1)
 def products_per_second() -> float:
     """Floating-point operations a second of a product of matrices on one core here, the best of three."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        left, right = torch.ones(512, 768), torch.ones(768, 3072)
-        taken = []
-        for _ in range(3):
-            begun = time.perf_counter()
-            left @ right
-            taken.append(time.perf_counter() - begun)
-        return 2.0 * left.numel() * right.shape[1] / min(taken)
-    finally:
-        torch.set_num_threads(threads)
+    left, right = torch.ones(512, 768), torch.ones(768, 3072)
+    timer = Timer("left @ right", globals={"left": left, "right": right})  # of one thread
+    return 2.0 * left.numel() * right.shape[1] / min(timer.timeit(1).mean for _ in range(3))

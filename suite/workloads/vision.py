@@ -363,7 +363,7 @@ class FolderImages(Images):
             left, top = ((extent - whole) / 2 for extent in image.size)
             box = left, top, left + whole, top + whole
         else:
-            across, down, width, height = random_crop(image.width, image.height, rng)
+            across, down, width, height = _random_crop(image.width, image.height, rng)
             box = across, down, across + width, down + height
             flipped = bool(rng.bit_generator.random_raw() & 1)
         pixels = np.asarray(image.resize((side, side), 2, box=box)).transpose(2, 0, 1)
@@ -371,16 +371,9 @@ class FolderImages(Images):
         return standard[:, :, ::-1] if flipped else standard
 
 
-def random_crop(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-    """A part of an image: 8 to 100 % of its area, 3:4 to 4:3, uniform in area and in the logarithm of the ratio.
-
-    Args:
-        width: Of the image, in pixels.
-        height: Likewise.
-        rng: Where it is drawn from; of ten trials the first that fits is taken, else the largest square in the middle.
-
-    Returns:
-        Left, top, width, height, in pixels.
+def _random_crop(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+    """Left, top, width and height of a part of an image, in pixels: 8 to 100 % of its area, 3:4 to 4:3, uniform in area and in
+    the logarithm of the ratio. Of ten trials the first that fits is taken, else the largest square in the middle.
     """
     for area, ratio, across, down in uniforms(40, rng).reshape(10, 4).tolist():
         wanted = width * height * (0.08 + 0.92 * area)

@@ -203,19 +203,6 @@ def test_ten_steps_on_files_of_every_format(kind: str, at: Callable[[Path], None
     assert last["nll"] < first["nll"], "it learns"
 
 
-# ---- real ranks, and going on in the middle of an epoch ----------------------------------------------------------------------
-
-
-def test_own_batches_are_the_rows_of_the_batch(at: Callable[[Path], None]) -> None:
-    for kind in ("tokens, masked", "cifar10", "images"):
-        folder, name, options = FORMATS[kind]
-        at(data.folder_of(folder))
-        task = get(name, **options).task(0, 3, batch_size=2)
-        for row in range(3):
-            for part, own in zip(task.batch(5), task.own_batch(5, row), strict=True):  # type: ignore[attr-defined]
-                assert torch.equal(part[row], own)
-
-
 # ---- what is refused by name -----------------------------------------------------------------------------------------------
 
 
