@@ -42,7 +42,7 @@ from suite.analysis.net_speedup import NetSpeedup, Uncertain, Verdict, beats_all
 from suite.analysis.published import find_frame
 from suite.analysis.statistics import Interval, cells
 from suite.analysis.study import Arm, Study
-from suite.analysis.tables import ARM, ARMS, CASES, RHO, SESSION, WINDOWS, Row, Table, frame_of
+from suite.analysis.tables import ARM, ARMS, CASES, CELL, RHO, SESSION, WINDOWS, Row, Table, frame_of
 from suite.runs.sweep import ONE_WORKER, WHOLE
 from suite.timing.cases import cases_of
 from suite.timing.spec import load_session
@@ -281,23 +281,23 @@ def _costs(study: Study, runs: pd.DataFrame, kappa: Mapping[str, float]) -> dict
     ended = ended[done | ~done.groupby([ended[name] for name in ARM]).transform("any")]
     one_worker = [arm.name for arm in study.arms if arm.algorithm == ONE_WORKER]
     sent = ended["wire_bytes_per_step"].mask(ended["arm"].isin(one_worker), 0.0)
-    means = ended.assign(sent=sent).groupby(ARM)[["steps", "batch_size", "sent"]].mean().dropna()
+    means = (
+        ended.assign(sent=sent).groupby(ARM)[["steps", "batch_size", "sent"]].mean().dropna().astype(float)
+    )
     known = ended.dropna(subset="kinds") if "kinds" in ended else ended[:0]
     told = known.groupby(ARM)["kinds"].agg(list).to_dict() if len(known) else {}
-    by_cell: dict[Any, dict[str, np.ndarray]] = {}
-    for (*cell, arm), of_arm in zip(means.index, means.to_numpy("float64"), strict=True):
-        by_cell.setdefault(tuple(cell), {})[arm] = of_arm
+    by_cell: Iterable[tuple[Any, pd.DataFrame]] = means.groupby(CELL)
     found: dict[Any, dict[str, Costs]] = {}
-    for cell, of_arms in by_cell.items():
-        plain = of_arms.get(study.references[0])
-        if plain is None or not plain[2] > 0:
+    for cell, of_cell in by_cell:
+        of_arms = of_cell.droplevel(CELL)
+        plain = of_arms.reindex([study.references[0]]).iloc[0]  # without numbers where it has not ended
+        if not plain["sent"] > 0:
             continue
-        for arm, of_arm in of_arms.items():
-            steps, batch, nbytes = (of_arm / plain).tolist()
+        for arm, steps, batch, nbytes in (of_arms / plain).itertuples():
             own = kappa.get(arm)
             kinds = [(1.0, nbytes, 1)]
             if nbytes and (texts := told.get((*cell, arm))):
-                kinds = [(share, sent / plain[2], behind) for share, sent, behind in _kinds(texts)]
+                kinds = [(share, sent / plain["sent"], behind) for share, sent, behind in _kinds(texts)]
             compute = batch * (1 + (own or 0.0))
             found.setdefault(cell, {})[arm] = Costs(steps, compute, nbytes, own, kinds)
     return found
@@ -533,9 +533,7 @@ def _sure(panel: Panel, overlap: str, judged: Sequence[Judged]) -> dict[str, tup
     hundredth of rho.
     """
     found: dict[str, list[float]] = {}
-    inside: list[float] = []
-    outside: list[float] = []
-    of: list[tuple[str, int]] = []
+    ends: list[tuple[str, int, float, float]] = []
     for arm in panel.of("method"):
         words = [here.verdict.get(arm) == "worth it" for here in judged]
         if not any(words):
@@ -544,16 +542,14 @@ def _sure(panel: Panel, overlap: str, judged: Sequence[Judged]) -> dict[str, tup
         found[arm] = [0.0, math.inf]
         for side, (i, beyond) in enumerate(((first, first - 1), (last, last + 1))):
             if 0 <= beyond < len(GRID):
-                inside.append(GRID[i])
-                outside.append(GRID[beyond])
-                of.append((arm, side))
-    good, bad = np.array(inside), np.array(outside)
-    for _ in range(HALVINGS if of else 0):
+                ends.append((arm, side, GRID[i], GRID[beyond]))
+    good, bad = (np.array([end[place] for end in ends]) for place in (2, 3))
+    for _ in range(HALVINGS if ends else 0):
         middle = np.sqrt(good * bad)
-        told = [here.verdict[arm] for here, (arm, _) in zip(panel.judge(middle, overlap), of, strict=True)]
+        told = [here.verdict[arm] for here, (arm, *_) in zip(panel.judge(middle, overlap), ends, strict=True)]
         still = np.array([word == "worth it" for word in told])
         good, bad = np.where(still, middle, good), np.where(still, bad, middle)
-    for (arm, side), end in zip(of, good.tolist(), strict=True):
+    for (arm, side, *_), end in zip(ends, good.tolist(), strict=True):
         found[arm][side] = end
     return {arm: (start, end) for arm, (start, end) in found.items()}
 
