@@ -8,9 +8,9 @@ import pytest
 from suite.workloads.base import ShardSampler, Stream, generator, iid_shards, shards_of, split
 
 
-def sampler(batch_size: int = 4, seed: int = 0) -> ShardSampler:
+def sampler(batch_size: int = 4) -> ShardSampler:
     """Three ranks with shards of 10, 7 and 3 examples."""
-    return ShardSampler([np.arange(0, 10), np.arange(10, 17), np.arange(17, 20)], batch_size, seed)
+    return ShardSampler([np.arange(0, 10), np.arange(10, 17), np.arange(17, 20)], batch_size, seed=0)
 
 
 def stream(of: ShardSampler, rank: int, steps: int) -> np.ndarray:
