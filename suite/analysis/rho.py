@@ -289,7 +289,7 @@ def _costs(study: Study, runs: pd.DataFrame, kappa: Mapping[str, float]) -> dict
     by_cell: Iterable[tuple[Any, pd.DataFrame]] = means.groupby(CELL)
     found: dict[Any, dict[str, Costs]] = {}
     for cell, of_cell in by_cell:
-        of_arms = of_cell.droplevel(CELL)
+        of_arms = of_cell.droplevel([*CELL])
         plain = of_arms.reindex([study.references[0]]).iloc[0]  # without numbers where it has not ended
         if not plain["sent"] > 0:
             continue
