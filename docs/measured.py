@@ -22,8 +22,8 @@ from bandwise.evidence import MEASURED
 from docs import gpu
 from docs.document import markdown
 from docs.names import names_in
-from suite.analysis.own_computing import own_computing
 from suite.analysis.published import documents_root, studies_of
+from suite.analysis.rho import own_computing
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, median_interval
 from suite.analysis.tables import (
     BY_RHO,

@@ -74,18 +74,13 @@ class Scale:
 @lru_cache
 def scale_of(workload: str) -> Scale | None:
     """Of a workload by its label, such as python-gpt(size=0.15m); None where it is not known here, or cannot be made."""
-    from suite.workloads import (  # only here, since torch comes with it
-        DataError,
-        UnknownWorkloadError,
-        WorkloadOptionError,
-        get,
-    )
+    from suite.workloads import DataError, get  # only here, since torch comes with it
 
     name, options = name_and_options(workload)
     try:
         found = get(name, **{key: yaml.safe_load(value) for key, value in options.items()})
         parameters = sum(parameter.numel() for parameter in found.build().parameters())
-    except (UnknownWorkloadError, WorkloadOptionError, DataError):
+    except (ValueError, DataError):  # no such workload, no such option
         return None
     return Scale(parameters, getattr(found, "context", None))
 

@@ -57,9 +57,10 @@ def _chosen(claims: Sequence[Claim], pattern: str) -> list[Claim]:
 
 
 def _write(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
-    from suite.claims.record import claim_row, judge_all, write_record
+    from suite.claims.measured import judge
+    from suite.claims.verdict import claim_row, write_record
 
-    judged = judge_all(root, claims)
+    judged = [judge(root, claim) for claim in claims]
     paths = [str(path) for path in write_record(root, judged)]
     rows = [claim_row(one) for one in judged]
     found = {"claims": len(judged), "verdicts": _counts(rows), "tables": paths}
@@ -70,10 +71,11 @@ def _write(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
 def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
     from suite.analysis.published import source
     from suite.analysis.tables import CLAIMS
-    from suite.claims.record import claim_row, differences, judge_all, recorded
+    from suite.claims.measured import judge
+    from suite.claims.verdict import claim_row, differences, recorded
 
     record = source(root, CLAIMS.suffix)  # what is on record was judged by data of the same side
-    judged = judge_all(record.root, claims)
+    judged = [judge(record.root, claim) for claim in claims]
     wrong = differences(judged, recorded(root), whole=args.which == "*")
     counted = [claim_row(one) for one in judged]
     sentence = _sentence(counted) + ("" if wrong else f"; all as on record, {record.words}")
@@ -84,7 +86,7 @@ def _check(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int
 def _show(args: argparse.Namespace, root: Path, claims: Sequence[Claim]) -> int:
     from suite.analysis.published import source
     from suite.analysis.tables import CLAIMS
-    from suite.claims.record import recorded
+    from suite.claims.verdict import recorded
 
     rows, parts, origin = *recorded(root), source(root, CLAIMS.suffix).words
     wanted = {one.id for one in claims}

@@ -186,8 +186,13 @@ def _workload(name: str) -> dict[str, Any]:
         "batch_size": workload.batch_size,
         "version": workload.version,
         "options": [
-            {"name": key, "default": _shown(o.default), "type": o.type.__name__, "help": o.help}
-            for key, o in options(name).items()
+            {
+                "name": key,
+                "default": workload.options[key],
+                "type": own.alternatives[0].__name__,
+                "help": own.help,
+            }
+            for key, own in options(name).items()
         ],
     }
 

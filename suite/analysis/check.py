@@ -38,7 +38,7 @@ from suite.timing import store as sessions
 class Ran:
     """A study with its rows and, by run id, the results that could be read."""
 
-    root: Path
+    store: Store
     study: Study
     collected: Collected
     results: Mapping[str, Mapping[str, Any]]
@@ -60,7 +60,7 @@ def check_study(root: Path, study: Study, collected: Collected | None = None) ->
     store = Store(root)
     found = ((entry.spec.run_id, store.result(entry.spec.run_id)) for entry in study.entries)
     results = {run_id: result for run_id, result in found if result is not None}
-    ran = Ran(root, study, collected or collect(root, study), results)
+    ran = Ran(store, study, collected or collect(root, study), results)
     return [finding for rule in RULES for finding in rule(ran)]
 
 
@@ -80,29 +80,27 @@ def check_published(root: Path) -> list[Finding]:
 
 
 def _readable(ran: Ran) -> Iterator[Finding]:
-    store = Store(ran.root)
     for entry in ran.study.entries:
-        error = store.refusal(entry.spec.run_id) or _refused_curve(ran, store, entry.spec.run_id)
+        error = ran.store.refusal(entry.spec.run_id) or _refused_curve(ran, entry.spec.run_id)
         if error:
             yield Finding("readable", ERROR, _name(entry), error.reason, error.fix)
 
 
-def _refused_curve(ran: Ran, store: Store, run_id: str) -> RefusedError | None:
+def _refused_curve(ran: Ran, run_id: str) -> RefusedError | None:
     result = ran.results.get(run_id, {})
     try:
         if "metric" in result:
-            read_curve(store, result)
+            read_curve(ran.store, result)
     except RefusedError as error:
         return error
     return None
 
 
 def _complete(ran: Ran) -> Iterator[Finding]:
-    store = Store(ran.root)
     again = f"`{ran.study.again('sweep')}` goes on from here"
     by_state: dict[str, list[str]] = defaultdict(list)
     for state, run_id in zip(ran.runs["status"], ran.runs["run_id"], strict=True):
-        refused = state == "invalid" and store.refusal(run_id) is not None
+        refused = state == "invalid" and ran.store.refusal(run_id) is not None
         if state in LIVE | CIRCUMSTANCE - {"invalid"} and not refused:
             by_state[state].append(run_id)
     for state, run_ids in sorted(by_state.items()):
@@ -141,7 +139,7 @@ def _drift(ran: Ran) -> Iterator[Finding]:
 
 def _tables(ran: Ran) -> Iterator[Finding]:
     fix = f"`{ran.study.again('report')}` makes them again"
-    for path, text in documents(ran.root, ran.collected).items():
+    for path, text in documents(ran.store.root, ran.collected).items():
         try:
             there = path.read_bytes()
         except OSError:

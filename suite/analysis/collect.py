@@ -30,9 +30,8 @@ import pandas as pd
 from reference_impls.core.registry import create, registry
 from suite.analysis.equal_time import worth_table
 from suite.analysis.gates import gate_rows
-from suite.analysis.own_computing import own_computing
 from suite.analysis.published import ATTRIBUTES, FACTS_SCHEMA, counted, facts_path
-from suite.analysis.rho import rho_tables
+from suite.analysis.rho import own_computing, rho_tables
 from suite.analysis.speed import fragments_averaged, planned_kinds
 from suite.analysis.statistics import (
     MINIMUM_FOR_INTERVAL,
@@ -118,13 +117,9 @@ def _interval(values: pd.Series) -> Interval | None:
 def ends_of(intervals: pd.Series, name: str) -> pd.DataFrame:
     """The ends of intervals, as columns `<name>_low` and `<name>_high`."""
     known = intervals.dropna()
-    ends = {
-        "low": known.map(lambda interval: interval.low),
-        "high": known.map(lambda interval: interval.high),
-    }
-    return pd.DataFrame(
-        {f"{name}_{end}": values.astype("float64") for end, values in ends.items()}, intervals.index
-    )
+    ends = [(found.low, found.high) for found in known]
+    columns = [f"{name}_low", f"{name}_high"]
+    return pd.DataFrame(ends, known.index, columns, dtype="float64").reindex(intervals.index)
 
 
 def _arms(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
@@ -201,7 +196,7 @@ def _loss(difference: Interval | None, direction: str) -> Interval | None:
     """A difference to the baseline as a loss, which is positive where the arm is worse."""
     if not isinstance(difference, Interval) or direction == "lower":
         return difference if isinstance(difference, Interval) else None
-    return Interval(-difference.estimate, -difference.high, -difference.low, difference.n)
+    return Interval(-difference.estimate, -difference.high, -difference.low)
 
 
 def _sensitivity_table(study: Study, arms: pd.DataFrame, judged: Mapping[Cell, Sensitivity]) -> pd.DataFrame:
@@ -502,7 +497,7 @@ def collect(
     every = frame_of(RUNS, [_run_row(standings[entry.spec.run_id], study, entry) for entry in study.entries])
     every["budget"] = [entry.budget for entry in study.entries]
     runs, others = every[every["budget"] == WHOLE], every[every["budget"] != WHOLE]
-    curves = curves_of(store, study, {run_id: result for run_id, (_, result) in standings.items()})
+    curves = _curves(store, study, {run_id: result for run_id, (_, result) in standings.items()})
     summary, sensitivity = summarise(study, runs)
     tables = {
         RUNS: runs[list(RUNS.names)],
@@ -514,7 +509,7 @@ def collect(
     if len(others):
         tables |= {
             BUDGET_RUNS: others[list(BUDGET_RUNS.names)],
-            BUDGET_SWEEP: budget_table(study, every),
+            BUDGET_SWEEP: _budget_table(study, every),
         }
     if study.references:
         tables[WORTH] = worth_table(study, every)
@@ -547,17 +542,8 @@ def read_curve(store: Store, result: Mapping[str, Any]) -> list[dict[str, Any]]:
     return lines
 
 
-def curves_of(store: Store, study: Study, results: Mapping[str, Mapping[str, Any] | None]) -> pd.DataFrame:
-    """The table `curves`: a row an evaluation of every run that is done or has diverged.
-
-    Args:
-        store: Where the runs lie.
-        study: Whose runs of budget 1 are read.
-        results: What they ended with, by run id; None where there is none that can be used.
-
-    Returns:
-        The table; a run whose curve is refused has no row (`bandwise publish --check` names it).
-    """
+def _curves(store: Store, study: Study, results: Mapping[str, Mapping[str, Any] | None]) -> pd.DataFrame:
+    """The table `curves`: a row an evaluation of every run of budget 1 that is done or has diverged. results: by run id."""
     rows: list[Row] = []
     for entry in study.whole:
         result = results[entry.spec.run_id]
@@ -586,16 +572,8 @@ def _float(value: Any) -> Value:
 # ---- budgets
 
 
-def budget_table(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
-    """The table `ladder`: a row an arm and budget.
-
-    Args:
-        study: Its arms, and how its workloads are judged.
-        runs: Rows of the table `runs` of all budgets, with `budget`.
-
-    Returns:
-        The table.
-    """
+def _budget_table(study: Study, runs: pd.DataFrame) -> pd.DataFrame:
+    """The table `ladder`: a row an arm and budget. runs: rows of the table `runs` of all budgets, with `budget`."""
     place = [*ARM, "budget"]
     several = runs.groupby(ARM)["budget"].transform("nunique") > 1
     ordered = runs[several].sort_values([*RUN, "budget"])

@@ -99,7 +99,7 @@ class Trained:
         if ratio is None:
             return None
         both = total([ratio, replace(time, value=0.0)])
-        return net_ratios(both, np.exp([time.value]), len(self.losses))[0]
+        return net_ratios(both, np.exp([time.value]))[0]
 
     def worth_over(self, other: Trained) -> Uncertain | None:
         """The logarithm of what it is worth over what another arm is; None where there is no such number."""
@@ -326,7 +326,7 @@ def _spread(time: Uncertain) -> Interval:
     """A ratio of seconds with its interval."""
     half = float(stats.t.ppf(0.5 + LEVEL / 2, time.df)) * math.sqrt(time.variance)
     middle, low, high = (math.exp(time.value + side * half) for side in (0, -1, 1))
-    return Interval(middle, low, high, 0)
+    return Interval(middle, low, high)
 
 
 def _cell(arms: pd.DataFrame, place: tuple[str, str, str], column: str) -> Any:

@@ -36,6 +36,7 @@ from suite.analysis.statistics import (
     TooFewSamplesError,
     holm,
 )
+from suite.runs.plan import ALPHA
 from suite.runs.sweep import vertex
 
 Verdict = Literal["worth it", "not worth it", "undecided"]
@@ -157,9 +158,8 @@ def net_speedup(
         raise StatisticsError(
             f"the method has {len(found)} seeds and the reference {len(reference.losses)}; they are paired by seed"
         )
-    n = len(found)
     if not np.isfinite(found).all():
-        return NetSpeedup(Interval(0.0, 0.0, 0.0, n), None, 0.0)
+        return NetSpeedup(Interval(0.0, 0.0, 0.0), None, 0.0)
     low, high = reference.ends
     own = math.exp(time.value)
     mean, half, p = (
@@ -168,8 +168,8 @@ def net_speedup(
     at = np.geomspace(low, high, POINTS)
     means, halves, _ = _test(reference, found, time, tuning, at, level)
     estimate, lowest, highest = (_crossing(at, means + side * halves, side) / own for side in (0, -1, 1))
-    gain = Interval(mean, mean - half, mean + half, n) if low <= own <= high else None
-    return NetSpeedup(Interval(estimate, lowest, highest, n), gain, p)
+    gain = Interval(mean, mean - half, mean + half) if low <= own <= high else None
+    return NetSpeedup(Interval(estimate, lowest, highest), gain, p)
 
 
 def net_speedups(
@@ -191,7 +191,7 @@ def net_speedups(
     if np.isfinite(losses).all():
         p = _test_at(reference, losses, Uncertain(), tuning, times, level=0.95)[2]
     return [
-        NetSpeedup(Interval(worth.estimate / t, worth.low / t, worth.high / t, worth.n), None, float(one))
+        NetSpeedup(Interval(worth.estimate / t, worth.low / t, worth.high / t), None, float(one))
         for t, one in zip(times, p, strict=True)
     ]
 
@@ -261,13 +261,12 @@ class Method:
     choice: Uncertain = Uncertain()
 
 
-def net_ratios(ratio: Uncertain, times: np.ndarray, n: int) -> list[NetSpeedup]:
+def net_ratios(ratio: Uncertain, times: np.ndarray) -> list[NetSpeedup]:
     """Net speedups of one method over that of another at time ratios.
 
     Args:
         ratio: Logarithm of the worth of the one over that of the other, with the error of both and of the times.
         times: Seconds of the one's training over those of the other's, [times].
-        n: Seeds.
 
     Returns:
         One a time, each with the p of "it is 1", without a gain.
@@ -277,8 +276,7 @@ def net_ratios(ratio: Uncertain, times: np.ndarray, n: int) -> list[NetSpeedup]:
     ends = np.exp([middle, middle - half, middle + half]).tolist()
     p = (2 * stats.t.sf(np.abs(middle) / error, ratio.df)).tolist()
     return [
-        NetSpeedup(Interval(own, low, high, n), None, one)
-        for own, low, high, one in zip(*ends, p, strict=True)
+        NetSpeedup(Interval(own, low, high), None, one) for own, low, high, one in zip(*ends, p, strict=True)
     ]
 
 
@@ -328,21 +326,21 @@ def beats_all(words: Iterable[Verdict | None]) -> Verdict:
     return "worth it" if found == {"worth it"} else "undecided"
 
 
-def verdicts(found: Mapping[str, NetSpeedup], alpha: float = 0.05) -> dict[str, Verdict]:
+def verdicts(found: Mapping[str, NetSpeedup]) -> dict[str, Verdict]:
     """What is worth it, by Holm's correction over the methods of a setting and link.
 
     Args:
         found: By method, all against one and the same alternative.
-        alpha: Chance that any of the verdicts on methods that are just as good as the alternative is wrong.
 
     Returns:
-        A verdict a method: decided where its adjusted p is at most `alpha`, by the side on which its net speedup lies.
+        A verdict a method: decided where its adjusted p is at most `ALPHA`, by the side on which its net speedup lies. With this
+        chance any of the verdicts on methods that are just as good as the alternative is wrong.
     """
     adjusted = holm([one.p for one in found.values()])
     words: dict[str, Verdict] = {}
     for (label, one), p in zip(found.items(), adjusted, strict=True):
         words[label] = (
-            "undecided" if p > alpha else "worth it" if one.speedup.estimate > 1 else "not worth it"
+            "undecided" if p > ALPHA else "worth it" if one.speedup.estimate > 1 else "not worth it"
         )
     return words
 

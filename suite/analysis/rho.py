@@ -30,6 +30,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
@@ -38,10 +39,14 @@ from scipy import optimize
 
 from suite.analysis.equal_time import Trained, against, trained
 from suite.analysis.net_speedup import NetSpeedup, Uncertain, Verdict, beats_all, net_ratios, verdicts
+from suite.analysis.published import find_frame
 from suite.analysis.statistics import Interval, cells
 from suite.analysis.study import Arm, Study
-from suite.analysis.tables import ARM, RHO, WINDOWS, Row, Table, frame_of
+from suite.analysis.tables import ARM, ARMS, CASES, CELL, RHO, SESSION, WINDOWS, Row, Table, frame_of
 from suite.runs.sweep import ONE_WORKER, WHOLE
+from suite.timing.cases import cases_of
+from suite.timing.spec import load_session
+from suite.timing.store import ROUND
 
 UNCOMPRESSED: Final = "allreduce-"
 """What the names of plain all-reduces begin with."""
@@ -153,7 +158,7 @@ class Panel:
         nets = {arm: line.trained.at_times(times[arm]) for arm, line in known.items()}
         methods, rivals = ([arm for arm in arms if arm in known] for arms in (self.of("method"), self.rivals))
         overs = {
-            (arm, rival): net_ratios(ratio, times[arm] / times[rival], nets[arm][0].speedup.n)
+            (arm, rival): net_ratios(ratio, times[arm] / times[rival])
             for arm in methods
             for rival in rivals
             if (ratio := self.ratios[arm, rival])
@@ -276,23 +281,23 @@ def _costs(study: Study, runs: pd.DataFrame, kappa: Mapping[str, float]) -> dict
     ended = ended[done | ~done.groupby([ended[name] for name in ARM]).transform("any")]
     one_worker = [arm.name for arm in study.arms if arm.algorithm == ONE_WORKER]
     sent = ended["wire_bytes_per_step"].mask(ended["arm"].isin(one_worker), 0.0)
-    means = ended.assign(sent=sent).groupby(ARM)[["steps", "batch_size", "sent"]].mean().dropna()
+    means = (
+        ended.assign(sent=sent).groupby(ARM)[["steps", "batch_size", "sent"]].mean().dropna().astype(float)
+    )
     known = ended.dropna(subset="kinds") if "kinds" in ended else ended[:0]
     told = known.groupby(ARM)["kinds"].agg(list).to_dict() if len(known) else {}
-    by_cell: dict[Any, dict[str, np.ndarray]] = {}
-    for (*cell, arm), of_arm in zip(means.index, means.to_numpy("float64"), strict=True):
-        by_cell.setdefault(tuple(cell), {})[arm] = of_arm
+    by_cell: Iterable[tuple[Any, pd.DataFrame]] = means.groupby(CELL)
     found: dict[Any, dict[str, Costs]] = {}
-    for cell, of_arms in by_cell.items():
-        plain = of_arms.get(study.references[0])
-        if plain is None or not plain[2] > 0:
+    for cell, of_cell in by_cell:
+        of_arms = of_cell.droplevel([*CELL])
+        plain = of_arms.reindex([study.references[0]]).iloc[0]  # without numbers where it has not ended
+        if not plain["sent"] > 0:
             continue
-        for arm, of_arm in of_arms.items():
-            steps, batch, nbytes = (of_arm / plain).tolist()
+        for arm, steps, batch, nbytes in (of_arms / plain).itertuples():
             own = kappa.get(arm)
             kinds = [(1.0, nbytes, 1)]
             if nbytes and (texts := told.get((*cell, arm))):
-                kinds = [(share, sent / plain[2], behind) for share, sent, behind in _kinds(texts)]
+                kinds = [(share, sent / plain["sent"], behind) for share, sent, behind in _kinds(texts)]
             compute = batch * (1 + (own or 0.0))
             found.setdefault(cell, {})[arm] = Costs(steps, compute, nbytes, own, kinds)
     return found
@@ -307,6 +312,67 @@ def _kinds(texts: Sequence[str]) -> list[tuple[float, float, int]]:
         for steps, nbytes, behind in kinds:
             shares[nbytes, behind] += steps / total / len(texts)
     return [(share, nbytes, behind) for (nbytes, behind), share in shares.items()]
+
+
+# ---- kappa
+
+
+def own_computing(results_root: Path | str, study: str) -> dict[str, list[float]]:
+    """kappa of every arm that the session of a study timed.
+
+    It is seconds a step with every collective replaced by a local copy, over those of torch's own DDP on the same link of the
+    same session, less 1; kinds of steps weighed as the training has them, rounds of other lengths on the line through the timed
+    ones in 1 / H.
+
+    Args:
+        results_root: Under which its tables lie, made here or published.
+        study: Name of both.
+
+    Returns:
+        Arm -> kappa on each link where it is known; below zero by noise. Nothing where no session of that name has tables, nor
+        of an arm that the session's file no longer has.
+    """
+    timed, arms = (find_frame(results_root, table, f"{SESSION}{study}") for table in (CASES, ARMS))
+    if timed is None or arms is None:
+        return {}
+    cases, timed = cases_of(load_session(study)), timed[timed["null_s"].notna()]
+    found: dict[str, list[float]] = {}
+    for _, row in arms.iterrows():
+        here = timed[timed["link"] == row["link"]]
+        plain = here.loc[here["role"] == "ddp", "null_s"].median()
+        local = here.set_index("case")["null_s"]
+        kinds = {
+            kind: float(local[cases.of(case_id).label])
+            for kind, case_id in cases.uses.get(row["arm"], {}).get(row["sharding"], {}).items()
+            if cases.of(case_id).label in local.index
+        }
+        own = _composed(json.loads(row["steps_by_kind"] or "{}"), kinds)
+        if own is not None and plain > 0:
+            found.setdefault(row["arm"], []).append(own / plain - 1)
+    return found
+
+
+def _composed(units: Mapping[str, int], kinds: Mapping[str, float]) -> float | None:
+    """Seconds a step without messages of a training of so many units; None where a kind was not timed so."""
+    timed = sorted(
+        (1 / int(kind.removeprefix(ROUND)), kinds[kind]) for kind in kinds if kind.startswith(ROUND)
+    )
+    total = steps = 0.0
+    for kind, count in units.items():
+        if kind.startswith(ROUND):
+            if not timed:
+                return None
+            length = int(kind.removeprefix(ROUND))
+            x, y = np.array(timed).T
+            line = np.polynomial.Polynomial.fit(x, y, deg=min(1, len(timed) - 1))
+            total += count * length * float(line(1 / length))
+            steps += count * length
+        elif kind in kinds:
+            total += count * kinds[kind]
+            steps += count
+        else:
+            return None
+    return total / steps if steps else None
 
 
 # ---- rows
@@ -398,7 +464,7 @@ def _window(panel: Panel, line: Line, worth: Interval, overlap: str) -> Row:
 def _share(ratio: Uncertain | None, worth: Interval, other: Interval) -> tuple[float, float, float]:
     """What an arm is worth over what an alternative is, and the ends; of intervals alone where there is no paired ratio."""
     if ratio:
-        found = net_ratios(ratio, np.ones(1), worth.n)[0].speedup
+        found = net_ratios(ratio, np.ones(1))[0].speedup
         return found.estimate, found.low, found.high
     pairs = (worth.estimate, other.estimate), (worth.low, other.high), (worth.high, other.low)
     middle, low, high = (own / its if its else math.inf if own else 0.0 for own, its in pairs)
@@ -467,9 +533,7 @@ def _sure(panel: Panel, overlap: str, judged: Sequence[Judged]) -> dict[str, tup
     hundredth of rho.
     """
     found: dict[str, list[float]] = {}
-    inside: list[float] = []
-    outside: list[float] = []
-    of: list[tuple[str, int]] = []
+    ends: list[tuple[str, int, float, float]] = []
     for arm in panel.of("method"):
         words = [here.verdict.get(arm) == "worth it" for here in judged]
         if not any(words):
@@ -478,16 +542,14 @@ def _sure(panel: Panel, overlap: str, judged: Sequence[Judged]) -> dict[str, tup
         found[arm] = [0.0, math.inf]
         for side, (i, beyond) in enumerate(((first, first - 1), (last, last + 1))):
             if 0 <= beyond < len(GRID):
-                inside.append(GRID[i])
-                outside.append(GRID[beyond])
-                of.append((arm, side))
-    good, bad = np.array(inside), np.array(outside)
-    for _ in range(HALVINGS if of else 0):
+                ends.append((arm, side, GRID[i], GRID[beyond]))
+    good, bad = (np.array([end[place] for end in ends]) for place in (2, 3))
+    for _ in range(HALVINGS if ends else 0):
         middle = np.sqrt(good * bad)
-        told = [here.verdict[arm] for here, (arm, _) in zip(panel.judge(middle, overlap), of, strict=True)]
+        told = [here.verdict[arm] for here, (arm, *_) in zip(panel.judge(middle, overlap), ends, strict=True)]
         still = np.array([word == "worth it" for word in told])
         good, bad = np.where(still, middle, good), np.where(still, bad, middle)
-    for (arm, side), end in zip(of, good.tolist(), strict=True):
+    for (arm, side, *_), end in zip(ends, good.tolist(), strict=True):
         found[arm][side] = end
     return {arm: (start, end) for arm, (start, end) in found.items()}
 

@@ -16,8 +16,7 @@ equal* when the interval lies wholly outside, else *undecided* (two one-sided te
 each of them at 2.5 %; Schuirmann, Journal of Pharmacokinetics and Biopharmaceutics 15, 1987). A margin that
 is too wide calls anything equal, so the same study must tell the negative controls (methods known to be bad)
 from the baseline, and the margin may be at most half the loss of the weakest of them. Where that fails the
-study is *not sensitive*, and no method of it is called equal. Judged are the controls of optimizers that some method uses: where
-none does, as SGD where a study shows only that AdamW is ahead of it, there is no verdict that they could take back.
+study is *not sensitive*, and no method of it is called equal.
 
 Sources: Student, "The probable error of a mean", Biometrika 6 (1908); David and Nagaraja, "Order Statistics",
 3rd ed., section 7.1; Fisher, "The Design of Experiments" (1935), section 21; Holm, Scandinavian Journal of
@@ -52,12 +51,11 @@ class TooFewSamplesError(StatisticsError):
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its two-sided confidence interval, in the unit of the data; n is the number of values, or pairs."""
+    """An estimate with its two-sided confidence interval, in the unit of the data."""
 
     estimate: float
     low: float
     high: float
-    n: int
 
 
 def cells(found: Interval | None, name: str, stem: str) -> dict[str, float]:
@@ -100,7 +98,7 @@ def mean_interval(values: Sequence[float], level: float = 0.95) -> Interval:
     n = array.size
     mean = float(array.mean())
     half = _t(level, n - 1) * float(array.std(ddof=1)) / math.sqrt(n)
-    return Interval(mean, mean - half, mean + half, n)
+    return Interval(mean, mean - half, mean + half)
 
 
 def median_interval(values: Sequence[float]) -> Interval:
@@ -114,7 +112,7 @@ def median_interval(values: Sequence[float]) -> Interval:
     n = array.size
     below = stats.binom.cdf(np.arange(n), n, 0.5)
     rank = int((2 * below <= 0.05).sum())
-    return Interval(float(np.median(array)), float(array[rank - 1]), float(array[n - rank]), n)
+    return Interval(float(np.median(array)), float(array[rank - 1]), float(array[n - rank]))
 
 
 def sign_flip_p(differences: Sequence[float]) -> float:

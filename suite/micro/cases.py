@@ -355,42 +355,13 @@ class Hadamard(Keyed):
         self.out = self.chunks.rotate_back(self.wire, self.signs)
 
     def restore(self) -> torch.Tensor:
-        self.encode()
-        self.decode()
-        sizes: torch.Tensor = self.chunks.spread(self.chunks.sizes(self.out.device))
-        return self.out / sizes[: self.out.numel()]
+        restored = super().restore()
+        sizes: torch.Tensor = self.chunks.spread(self.chunks.sizes(restored.device))
+        return restored / sizes[: restored.numel()]
 
 
 def by_protocol(place: str, name: str, **options: Any) -> Callable[[int], Case]:
     return lambda numel: ByProtocol(numel, place, name, **options)
-
-
-DENSE_CASES: dict[str, Callable[[int], Case]] = {
-    "signs": Signs,
-    "scaled-signs": by_protocol("compressors.signs", "ScaledSigns"),
-    "standard-dithering-4bit": NibbleDithering,
-    "standard-dithering-4bit-global": lambda numel: NibbleDithering(numel, finds_scale=True),
-    "standard-dithering-8bit": StandardDithering,
-    "standard-dithering-8bit-global": lambda numel: StandardDithering(numel, finds_scale=True),
-    "equal-levels-4bit-given": lambda numel: EqualLevels(numel, 7, given=True),
-    "equal-levels-4bit-global": lambda numel: EqualLevels(numel, 7, given=False),
-    "equal-levels-8bit-given": lambda numel: EqualLevels(numel, 127, given=True),
-    "equal-levels-8bit-global": lambda numel: EqualLevels(numel, 127, given=False),
-    "equal-levels-4bit": by_protocol("compressors.levels", "UniformLevels"),
-    "equal-levels-4bit-linf": by_protocol("compressors.levels", "UniformLevels", norm="linf"),
-    "equal-levels-8bit": by_protocol("compressors.levels", "UniformLevels", levels=127),
-    "geometric-levels-4bit": by_protocol("compressors.levels", "GeometricLevels"),
-    "exponential-dithering": ExponentialDithering,
-    "natural-9bit": by_protocol("compressors.levels", "Natural"),
-    "ternary-2bit": TernaryTwoBit,
-    "min-max-4bit": by_protocol("compressors.levels", "MinMax"),
-    "lion-8bit-l1": LionIntegers,
-    "scaled-rounding-8bit": ScaledRounding,
-    "thc-4bit": Lookup,
-    "hadamard": Hadamard,
-    "bf16": by_protocol("algorithms.half_precision", "Halves"),
-    "fp16": by_protocol("algorithms.half_precision", "Halves", format="fp16"),
-}
 
 
 # Compressors that say little: some coordinates, sums of coordinates, two thin matrices
@@ -455,15 +426,37 @@ class LowRank(Keyed):
         torch.mm(self.p.T, self.q, out=self.out.view_as(self.matrix))
 
 
-SPARSE_CASES: dict[str, Callable[[int], Case]] = {
+CASES: dict[str, Callable[[int], Case]] = {
+    "copy": Copy,
+    "signs": Signs,
+    "scaled-signs": by_protocol("compressors.signs", "ScaledSigns"),
+    "standard-dithering-4bit": NibbleDithering,
+    "standard-dithering-4bit-global": lambda numel: NibbleDithering(numel, finds_scale=True),
+    "standard-dithering-8bit": StandardDithering,
+    "standard-dithering-8bit-global": lambda numel: StandardDithering(numel, finds_scale=True),
+    "equal-levels-4bit-given": lambda numel: EqualLevels(numel, 7, given=True),
+    "equal-levels-4bit-global": lambda numel: EqualLevels(numel, 7, given=False),
+    "equal-levels-8bit-given": lambda numel: EqualLevels(numel, 127, given=True),
+    "equal-levels-8bit-global": lambda numel: EqualLevels(numel, 127, given=False),
+    "equal-levels-4bit": by_protocol("compressors.levels", "UniformLevels"),
+    "equal-levels-4bit-linf": by_protocol("compressors.levels", "UniformLevels", norm="linf"),
+    "equal-levels-8bit": by_protocol("compressors.levels", "UniformLevels", levels=127),
+    "geometric-levels-4bit": by_protocol("compressors.levels", "GeometricLevels"),
+    "exponential-dithering": ExponentialDithering,
+    "natural-9bit": by_protocol("compressors.levels", "Natural"),
+    "ternary-2bit": TernaryTwoBit,
+    "min-max-4bit": by_protocol("compressors.levels", "MinMax"),
+    "lion-8bit-l1": LionIntegers,
+    "scaled-rounding-8bit": ScaledRounding,
+    "thc-4bit": Lookup,
+    "hadamard": Hadamard,
+    "bf16": by_protocol("algorithms.half_precision", "Halves"),
+    "fp16": by_protocol("algorithms.half_precision", "Halves", format="fp16"),
     "top-k-1pct": lambda numel: Sparse(numel, "compressors.sparse", "TopK"),
     "chunk-top-k": lambda numel: Sparse(numel, "compressors.sparse", "ChunkTopK"),
     "count-sketch": CountSketch,
     "low-rank-4": LowRank,
 }
-
-
-CASES: dict[str, Callable[[int], Case]] = {"copy": Copy, **DENSE_CASES, **SPARSE_CASES}
 COMPRESSORS = tuple(CASES)
 """Not a look at the package: the list of an old commit must be the list of today."""
 

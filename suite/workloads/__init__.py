@@ -16,12 +16,10 @@ from __future__ import annotations
 
 from suite.workloads.base import (
     DataError,
-    OptionInfo,
     Task,
     UnknownWorkloadError,
     Workload,
     WorkloadDeclarationError,
-    WorkloadOptionError,
     add,
     get,
     names,
@@ -32,13 +30,11 @@ from suite.workloads.user_data import DataWorkload, RankedTask
 __all__ = [
     "DataError",
     "DataWorkload",
-    "OptionInfo",
     "RankedTask",
     "Task",
     "UnknownWorkloadError",
     "Workload",
     "WorkloadDeclarationError",
-    "WorkloadOptionError",
     "add",
     "get",
     "names",

@@ -29,7 +29,6 @@ import importlib.util
 import inspect
 import math
 import os
-import re
 import sys
 import typing
 from abc import ABC, abstractmethod
@@ -38,12 +37,13 @@ from enum import IntEnum
 from functools import cache, lru_cache
 from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.modules.batchnorm import _NormBase
@@ -51,7 +51,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from reference_impls import list_algorithms
-from reference_impls.core.errors import nearest
+from reference_impls.core.errors import UnknownOptionError, UnsupportedError, nearest
+from reference_impls.core.options import Declared, declared
 
 Indices = npt.NDArray[np.int64]
 
@@ -198,8 +199,15 @@ def iid_shards(train: Indices, world_size: int, seed: int) -> tuple[Indices, ...
     return tuple(np.sort(part) for part in np.array_split(order, world_size))
 
 
-def by_class_shards(train: Indices, labels: npt.NDArray[np.int64], world_size: int) -> tuple[Indices, ...]:
-    """Rank r holds the examples of `train` with `labels[example] % world_size == r` (of all)."""
+def shards_of(
+    sharding: str, train: Indices, labels: npt.NDArray[np.int64], world_size: int, seed: int
+) -> tuple[Indices, ...]:
+    """The shards of `train` by the name of a sharding.
+
+    "iid", or "by-class": rank r holds the examples of `train` with `labels[example] % world_size == r` (of all).
+    """
+    if sharding != "by-class":
+        return iid_shards(train, world_size, seed)
     classes = int(labels.max()) + 1
     shards = tuple(train[labels[train] % world_size == rank] for rank in range(world_size))
     if any(len(shard) == 0 for shard in shards):
@@ -208,15 +216,6 @@ def by_class_shards(train: Indices, labels: npt.NDArray[np.int64], world_size: i
             f'use world_size <= {classes}, or sharding "iid"'
         )
     return shards
-
-
-def shards_of(
-    sharding: str, train: Indices, labels: npt.NDArray[np.int64], world_size: int, seed: int
-) -> tuple[Indices, ...]:
-    """The shards of `train` by the name of a sharding, "iid" or "by-class"."""
-    if sharding == "by-class":
-        return by_class_shards(train, labels, world_size)
-    return iid_shards(train, world_size, seed)
 
 
 class ShardSampler:
@@ -264,17 +263,14 @@ class ShardSampler:
 # ---- the contract
 
 
-class WorkloadOptionError(ValueError):
-    """An option that this workload does not have, or a value that it cannot take."""
-
-
 class DataError(RuntimeError):
     """The data of a workload is missing, or its bytes are not the ones the workload is defined on."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Workload(ABC):
-    """What is trained and how it is judged. Subclasses are frozen dataclasses; their fields are the options.
+    """What is trained and how it is judged. Subclasses are frozen dataclasses; their fields are the options, declared as those of
+    methods (`reference_impls.core.options`): what a single value has to be, `get` sees to.
 
     `margin` is the largest difference of `metric`, in `unit`, that still counts as *equal*: at most half of
     what the weakest negative control loses on this workload. It judges results and changes no run, so it is
@@ -321,10 +317,10 @@ class Workload(ABC):
         return self.direction if score == self.metric else "lower"
 
     def demand(self, option: str, holds: bool, wanted: str) -> None:
-        """Raise WorkloadOptionError unless an option holds what is wanted."""
+        """Raise UnsupportedError unless an option is what is wanted of it beside the others."""
         if not holds:
-            raise WorkloadOptionError(
-                f'option "{option}" of workload {self.name} must be {wanted}, got {getattr(self, option)!r}'
+            raise UnsupportedError(
+                f"workload {self.name}: {option} must be {wanted}; got {getattr(self, option)!r}"
             )
 
     @abstractmethod
@@ -712,10 +708,39 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "quadratic": "suite.workloads.synthetic:Quadratic",
 }
 ENTRY_POINTS: Final = "bandwise.workloads"
-NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-SCORE: Final = re.compile(r"[a-z][a-z0-9_]*")
-OF_THE_RUN: Final = frozenset({"step", "lr", "train_loss", "wire_bytes"})
+OF_THE_RUN: Final = ("lr", "step", "train_loss", "wire_bytes")
 """What a point of a run's curve says besides the scores, so that no score may have such a name."""
+NOT_BLANK: Final = r"\S"
+
+
+class Stated(BaseModel):
+    """What a class has to say of itself; a description is what is to be written."""
+
+    model_config = ConfigDict(strict=True, regex_engine="python-re")
+
+    name: str = Field(
+        pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+)*\Z",
+        description="a name in lower case with hyphens, as in my-task",
+    )
+    version: int = Field(
+        ge=0, description="an integer, to be raised whenever a seed would train something else"
+    )
+    summary: str = Field(pattern=NOT_BLANK, description="a line of what is trained")
+    metric: str = Field(
+        pattern=rf"^(?!({'|'.join(OF_THE_RUN)})\Z)[a-z][a-z0-9_]*\Z",
+        description=f"a key of what evaluate answers, lower case with underscores, none of {', '.join(OF_THE_RUN)}",
+    )
+    unit: str = Field(pattern=NOT_BLANK, description='that of the metric, "1" for a plain number')
+    direction: Literal["higher", "lower"] = Field(description='"higher" or "lower", whichever is better')
+    margin: float = Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="the largest difference that counts as equal, above 0, in the metric's unit",
+    )
+    batch_size: int = Field(ge=1, description="examples a worker and step, at least 1")
+    shardings: tuple[Annotated[str, Field(pattern=NOT_BLANK)], ...] = Field(
+        min_length=1, description='a tuple of names, as in ("iid",)'
+    )
 
 
 class UnknownWorkloadError(ValueError):
@@ -724,15 +749,6 @@ class UnknownWorkloadError(ValueError):
 
 class WorkloadDeclarationError(ValueError):
     """A workload from outside does not say of itself what it has to; the message names it and what is wrong."""
-
-
-@dataclasses.dataclass(frozen=True)
-class OptionInfo:
-    """One option of a workload: its default, its type, what it does."""
-
-    default: Any
-    type: type
-    help: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -787,27 +803,24 @@ def source_hash(name: str) -> str | None:
     return _outside[name].source_hash
 
 
-def options(name: str) -> dict[str, OptionInfo]:
+def options(name: str) -> Mapping[str, Declared]:
     """The options of workload `name`, in their order. Raises UnknownWorkloadError."""
-    cls = _load(name)
-    types = typing.get_type_hints(cls)
-    return {
-        field.name: OptionInfo(field.default, types[field.name], field.metadata.get("help", ""))
-        for field in dataclasses.fields(cls)
-    }
+    return declared(_load(name))
 
 
 def get(name: str, **values: Any) -> Workload:
     """The workload `name` with these options; options not named keep their defaults.
 
-    Raises UnknownWorkloadError for the name and WorkloadOptionError (both are ValueErrors) for an option's
-    name, type or value. An integer is taken where a float is due.
+    Raises UnknownWorkloadError for the name, UnknownOptionError for that of an option and UnsupportedError (all are ValueErrors)
+    for its type or value. An integer is taken where a float is due.
     """
     known = options(name)
     for key in values:
         if key not in known:
-            raise WorkloadOptionError(f'workload {name} has no option "{key}"{nearest(key, known)}')
-    return _load(name)(**{key: _typed(name, key, value, known[key].type) for key, value in values.items()})
+            raise UnknownOptionError(f"workload {name} has no option {key!r}{nearest(key, known)}")
+    return _load(name)(
+        **{key: known[key].checked(f"workload {name}", value) for key, value in values.items()}
+    )
 
 
 def _load(name: str) -> type[Workload]:
@@ -870,58 +883,23 @@ def _problems(workload: Any) -> Iterator[str]:
         yield "write @dataclasses.dataclass(frozen=True) above the class"
     if inspect.isabstract(workload):
         yield f"it lacks {', '.join(sorted(workload.__abstractmethods__))}"
-    for name, (holds, wanted) in _STATED.items():
-        value = getattr(workload, name, None)
-        if not holds(value):
-            yield (
-                f"{name} is {value!r}: state {wanted}"
-                if hasattr(workload, name)
-                else f"state {name}, {wanted}"
-            )
+    known = {name: getattr(workload, name) for name in Stated.model_fields if hasattr(workload, name)}
+    try:
+        Stated(**known)
+    except ValidationError as error:
+        for name in (str(fault["loc"][0]) for fault in error.errors()):
+            wanted = Stated.model_fields[name].description
+            yield f"{name} is {known[name]!r}: state {wanted}" if name in known else f"state {name}, {wanted}"
     try:
         types = typing.get_type_hints(workload)
     except NameError as error:
         yield f"a type of it is not known: {error}"
         return
     for field in dataclasses.fields(workload):
-        if types[field.name] not in _PHRASES:
+        if types[field.name] not in (int, float, str, bool):
             yield f"option {field.name} is of type {field.type}: options are int, float, str or bool"
         if field.default is dataclasses.MISSING:
             yield f"option {field.name} has no default"
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and value.strip() != ""
-
-
-def _is_whole(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
-_STATED: Final[Mapping[str, tuple[Callable[[Any], object], str]]] = {
-    "name": (
-        lambda v: _is_text(v) and NAME.fullmatch(v),
-        "a name in lower case with hyphens, as in my-task",
-    ),
-    "version": (lambda v: _is_whole(v, 0), "an integer, to be raised whenever a seed would train something else"),
-    "summary": (_is_text, "a line of what is trained"),
-    "metric": (
-        lambda v: _is_text(v) and SCORE.fullmatch(v) and v not in OF_THE_RUN,
-        f"a key of what evaluate answers, lower case with underscores, none of {', '.join(sorted(OF_THE_RUN))}",
-    ),
-    "unit": (_is_text, 'that of the metric, "1" for a plain number'),
-    "direction": (lambda v: v in ("higher", "lower"), '"higher" or "lower", whichever is better'),
-    "margin": (
-        lambda v: isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) and v > 0,
-        "the largest difference that counts as equal, above 0, in the metric's unit",
-    ),
-    "batch_size": (lambda v: _is_whole(v, 1), "examples a worker and step, at least 1"),
-    "shardings": (
-        lambda v: isinstance(v, tuple) and v != () and all(map(_is_text, v)),
-        'a tuple of names, as in ("iid",)',
-    ),
-}  # fmt: skip
-"""What a class has to say of itself: constant -> what holds of it, and what is to be written."""
 
 
 def _source_hash(workload: type[Workload]) -> str:
@@ -978,16 +956,3 @@ def _imports(file: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.add(node.module.partition(".")[0])
     return names
-
-
-def _typed(workload: str, key: str, value: Any, wanted: type) -> Any:
-    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-        raise WorkloadOptionError(
-            f'option "{key}" of workload {workload} takes {_PHRASES[wanted]}, got {value!r}'
-        )
-    return value
-
-
-_PHRASES = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}

@@ -28,6 +28,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reference_impls.core.options import option
 from suite.workloads.base import (
     DataError,
     Indices,
@@ -113,21 +114,14 @@ class LanguageWorkload(ModelWorkload):
     batch_size = 8
     made: ClassVar[type[LanguageTask]]
 
-    format: str = dataclasses.field(
-        default="tokens", metadata={"help": f"of the files: {', '.join(FORMATS)}"}
-    )
-    column: str = dataclasses.field(default="text", metadata={"help": "of Parquet files"})
-    context: int = dataclasses.field(
-        default=0, metadata={"help": "tokens of a window; 0: as many as the model reads at once"}
-    )
-    vocabulary: int = dataclasses.field(
-        default=0, metadata={"help": "tokens that there are; 0: those of the published model"}
-    )
+    format: str = option("tokens", f"of the files: {', '.join(FORMATS)}", choices=[*FORMATS])
+    column: str = option("text", "of Parquet files")
+    context: int = option(0, "tokens of a window; 0: as many as the model reads at once")
+    vocabulary: int = option(0, "tokens that there are; 0: those of the published model")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         own = self.architecture.positions
-        self.demand("format", self.format in FORMATS, f"one of {', '.join(FORMATS)}")
         self.demand(
             "context", self.context == 0 or 2 <= self.context <= own, f"0, or 2 to {own} for {self.model}"
         )
@@ -302,7 +296,7 @@ class CausalLM(LanguageWorkload):
     families = ("GPT2", "Llama")
     made = CausalTask
 
-    model: str = dataclasses.field(default="gpt2", metadata={"help": "architecture"})
+    model: str = option("gpt2", "architecture")
 
     @property
     def needed(self) -> int:
@@ -358,12 +352,9 @@ class MaskedLM(LanguageWorkload):
     families = ("Bert",)
     made = MaskedTask
 
-    model: str = dataclasses.field(default="bert-base", metadata={"help": "architecture"})
-    mask: int = dataclasses.field(
-        default=-1,
-        metadata={
-            "help": f"token that masks; -1: {BERT_MASK}, BERT's, or {BYTES} where tokens are bytes of text"
-        },
+    model: str = option("bert-base", "architecture")
+    mask: int = option(
+        -1, f"token that masks; -1: {BERT_MASK}, BERT's, or {BYTES} where tokens are bytes of text"
     )
 
     def __post_init__(self) -> None:

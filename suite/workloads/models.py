@@ -18,7 +18,6 @@ import contextlib
 import dataclasses
 import importlib
 import math
-import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -30,9 +29,11 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
+from torch.utils.benchmark import Timer
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
+from reference_impls.core.options import option
 from suite.workloads.base import DataError, SampledTask, Stream, generator, skeleton
 from suite.workloads.user_data import DataWorkload, RankedTask
 
@@ -364,22 +365,14 @@ class ModelWorkload(DataWorkload):
     no_verdict = "its negative controls have not been measured"
     shardings: ClassVar[tuple[str, ...]] = ("iid",)
 
-    model: str = dataclasses.field(default="", metadata={"help": "architecture"})
-    bf16: bool = dataclasses.field(
-        default=False,
-        metadata={"help": "autocast: products in bfloat16, parameters and gradients in float32"},
-    )
-    accumulate: int = dataclasses.field(
-        default=1, metadata={"help": "parts in which a worker computes its batch; has to divide it"}
-    )
-    checkpointing: bool = dataclasses.field(
-        default=False, metadata={"help": "compute the activations of a layer again in the backward pass"}
-    )
+    model: str = option("", "architecture")
+    bf16: bool = option(False, "autocast: products in bfloat16, parameters and gradients in float32")
+    accumulate: int = option(1, "parts in which a worker computes its batch; has to divide it", ge=1)
+    checkpointing: bool = option(False, "compute the activations of a layer again in the backward pass")
 
     def __post_init__(self) -> None:
         known = [name for name, one in ARCHITECTURES.items() if one.family in self.families]
         self.demand("model", self.model in known, f"one of {', '.join(known)}")
-        self.demand("accumulate", self.accumulate >= 1, "at least 1")
         no = self.checkpointing and self.architecture.family == "ResNet"
         self.demand("checkpointing", not no, "false: transformers has none for a ResNet")
 
@@ -442,15 +435,6 @@ class ModelTask(RankedTask, SampledTask):
 @lru_cache(maxsize=1)
 def products_per_second() -> float:
     """Floating-point operations a second of a product of matrices on one core here, the best of three."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        left, right = torch.ones(512, 768), torch.ones(768, 3072)
-        taken = []
-        for _ in range(3):
-            begun = time.perf_counter()
-            left @ right
-            taken.append(time.perf_counter() - begun)
-        return 2.0 * left.numel() * right.shape[1] / min(taken)
-    finally:
-        torch.set_num_threads(threads)
+    left, right = torch.ones(512, 768), torch.ones(768, 3072)
+    timer = Timer("left @ right", globals={"left": left, "right": right})  # of one thread
+    return 2.0 * left.numel() * right.shape[1] / min(timer.timeit(1).mean for _ in range(3))

@@ -34,6 +34,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reference_impls.core.options import option
 from suite import DATA
 from suite.workloads.base import (
     DataError,
@@ -216,12 +217,7 @@ class PythonGPT(BytesWorkload):
     context = 256
     made = PythonTask
 
-    size: str = dataclasses.field(
-        default="0.5m", metadata={"help": f"parameters, in millions: {', '.join(SIZES)}"}
-    )
-
-    def __post_init__(self) -> None:
-        self.demand("size", self.size in SIZES, f"one of {', '.join(SIZES)}")
+    size: str = option("0.5m", f"parameters, in millions: {', '.join(SIZES)}", choices=[*SIZES])
 
     def build(self) -> nn.Module:
         return PythonTransformer(*SIZES[self.size], self.context)

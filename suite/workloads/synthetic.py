@@ -45,6 +45,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reference_impls.core.options import option
 from suite.workloads.base import (
     Indices,
     ShardSampler,
@@ -102,23 +103,12 @@ class Quadratic(Workload):
     batch_size = 1
     shardings = ("iid", "by-class")
 
-    dim: int = dataclasses.field(default=100, metadata={"help": "number of parameters"})
-    condition: float = dataclasses.field(default=100.0, metadata={"help": "largest over smallest eigenvalue"})
-    sigma: float = dataclasses.field(
-        default=0.1, metadata={"help": "standard deviation of the gradient noise, per coordinate and example"}
+    dim: int = option(100, "number of parameters", ge=1)
+    condition: float = option(100.0, "largest over smallest eigenvalue", ge=1)
+    sigma: float = option(0.1, "standard deviation of the gradient noise, per coordinate and example", ge=0)
+    heterogeneity: float = option(
+        1.0, 'standard deviation of the workers\' optima with sharding "by-class"', ge=0
     )
-    heterogeneity: float = dataclasses.field(
-        default=1.0, metadata={"help": 'standard deviation of the workers\' optima with sharding "by-class"'}
-    )
-
-    def __post_init__(self) -> None:
-        for key, value, least in (
-            ("dim", self.dim, 1),
-            ("condition", self.condition, 1.0),
-            ("sigma", self.sigma, 0.0),
-            ("heterogeneity", self.heterogeneity, 0.0),
-        ):
-            self.demand(key, math.isfinite(value) and value >= least, f">= {least}")
 
     def build(self) -> nn.Module:
         return QuadraticModel(self.dim, self.condition)
@@ -198,9 +188,7 @@ class LabelNoiseDiagonal(Workload):
     batch_size = 1
     shardings = ("iid",)
 
-    shared: bool = dataclasses.field(
-        default=False, metadata={"help": "every worker draws from all samples, not from a share of its own"}
-    )
+    shared: bool = option(False, "every worker draws from all samples, not from a share of its own")
 
     def build(self) -> nn.Module:
         return Diagonal()

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor
 
+from reference_impls.core.options import option
 from suite import DATA
 from suite.workloads.base import DataError, Task, Workload
 
@@ -45,9 +46,7 @@ class DataWorkload(Workload):
     """
 
     files: ClassVar[Mapping[str, str]]
-    data: str = dataclasses.field(
-        default="", metadata={"help": "digest of the files' content; filled in from the data folder"}
-    )
+    data: str = option("", "digest of the files' content; filled in from the data folder")
 
     def path(self, name: str) -> Path:
         """Where one of `files` lies.

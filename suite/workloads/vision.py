@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reference_impls.core.options import option
 from suite.workloads.base import (
     DataError,
     Indices,
@@ -102,9 +103,7 @@ class ImageWorkload(ModelWorkload):
     shardings = ("iid", "by-class")
     families = ("ResNet", "ViT")
 
-    augment: bool = dataclasses.field(
-        default=True, metadata={"help": "crop and flip training images at random"}
-    )
+    augment: bool = option(True, "crop and flip training images at random")
 
     @property
     @abstractmethod
@@ -199,7 +198,7 @@ class _CIFAR(ImageWorkload):
     mean: ClassVar[Colours]
     sd: ClassVar[Colours]
 
-    model: str = dataclasses.field(default="resnet18", metadata={"help": "architecture"})
+    model: str = option("resnet18", "architecture")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -296,16 +295,13 @@ class ImageFolder(ImageWorkload):
         "val": "the same classes, with the images that judge",
     }
 
-    model: str = dataclasses.field(default="resnet50", metadata={"help": "architecture"})
-    classes: int = dataclasses.field(default=1000, metadata={"help": "classes, as many as there are folders"})
-    pixels: int = dataclasses.field(
-        default=224, metadata={"help": "side of what the model is given; a multiple of 32"}
-    )
+    model: str = option("resnet50", "architecture")
+    classes: int = option(1000, "classes, as many as there are folders", ge=2)
+    pixels: int = option(224, "side of what the model is given; a multiple of 32", ge=SIDE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.demand("classes", self.classes >= 2, "at least 2")
-        self.demand("pixels", self.pixels >= SIDE and self.pixels % SIDE == 0, "a multiple of 32")
+        self.demand("pixels", self.pixels % SIDE == 0, f"a multiple of {SIDE}")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -367,7 +363,7 @@ class FolderImages(Images):
             left, top = ((extent - whole) / 2 for extent in image.size)
             box = left, top, left + whole, top + whole
         else:
-            across, down, width, height = random_crop(image.width, image.height, rng)
+            across, down, width, height = _random_crop(image.width, image.height, rng)
             box = across, down, across + width, down + height
             flipped = bool(rng.bit_generator.random_raw() & 1)
         pixels = np.asarray(image.resize((side, side), 2, box=box)).transpose(2, 0, 1)
@@ -375,16 +371,9 @@ class FolderImages(Images):
         return standard[:, :, ::-1] if flipped else standard
 
 
-def random_crop(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
-    """A part of an image: 8 to 100 % of its area, 3:4 to 4:3, uniform in area and in the logarithm of the ratio.
-
-    Args:
-        width: Of the image, in pixels.
-        height: Likewise.
-        rng: Where it is drawn from; of ten trials the first that fits is taken, else the largest square in the middle.
-
-    Returns:
-        Left, top, width, height, in pixels.
+def _random_crop(width: int, height: int, rng: np.random.Generator) -> tuple[int, int, int, int]:
+    """Left, top, width and height of a part of an image, in pixels: 8 to 100 % of its area, 3:4 to 4:3, uniform in area and in
+    the logarithm of the ratio. Of ten trials the first that fits is taken, else the largest square in the middle.
     """
     for area, ratio, across, down in uniforms(40, rng).reshape(10, 4).tolist():
         wanted = width * height * (0.08 + 0.92 * area)

@@ -11,7 +11,8 @@ from bandwise.cli import main
 from report.claims import build_claims_page
 from report.pages import Place, ReportError
 from suite.claims.claim import load_claims
-from suite.claims.record import judge_all, write_record
+from suite.claims.measured import judge
+from suite.claims.verdict import write_record
 from tests.report.conftest import HOSTILE, Built, build
 from tests.report.test_page import Page, whole
 from tests.suite.claims.claim_files import OTHER, TRAINING, write_claims, write_study
@@ -23,7 +24,7 @@ def record(root: Path, *claims: str) -> Path:
     """A results folder with verdicts of these claims."""
     write_claims(root, *claims)
     write_study(root, WORSE)
-    write_record(root, judge_all(root, load_claims(root)))
+    write_record(root, [judge(root, claim) for claim in load_claims(root)])
     return root
 
 

@@ -42,12 +42,12 @@ def keep(
         (folder / "result.json").write_text(dump(result))
 
 
-def keep_all(store: Store, study: Study, evaluations: int = 8) -> None:
+def keep_all(store: Store, study: Study) -> None:
     """Give every run with a result a curve that rises to what it ends at, its bytes as its arm sends them."""
     ratios = {m.arm.name: m.ratio for m in made.MADE}
     for entry in study.entries:
         result = store.result(entry.spec.run_id)
         if result is not None:
             end = float(result["final"]["accuracy"])
-            rising = [end - (end - START) * 0.4**i for i in range(1, evaluations)]
+            rising = [end - (end - START) * 0.4**i for i in range(1, 8)]
             keep(store, entry.spec, [*rising, end], made.RING_BYTES / ratios[entry.arm])

@@ -192,7 +192,7 @@ def _record(path: Path | None, arms: Mapping[str, Any] | None = None) -> dict[st
     return json.loads(json.dumps(made))
 
 
-def link(made: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
+def link(made: Mapping[str, Any]) -> dict[str, Any]:
     """A link with every case in every round and mode."""
     timed = [case for case in made["cases"] if case["options"].get("bucket_cap_mb") != 1]
     return {
@@ -211,7 +211,7 @@ def link(made: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
         "best": {"fp32": DDP[0]["case_id"], "bf16": DDP[1]["case_id"]},
         "blocks": [
             block(case, number, mode)
-            for number in range(rounds)
+            for number in range(ROUNDS)
             for case in timed
             for mode in ("run", "null", "serial")
         ],
@@ -219,14 +219,12 @@ def link(made: Mapping[str, Any], rounds: int = ROUNDS) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def direct(path: Path, arm: str, ratio: Callable[[int], float], rounds: int = ROUNDS) -> list[dict[str, Any]]:
+def direct(path: Path, arm: str, ratio: Callable[[int], float]) -> list[dict[str, Any]]:
     """Whole trainings of an arm, i.i.d., a seed a round, such that composed over direct seconds is `ratio` of the round."""
     spec = _trainings(path)[arm, "iid"]
-    specs = [replace(spec, seed=number) for number in range(rounds)]
+    specs = [replace(spec, seed=number) for number in range(ROUNDS)]
     kinds = planned_kinds(spec)
-    seconds = {
-        number: composed_truth_s(path, arm) * factor(number) / ratio(number) for number in range(rounds)
-    }
+    whole = composed_truth_s(arm)
     return [
         {
             "round": number,
@@ -235,17 +233,17 @@ def direct(path: Path, arm: str, ratio: Callable[[int], float], rounds: int = RO
             "sharding": "iid",
             "run_id": specs[number].run_id,
             "spec": specs[number].as_dict(),
-            "seconds": seconds[number],
+            "seconds": whole * factor(number) / ratio(number),
             "steps": spec.steps,
             "steps_by_kind": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
             "final": {"accuracy": 97.5, "nll": 0.1},
             "disturbed": False,
         }
-        for number in range(rounds)
+        for number in range(ROUNDS)
     ]
 
 
-def composed_truth_s(path: Path, arm: str) -> float:
+def composed_truth_s(arm: str) -> float:
     """Seconds of a whole training of an arm in a round whose factor is 1, worked out by hand."""
     return {
         "sgd": 100 * STEP_S["step"],
@@ -278,9 +276,9 @@ def derived(record, store):
     return {table.suffix: rows_of(frame) for table, frame in tables.items()}, facts
 
 
-def arms(record, store, sharding="iid"):
-    """The rows of the table `arms` of one sharding, by arm."""
-    return arms_of(derived(record, store)[0], sharding)
+def arms(record, store):
+    """The rows of the table `arms` i.i.d., by arm."""
+    return arms_of(derived(record, store)[0])
 
 
 def arms_of(tables, sharding="iid"):

@@ -11,9 +11,8 @@ import pytest
 from suite.analysis.collect import summarise
 from suite.analysis.equal_time import net_table, worth_table
 from suite.analysis.gates import gate_rows
-from suite.analysis.own_computing import own_computing
 from suite.analysis.published import find_frame, load_facts, runs_at_all_budgets, studies_of
-from suite.analysis.rho import rho_tables
+from suite.analysis.rho import own_computing, rho_tables
 from suite.analysis.study import Study, study_of, tuning_rows
 from suite.analysis.tables import (
     ARMS,

@@ -40,13 +40,7 @@ LOSSES = {"lion-1bit": 0.4, "squeeze": 5.0, "local-16": -3.0}
 
 def run_all(path, store):
     """Finish every run of a sweep, and make its tables."""
-    finish_all(make_plan(load_sweep(str(path))).runs, store)
-    write(store.root, collect_sweep(store.root, str(path)))
-
-
-def finish_all(runs, store):
-    """Finish these runs."""
-    for run in runs:
+    for run in make_plan(load_sweep(str(path))).runs:
         loss = LOSSES.get(run.arm.label, 0.0)
         arm = study.Made(study.arm(run.arm.label, "", None), (loss, loss), 0.0, 1.0)
         result = ladder.result_of(arm, run.spec, noise=0.02) | {
@@ -54,6 +48,7 @@ def finish_all(runs, store):
             "sources": sources(run.spec),
         }
         study.finish(store, run.spec, Status("done"), result)
+    write(store.root, collect_sweep(store.root, str(path)))
 
 
 UNUSED = ("  local-8", "  qsr", "  silence")

@@ -35,12 +35,10 @@ def curve(budget: np.ndarray | float) -> np.ndarray:
     return np.asarray(2.6 + 0.9 * np.asarray(budget, dtype=np.float64) ** -0.45)
 
 
-def reference(
-    rng: np.random.Generator, seeds: int = 12, sd: float = 0.02, common: float = 0.05
-) -> tuple[Reference, np.ndarray]:
-    """A reference with what its seeds have in common, [seeds]."""
-    shared = common * rng.standard_normal(seeds)
-    losses = curve(BUDGETS) + shared[:, None] + sd * rng.standard_normal((seeds, len(BUDGETS)))
+def reference(rng: np.random.Generator) -> tuple[Reference, np.ndarray]:
+    """A reference of twelve seeds, with what they have in common, [seeds]."""
+    shared = 0.05 * rng.standard_normal(12)
+    losses = curve(BUDGETS) + shared[:, None] + 0.02 * rng.standard_normal((12, len(BUDGETS)))
     return Reference(BUDGETS, losses), shared
 
 

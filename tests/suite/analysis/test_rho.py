@@ -70,7 +70,7 @@ def study(*without: str) -> Study:
     )
 
 
-def runs(sd: float = 0.003, **changed: float) -> pd.DataFrame:
+def runs(**changed: float) -> pd.DataFrame:
     """Runs of eight seeds. changed: what arms are worth instead; nan: one seed diverged."""
     rng, rows = np.random.default_rng(2), []
     for seed in range(8):
@@ -79,7 +79,7 @@ def runs(sd: float = 0.003, **changed: float) -> pd.DataFrame:
         wanted += [(arm, 1.0, changed.get(arm, own[0]), *own[1:]) for arm, own in ENDS.items()]
         for arm, budget, worth, steps, batch, nbytes in wanted:
             diverged = math.isnan(worth) and seed == 3
-            loss = 2 + (1.0 if math.isnan(worth) else worth) ** -0.5 + shared + sd * rng.standard_normal()
+            loss = 2 + (1.0 if math.isnan(worth) else worth) ** -0.5 + shared + 0.003 * rng.standard_normal()
             status, value = ("diverged", math.nan) if diverged else ("done", loss)
             row = (*CELL, arm, seed, budget, round(800 * steps), 8 * batch, status, value, BF16 * nbytes)
             rows.append(row)
@@ -87,10 +87,10 @@ def runs(sd: float = 0.003, **changed: float) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns.split())
 
 
-def tables(own: Study | None = None, kappa: Mapping[str, float] | None = None, **changed: float) -> Frames:
+def tables(own: Study | None = None, **changed: float) -> Frames:
     own = own or study()
     of_arms = runs(**changed)
-    return rho_tables(own, of_arms[of_arms["arm"].isin(own.by_name)], kappa)
+    return rho_tables(own, of_arms[of_arms["arm"].isin(own.by_name)])
 
 
 def of(frames: Frames, table: Table, arm: str, overlap: str = "none") -> Any:

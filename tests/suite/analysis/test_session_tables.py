@@ -14,11 +14,6 @@ from tests.suite.analysis import made_up_session as made
 from tests.suite.analysis.made_up_session import arms
 
 
-def case_of(record, algorithm, kind="step"):
-    (found,) = [c for c in record["cases"] if (c["algorithm"], c["kind"]) == (algorithm, kind)]
-    return found
-
-
 def test_exposed_communication_of_few_rounds_has_no_interval(sweep):
     record = made.record(sweep)
     record["links"][0]["blocks"] = [
@@ -34,7 +29,7 @@ def test_a_repeated_block_takes_the_place_of_the_disturbed_one(sweep, store):
     record = made.record(sweep)
     expected = arms(record, store)["lion-1bit"]
     blocks = record["links"][0]["blocks"]
-    case = case_of(record, "lion-cub-1bit")
+    (case,) = [c for c in record["cases"] if (c["algorithm"], c["kind"]) == ("lion-cub-1bit", "step")]
     (first,) = [b for b in blocks if (b["case_id"], b["mode"], b["round"]) == (case["case_id"], "run", 2)]
     blocks.append({**first, "attempt": 1})
     first |= {"disturbed": True, "unit_s": 9.0}

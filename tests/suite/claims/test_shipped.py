@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from suite.claims.claim import Claim, load_claims
-from suite.claims.record import differences, judge_all, part_rows, recorded
+from suite.claims.measured import judge
+from suite.claims.verdict import differences, part_rows, recorded
 from suite.runs.sweep import load_sweep, sweep_names
 from suite.timing.spec import session_names
 from tests.support import ROOT
@@ -24,7 +25,7 @@ def claims() -> list[Claim]:
 @pytest.mark.parametrize("first", [0, *(pytest.param(i, marks=pytest.mark.full) for i in range(1, 6))])
 def test_verdicts_and_numbers_on_record_are_those_that_judging_gives(first: int, claims: list[Claim]) -> None:
     """Of a sixth of the claims; the full tests judge the others."""
-    judged = judge_all(PUBLISHED, claims[first::6])
+    judged = [judge(PUBLISHED, claim) for claim in claims[first::6]]
     assert differences(judged, recorded(PUBLISHED), whole=False) == []
     on_record = {(row["claim"], row["role"], row["part"]): row for row in recorded(PUBLISHED)[1]}
     for row in (row for one in judged for row in part_rows(one)):

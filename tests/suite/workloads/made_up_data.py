@@ -16,17 +16,17 @@ VOCABULARY = 300
 CLASSES = ("ape", "bee", "cat")
 
 
-def tokens(folder: Path, below: int = VOCABULARY) -> None:
+def tokens(folder: Path) -> None:
     """Token files, as nanoGPT writes them; small tokens are frequent."""
     for name, count in (("train", 6000), ("val", 600)):
-        _stream(count, below).astype("<u2").tofile(folder / f"{name}.bin")
+        _stream(count).astype("<u2").tofile(folder / f"{name}.bin")
 
 
-def _stream(count: int, below: int = VOCABULARY) -> np.ndarray:
+def _stream(count: int) -> np.ndarray:
     uniform = (
         np.random.Generator(np.random.Philox(count)).bit_generator.random_raw(count) >> np.uint64(11)
     ) * 2.0**-53
-    return (uniform**3 * below).astype(np.int64)
+    return (uniform**3 * VOCABULARY).astype(np.int64)
 
 
 def text(folder: Path) -> None:
@@ -38,7 +38,7 @@ def text(folder: Path) -> None:
             path.write_text(f"Line {i} says: naïve sentences repeat. " * 40, encoding="utf-8")
 
 
-def parquet(folder: Path, column: str = "tokens", **columns: list[object]) -> None:
+def parquet(folder: Path, **columns: list[object]) -> None:
     """A folder of two files to train on, a file that judges, with lists of tokens; or `columns`, in all files."""
     import pyarrow
     import pyarrow.parquet
@@ -46,7 +46,7 @@ def parquet(folder: Path, column: str = "tokens", **columns: list[object]) -> No
     (folder / "train.parquet").mkdir(exist_ok=True)
     for path, count in (("train.parquet/a", 3000), ("train.parquet/b", 3000), ("val", 600)):
         rows = np.array_split(_stream(count), 10)
-        table = pyarrow.table(columns or {column: [row.tolist() for row in rows], "id": list(range(10))})
+        table = pyarrow.table(columns or {"tokens": [row.tolist() for row in rows], "id": list(range(10))})
         pyarrow.parquet.write_table(table, folder / f"{path}.parquet")
 
 

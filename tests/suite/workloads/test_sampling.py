@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from suite.workloads.base import ShardSampler, Stream, by_class_shards, generator, iid_shards, split
+from suite.workloads.base import ShardSampler, Stream, generator, iid_shards, shards_of, split
 
 
-def sampler(batch_size: int = 4, seed: int = 0) -> ShardSampler:
+def sampler(batch_size: int = 4) -> ShardSampler:
     """Three ranks with shards of 10, 7 and 3 examples."""
-    return ShardSampler([np.arange(0, 10), np.arange(10, 17), np.arange(17, 20)], batch_size, seed)
+    return ShardSampler([np.arange(0, 10), np.arange(10, 17), np.arange(17, 20)], batch_size, seed=0)
 
 
 def stream(of: ShardSampler, rank: int, steps: int) -> np.ndarray:
@@ -56,11 +56,11 @@ def test_iid_shards_partition_the_training_set() -> None:
 def test_by_class_shards_hold_their_labels() -> None:
     labels = np.arange(1000) % 10
     train = np.arange(0, 1000, 3)
-    shards = by_class_shards(train, labels, 4)
+    shards = shards_of("by-class", train, labels, 4, seed=0)
     assert sorted(np.concatenate(shards)) == train.tolist()
     assert [sorted(set(labels[shard])) for shard in shards] == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
     with pytest.raises(ValueError, match="leave some of 11 workers without data: use world_size <= 10"):
-        by_class_shards(train, labels, 11)
+        shards_of("by-class", train, labels, 11, seed=0)
 
 
 def test_an_epoch_shows_every_example_once() -> None:

@@ -123,8 +123,8 @@ def test_samples_are_a_workers_own_or_everybodys_and_the_noise_is_fresh() -> Non
 # ---- clicks ----------------------------------------------------------------------------------------------------------------
 
 
-def clicks(sharding: str = "iid", seed: int = 0) -> Any:
-    return get("ctr-zipf").task(seed, 4, sharding)
+def clicks(seed: int = 0) -> Any:
+    return get("ctr-zipf").task(seed, 4)
 
 
 def test_the_machine_is_the_sum_over_all_pairs_and_hardly_any_gradient_is_not_zero() -> None:
