@@ -199,8 +199,8 @@ def measured(method: Method, studies: Iterable[Study]) -> tuple[Study, Measured]
 
 @dataclass(frozen=True)
 class Option:
-    """A way to train. known: with a number; time: predicted seconds of its training over those of plain training; own: how what it
-    computes itself is counted there, in words, where no session of its study says it."""
+    """A way to train. known: with a number; time: predicted seconds of its training over those of plain training; own: how what
+    it computes itself is counted there, in words, where no session of its study says it."""
 
     known: Measured
     time: float

@@ -27,7 +27,9 @@ WORKERS, MANY, AT = 4, 64, 1e6
 """Numbers of workers, and the size at which the second is looked at."""
 STEPS: Final = 1000
 """Of a training, as `bandwise advise` has it."""
-USUAL: Final = MappingProxyType({"length": 1, "batch": 1, "kappa": None, "kappa_of": None, "gpu_ns": 0, "sure": {}, "over": {}})
+USUAL: Final = MappingProxyType(
+    {"length": 1, "batch": 1, "kappa": None, "kappa_of": None, "gpu_ns": 0, "sure": {}, "over": {}}
+)
 """What is said of an arm only where it is something else, as are the study's workers."""
 
 

@@ -170,7 +170,9 @@ def _arms(
         seen, setting = sweep.as_seen_by(arm, panel)
         options = {**arm.options, **{key: factor * PEAK_RATE for key, factor in arm.per_lr.items()}}
         own = worths.loc[label] if label in worths.index else None
-        known = own is not None and pd.notna(own["worth"]) and np.isfinite(own["high"]) and not own["n_diverged"]
+        known = (
+            own is not None and pd.notna(own["worth"]) and np.isfinite(own["high"]) and not own["n_diverged"]
+        )
         numbers = {
             name: _rounded(own[name]) if own is not None and known else None
             for name in ("worth", "low", "high")

@@ -321,7 +321,12 @@ def _row(
         }  # fmt: skip
     if study is not None and known is not None:
         kappa = _kappa(known, asked)
-        row |= {"kappa": kappa and _rounded(kappa), "kappa_of": None if asked.gpu else known.kappa_of, "parameters": study.parameters, "study": study.study}
+        row |= {
+            "kappa": kappa and _rounded(kappa),
+            "kappa_of": None if asked.gpu else known.kappa_of,
+            "parameters": study.parameters,
+            "study": study.study,
+        }
         if known.ends:
             row["n"] = known.n
             for name, end in zip(ENDS, known.ends, strict=True):
@@ -408,8 +413,8 @@ def _said(
     yield "worth: the share of plain training's steps after which plain training ends as well; 1 is as good"
     yield f"net: worth times speedup, over plain bf16 all-reduce{plain}; its interval is that of worth"
     where = f"by the parameter on {on_gpu()}" if asked.gpu else "on processors"
-    others = "" if asked.gpu else "; ~ at the nearest size that was timed"
-    yield f"kappa: own computing as a share of computing, measured {where}{others}; - is not known, and not counted"
+    nearest = "" if asked.gpu else "; ~ at the nearest size that was timed"
+    yield f"kappa: own computing as a share of computing, measured {where}{nearest}; - is not known, and not counted"
     yield f"error of the formula: {'; '.join(score_words())}"
 
 

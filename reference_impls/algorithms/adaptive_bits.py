@@ -119,7 +119,9 @@ class DQSGD(AdaptiveBits):
         0.999, "convex rule: factor a step by which an error made now has faded", gt=0, le=1
     )
     factor: float = option(0.0, "k or t of the rule; 0: calibrated", ge=0)
-    target_bits: float = option(4.5, "average bits a coordinate before rounding up, which the calibration aims at", gt=0)
+    target_bits: float = option(
+        4.5, "average bits a coordinate before rounding up, which the calibration aims at", gt=0
+    )
     calibration_steps: int = option(100, "first steps, of ceil(target_bits), whose norms are averaged", ge=0)
     total_steps: int | None = option(None, "steps of the training (convex rule)", ge=1)
 

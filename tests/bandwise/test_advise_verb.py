@@ -90,9 +90,7 @@ def test_what_is_not_counted_or_of_another_study_is_said(known: Any, capsys: Cap
 
 
 @pytest.mark.parametrize(("rho", "verdict"), [("0.08", "plain"), ("100", "send nothing"), ("10", "use")])
-def test_only_what_may_be_worth_it_comes_as_code(
-    rho: str, verdict: str, known: Any, capsys: Capsys
-) -> None:
+def test_only_what_may_be_worth_it_comes_as_code(rho: str, verdict: str, known: Any, capsys: Capsys) -> None:
     known(study(diloco={"sure": {"none": SURE["none"], "all": [1.5, 60.0]}}))
     assert answer(capsys, *SMALL, rho)["verdict"] == verdict
     assert ("DataParallelOptimizer(" in said(capsys, rho)) == (verdict == "use")
