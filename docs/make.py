@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import io
 import itertools
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from bandwise.cli import GROUPS, main, parser_of
+from bandwise.evidence import published
 from docs import calculator, gpu, windows
 from docs.document import fill, markdown
 from docs.measured import files as advice_known
@@ -33,7 +35,7 @@ from report.accuracy import SHARDINGS
 from report.figures import FAMILIES
 from report.numbers import MISSING
 from report.pages import slug
-from report.rho import net_words
+from report.rho import SHOWN, net_words
 from slurm.profile import ProfileFile
 from suite.analysis.published import documents_root
 from suite.analysis.tables import (
@@ -120,11 +122,32 @@ def _worth(row: Row) -> str:
 def advice(root: Path) -> str:
     """What `bandwise advise` answers to README's question, without its table."""
     del root  # what it knows comes with the package
-    command = ["advise", *FRONT_QUESTION.split()]
+    verdict = _advised(FRONT_QUESTION).partition("\n\n")[0]
+    return f"```console\n$ bandwise advise {FRONT_QUESTION}\n{verdict}\n...\n```"
+
+
+def _advised(question: str) -> str:
     with contextlib.redirect_stdout(io.StringIO()) as said:
-        assert main(command) == 0
-    verdict = said.getvalue().partition("\n\n")[0]
-    return f"```console\n$ bandwise {' '.join(command)}\n{verdict}\n...\n```"
+        assert main(["advise", *question.split()]) == 0
+    return said.getvalue()
+
+
+def short(root: Path) -> str:
+    """README's answer: by the study alone, and with what methods compute themselves, which it did not time."""
+    (study,) = (one for one in published()[0] if one.study == windows.STUDY)
+    counted = []
+    for rho in SHOWN:
+        told = json.loads(
+            _advised(f"--params {study.parameters} --workers {study.workers} --rho {rho} --json")
+        )
+        what = told["name"] or told["verdict"]
+        ahead = told["name"] and told["verdict"] != "plain"
+        net = net_words(told["net"], told["low"], told["high"]) if ahead else ""
+        counted.append(f"{net} at rho {rho:g} ({what})" if ahead else f"{what} at rho {rho:g}")
+    return (
+        f"{windows.short(root)} With own computing, as sessions on processors timed it at the nearest size, "
+        f"`bandwise advise` says: {', '.join(counted)}."
+    )
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------------
@@ -268,7 +291,7 @@ def claims(root: Path) -> str:
 def front() -> Iterator[tuple[Path, str]]:
     """README and the pages that stand on the same tables and declarations."""
     blocks: dict[str, Callable[..., str]] = {
-        "picture": windows.picture, "short": windows.short, "regime": windows.regime, "answer": windows.answer,
+        "picture": windows.picture, "short": short, "regime": windows.regime, "answer": windows.answer,
         "worth": worth, "advice": advice, "verbs": verbs, "methods": methods, "keys": keys,
         "columns": columns, "score": score_table, **gpu.BLOCKS, "counts": counts, "claims": claims,
     }  # fmt: skip

@@ -218,11 +218,11 @@ def leading(studies: Mapping[str, StudyData]) -> str | None:
         the one of which the most trainings have a worth; None where no study names a reference.
     """
 
-    def size(name: str) -> tuple[bool, bool, int]:
+    def size(name: str) -> tuple[int, bool, int]:
         panels = studies[name].panels
         timed = any(timed_links(studies[name], panel) for panel in panels if panel.worth)
-        over_rho = [len(windows(panel, *ROLES)) for panel in panels if panel.rho]
-        return bool(over_rho), timed, max(over_rho or [len(panel.worth) for panel in panels])
+        over_rho = max((len(windows(panel, *ROLES)) for panel in panels if panel.rho), default=0)
+        return over_rho, timed, max((len(panel.worth) for panel in panels), default=0)
 
     there = [
         name for name, study in studies.items() if any(panel.rho or panel.worth for panel in study.panels)
