@@ -19,6 +19,7 @@ import importlib.util
 import io
 import json
 import os
+import signal
 import sys
 import textwrap
 import time
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone, as in `bandwise list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return FAILURE
+        return 128 + signal.SIGPIPE
     finally:
         if collects:
             gc.enable()
@@ -156,9 +157,12 @@ SUFFIXES: Final = MappingProxyType({"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9})
 
 
 def count(text: str) -> float:
-    """A number as people write it: 110e6, 110M, 1.3B. Raises ValueError, at which argparse refuses it."""
+    """A number as people write it: 110e6, 110M, 1.3B. Another text is refused by argparse."""
     factor = SUFFIXES.get(text[-1:].lower())
-    return float(text) if factor is None else factor * float(text[:-1])
+    try:
+        return float(text) if factor is None else factor * float(text[:-1])
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number: write one such as 110e6 or 110M") from None
 
 
 def _load_plugins(paths: Sequence[str]) -> None:

@@ -27,12 +27,12 @@ from docs import calculator, gpu, windows
 from docs.document import fill, markdown
 from docs.measured import files as advice_known
 from docs.measured import score_table
-from docs.names import names_in
 from reference_impls.core.catalogue import BUILT_IN
 from reference_impls.core.registry import create
 from reference_impls.runtime.facts import facts
 from report.accuracy import SHARDINGS
 from report.figures import FAMILIES
+from report.names import names_in
 from report.numbers import MISSING
 from report.pages import slug
 from report.rho import SHOWN, net_words

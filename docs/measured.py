@@ -21,7 +21,7 @@ import pandas as pd
 from bandwise.evidence import MEASURED
 from docs import gpu
 from docs.document import markdown
-from docs.names import names_in
+from report.names import names_in
 from suite.analysis.published import documents_root, studies_of
 from suite.analysis.rho import own_computing
 from suite.analysis.statistics import MINIMUM_FOR_INTERVAL, median_interval

@@ -9,10 +9,10 @@ from typing import Final
 
 from bandwise.costs import EFFICIENCY
 from docs.document import markdown
-from docs.names import names_in
 from report.accuracy import Panel
 from report.claims import Verdicts
 from report.data import StudyData, load
+from report.names import names_in
 from report.numbers import MISSING, weight
 from report.rho import (
     SHOWN,
@@ -99,7 +99,7 @@ def answer(root: Path) -> str:
         )
     heads = (
         "method",
-        "fewer bytes than bf16",
+        "fewer bytes a step than bf16",
         "worth",
         *(f"rho {weight(rho)}" for rho, _ in at),
         "rho where it beats every plain way",

@@ -28,6 +28,7 @@ from report.accuracy import Panel
 from report.data import StudyData, by_arm, listed, name_and_options
 from report.equal_time import SIGNS, WORTH_IT, Timed, timed_links
 from report.figures import COLOURS, look, name_points, new_figure
+from report.names import names_in
 from report.numbers import MISSING, factors, plain, span, times, weight
 from report.pages import Place
 from report.tables import Cell, Column, View, value
@@ -523,7 +524,7 @@ def _part(study: StudyData, panel: Panel, place: Place) -> dict[str, Any]:
     return {
         "slug": panel.slug,
         "heading": study.heading(panel),
-        "short": " ".join(in_short(panel)),
+        "short": " ".join(in_short(panel, names_in(study.sweep))),
         "sentences": [*sentences(panel), *measured_sentences(panel, measured_nets(timed))],
         "view": windows_view(panel),
         "picture": picture,
@@ -588,6 +589,8 @@ def _kind(row: Row) -> str:
 
 def net_words(value: float, low: float, high: float) -> str:
     """3.06 [2.81, 3.33]; below or above an end of what plain training was run for where it lies beyond."""
+    if high == 0:  # no training of it is worth less
+        return "diverged"
     if value == 0:
         return f"below {high:.2f}"
     if math.isinf(value):

@@ -374,7 +374,7 @@ def _said(
 ) -> Iterator[str]:
     """The answer in lines, with its table and what its columns mean."""
     from bandwise.evidence import answer as in_a_sentence
-    from bandwise.evidence import bound, digits, on_gpu, score_words
+    from bandwise.evidence import bound, digits, on_gpu, published, score_words
 
     most = {overlap: digits(bound(asked.rho, overlap)) for overlap in OVERLAPS}
     lines = [
@@ -401,8 +401,13 @@ def _said(
             yield f"{row['name']}: {row['refused']}"
         elif row["study"] is None:
             method = row["method"].partition(":")[0]
-            others = [one.method for one in study.arms if one.method.partition(":")[0] == method]
-            has = [f"{study.study} has {one}" for one in others]
+            others = {
+                one.method: known.study
+                for known in published()[0]
+                for one in known.arms
+                if one.method.partition(":")[0] == method
+            }
+            has = [f"{of} has {one}" for one, of in others.items()]
             yield "; ".join([f"{row['name']}: no study trained it so", *has])
         elif row["study"] != study.study:
             yield f"{row['name']}: worth and kappa are of study {row['study']}, and enter no verdict"

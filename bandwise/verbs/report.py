@@ -125,8 +125,13 @@ def _no_session(name: str) -> None:
 
 def _site(args: argparse.Namespace, root: Path) -> int:
     from report.site import build_site, update_all
-    from suite.analysis.published import sessions_held, studies_of
+    from suite.analysis.published import published_root, sessions_held, studies_of
 
+    if not published_root(root).is_dir():
+        print(
+            f"nothing is published in {root}: published studies are on pages of the checkout's own results",
+            file=sys.stderr,
+        )
     old = update_all(root)
     built = build_site(root, args.out)
     unread = [{"study": name, "reason": reason} for name, reason in [*old, *built.unread]]

@@ -1,4 +1,4 @@
-"""What methods of studies are called, in README, on `bandwise advise`'s answers and in the calculator."""
+"""What methods of studies are called in sentences: in README, on pages, in `bandwise advise`'s answers and in the calculator."""
 
 from __future__ import annotations
 
