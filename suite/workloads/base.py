@@ -37,13 +37,12 @@ from enum import IntEnum
 from functools import cache, lru_cache
 from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.modules.batchnorm import _NormBase
@@ -708,39 +707,6 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "quadratic": "suite.workloads.synthetic:Quadratic",
 }
 ENTRY_POINTS: Final = "bandwise.workloads"
-OF_THE_RUN: Final = ("lr", "step", "train_loss", "wire_bytes")
-"""What a point of a run's curve says besides the scores, so that no score may have such a name."""
-NOT_BLANK: Final = r"\S"
-
-
-class Stated(BaseModel):
-    """What a class has to say of itself; a description is what is to be written."""
-
-    model_config = ConfigDict(strict=True, regex_engine="python-re")
-
-    name: str = Field(
-        pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+)*\Z",
-        description="a name in lower case with hyphens, as in my-task",
-    )
-    version: int = Field(
-        ge=0, description="an integer, to be raised whenever a seed would train something else"
-    )
-    summary: str = Field(pattern=NOT_BLANK, description="a line of what is trained")
-    metric: str = Field(
-        pattern=rf"^(?!({'|'.join(OF_THE_RUN)})\Z)[a-z][a-z0-9_]*\Z",
-        description=f"a key of what evaluate answers, lower case with underscores, none of {', '.join(OF_THE_RUN)}",
-    )
-    unit: str = Field(pattern=NOT_BLANK, description='that of the metric, "1" for a plain number')
-    direction: Literal["higher", "lower"] = Field(description='"higher" or "lower", whichever is better')
-    margin: float = Field(
-        gt=0,
-        allow_inf_nan=False,
-        description="the largest difference that counts as equal, above 0, in the metric's unit",
-    )
-    batch_size: int = Field(ge=1, description="examples a worker and step, at least 1")
-    shardings: tuple[Annotated[str, Field(pattern=NOT_BLANK)], ...] = Field(
-        min_length=1, description='a tuple of names, as in ("iid",)'
-    )
 
 
 class UnknownWorkloadError(ValueError):
@@ -883,6 +849,10 @@ def _problems(workload: Any) -> Iterator[str]:
         yield "write @dataclasses.dataclass(frozen=True) above the class"
     if inspect.isabstract(workload):
         yield f"it lacks {', '.join(sorted(workload.__abstractmethods__))}"
+    from pydantic import ValidationError  # here, since what ships is listed without it
+
+    from suite.workloads.stated import Stated
+
     known = {name: getattr(workload, name) for name in Stated.model_fields if hasattr(workload, name)}
     try:
         Stated(**known)

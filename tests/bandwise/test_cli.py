@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import re
@@ -85,7 +86,7 @@ def test_counts_are_read_as_people_write_them(text: str, value: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "M", "5MM", "5T", "five"])
 def test_what_is_no_count_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="could not convert"):
+    with pytest.raises(argparse.ArgumentTypeError, match="is no number: write one such as"):
         count(text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -81,7 +82,8 @@ def called(board: Switchboard, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
         ends.append(call(board.where))
     yield ends[::-1]
     for end in ends:
-        end.close()
+        with contextlib.suppress(OSError):  # `serve` closes it at the same time
+            end.close()
 
 
 def serve(
