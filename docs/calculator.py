@@ -28,8 +28,11 @@ WORKERS, MANY, AT = 4, 64, 1e6
 STEPS: Final = 1000
 """Of a training, as `bandwise advise` has it."""
 USUAL: Final = MappingProxyType(
-    {"length": 1, "batch": 1, "kappa": None, "kappa_of": None, "gpu_ns": 0, "sure": {}, "over": {}}
-)
+    {
+        "role": "method", "does": "use", "n": 6, "length": 1, "batch": 1, "kappa": None, "kappa_of": None, "gpu_ns": 0,
+        "sure": {}, "over": {},
+    }
+)  # fmt: skip
 """What is said of an arm only where it is something else, as are the study's workers."""
 
 
