@@ -135,18 +135,16 @@ def _advised(question: str) -> str:
 def short(root: Path) -> str:
     """README's answer: by the study alone, and with what methods compute themselves, which it did not time."""
     (study,) = (one for one in published()[0] if one.study == windows.STUDY)
-    counted = []
+    ahead: dict[str, list[str]] = {}
     for rho in SHOWN:
         told = json.loads(
             _advised(f"--params {study.parameters} --workers {study.workers} --rho {rho} --json")
         )
-        what = told["name"] or told["verdict"]
-        ahead = told["name"] and told["verdict"] != "plain"
-        net = net_words(told["net"], told["low"], told["high"]) if ahead else ""
-        counted.append(f"{net} at rho {rho:g} ({what})" if ahead else f"{what} at rho {rho:g}")
+        ahead.setdefault(told["name"] or told["verdict"], []).append(f"{rho:g}")
+    counted = (f"{what} at rho {' and '.join(at)}" for what, at in ahead.items())
     return (
         f"{windows.short(root)} With own computing, as sessions on processors timed it at the nearest size, "
-        f"`bandwise advise` says: {', '.join(counted)}."
+        f"`bandwise advise` says: {'; '.join(counted)}."
     )
 
 
