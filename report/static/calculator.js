@@ -252,7 +252,7 @@ function show() {
   for (const [id, few] of [["best", true], ["others", false]]) {
     const shown = all.filter((one) => (one.arm.role === "alternative" || best.includes(one)) === few);
     document.getElementById(id).replaceChildren(...shown.map((one) => row([
-      one.arm.name, one.arm.worth === null ? "-" : interval(ends(one.arm)), nets(one, "none"), nets(one, "all"), digits(one.nbytes / 1e6, 4), one.arm.n,
+      one.arm.name, one.arm.worth === null ? "-" : interval(ends(one.arm)), nets(one, "none"), nets(one, "all"), digits(one.nbytes / 1e6, 4), one.arm.worth === null ? "-" : one.arm.n,
     ])));
   }
   put("refused", refused.length ? `What they send could not be traced for a model of this size: ${refused.join("; ")}.` : "");
