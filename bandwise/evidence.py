@@ -232,7 +232,8 @@ class Verdict:
 
     Attributes:
         verdict: What to do; `undecided` between several of that, or `unknown`.
-        candidates: The way to train with the highest net speedup, and what is not surely behind it.
+        candidates: The way to train with the highest net speedup, and what is not surely behind another; of methods alone that
+            one first of which the study's verdict says so.
         net: Of the first over plain training, with its 95 % interval; None: unknown.
         study: Whose evidence it is, or of the one that comes nearest; None where none is needed.
         because: Why, in words.

@@ -26,11 +26,9 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
-import inspect
 import math
 import os
 import sys
-import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
@@ -737,7 +735,12 @@ def add(workload: type[Workload]) -> None:
     Raises:
         WorkloadDeclarationError: The name is taken, or what the class says of itself cannot be.
     """
-    if wrong := next(_problems(workload), ""):
+    wrong = "derive it from suite.workloads.Workload"
+    if isinstance(workload, type) and issubclass(workload, Workload):
+        from suite.workloads.stated import problems  # here, since what ships is listed without pydantic
+
+        wrong = next(problems(workload), "")
+    if wrong:
         raise WorkloadDeclarationError(f"{_where(workload)} cannot be a workload: {wrong}")
     name, known = workload.name, {**_entry_points(), **BUILT_IN}
     taken = _where(_outside[name].workload) if name in _outside else known.get(name, _where(workload))
@@ -839,37 +842,6 @@ def _entry_points() -> dict[str, str]:
 
 def _where(workload: Any) -> str:
     return f"{getattr(workload, '__module__', '?')}:{getattr(workload, '__qualname__', workload)}"
-
-
-def _problems(workload: Any) -> Iterator[str]:
-    """What keeps a class from being a workload; what comes after the first may be meaningless."""
-    if not (isinstance(workload, type) and issubclass(workload, Workload)):
-        yield "derive it from suite.workloads.Workload"
-    if "__dataclass_params__" not in vars(workload) or not workload.__dataclass_params__.frozen:
-        yield "write @dataclasses.dataclass(frozen=True) above the class"
-    if inspect.isabstract(workload):
-        yield f"it lacks {', '.join(sorted(workload.__abstractmethods__))}"
-    from pydantic import ValidationError  # here, since what ships is listed without it
-
-    from suite.workloads.stated import Stated
-
-    known = {name: getattr(workload, name) for name in Stated.model_fields if hasattr(workload, name)}
-    try:
-        Stated(**known)
-    except ValidationError as error:
-        for name in (str(fault["loc"][0]) for fault in error.errors()):
-            wanted = Stated.model_fields[name].description
-            yield f"{name} is {known[name]!r}: state {wanted}" if name in known else f"state {name}, {wanted}"
-    try:
-        types = typing.get_type_hints(workload)
-    except NameError as error:
-        yield f"a type of it is not known: {error}"
-        return
-    for field in dataclasses.fields(workload):
-        if types[field.name] not in (int, float, str, bool):
-            yield f"option {field.name} is of type {field.type}: options are int, float, str or bool"
-        if field.default is dataclasses.MISSING:
-            yield f"option {field.name} has no default"
 
 
 def _source_hash(workload: type[Workload]) -> str:

@@ -1,10 +1,13 @@
-"""What the class of a workload has to say of itself, which is asked of those from outside."""
+"""Whether a class from outside can be a workload: what it has to say of itself, and how its options are declared."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+import dataclasses
+import inspect
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 OF_THE_RUN: Final = ("lr", "step", "train_loss", "wire_bytes")
 """What a point of a run's curve says besides the scores, so that no score may have such a name."""
@@ -39,3 +42,28 @@ class Stated(BaseModel):
     shardings: tuple[Annotated[str, Field(pattern=NOT_BLANK)], ...] = Field(
         min_length=1, description='a tuple of names, as in ("iid",)'
     )
+
+
+def problems(workload: Any) -> Iterator[str]:
+    """What keeps a class that derives from `Workload` from being one; what comes after the first may be meaningless."""
+    if "__dataclass_params__" not in vars(workload) or not workload.__dataclass_params__.frozen:
+        yield "write @dataclasses.dataclass(frozen=True) above the class"
+    if inspect.isabstract(workload):
+        yield f"it lacks {', '.join(sorted(workload.__abstractmethods__))}"
+    known = {name: getattr(workload, name) for name in Stated.model_fields if hasattr(workload, name)}
+    try:
+        Stated(**known)
+    except ValidationError as error:
+        for name in (str(fault["loc"][0]) for fault in error.errors()):
+            wanted = Stated.model_fields[name].description
+            yield f"{name} is {known[name]!r}: state {wanted}" if name in known else f"state {name}, {wanted}"
+    try:
+        types = get_type_hints(workload)
+    except NameError as error:
+        yield f"a type of it is not known: {error}"
+        return
+    for field in dataclasses.fields(workload):
+        if types[field.name] not in (int, float, str, bool):
+            yield f"option {field.name} is of type {field.type}: options are int, float, str or bool"
+        if field.default is dataclasses.MISSING:
+            yield f"option {field.name} has no default"
