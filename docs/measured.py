@@ -74,13 +74,13 @@ def files() -> Iterator[tuple[Path, str]]:
 
 
 def _lend(studies: Sequence[Mapping[str, Any]]) -> None:
-    """Give methods that no session of their study timed the own computing of the same method at the nearest size, with options
-    as like as they can be."""
+    """Give methods that no session of their study timed the own computing of the same method at the nearest size, in doublings,
+    with options as like as they can be."""
     timed = [(study, arm) for study in studies for arm in study["arms"] if arm["kappa"] is not None]
 
-    def unlike(study: Mapping[str, Any], arm: Mapping[str, Any], other: tuple[Any, Any]) -> tuple[float, int]:
-        apart = abs(math.log(other[0]["parameters"] / study["parameters"]))
-        return apart, len({*arm["method"].split(":")} ^ {*other[1]["method"].split(":")})
+    def unlike(study: Mapping[str, Any], arm: Mapping[str, Any], other: tuple[Any, Any]) -> tuple[int, int]:
+        doublings = round(abs(math.log2(other[0]["parameters"] / study["parameters"])))
+        return doublings, len({*arm["method"].split(":")} ^ {*other[1]["method"].split(":")})
 
     for study in studies:
         for arm in study["arms"]:
